@@ -1,0 +1,49 @@
+# What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run check test bench lock clean java postgres
+
+PYTHON ?=
+IN_VENV := .venv/bin/python
+READY := .venv/.ready
+# The folders that need no JVM. What needs a server in them is marked.
+FAST_TESTS := $(wildcard tests/unit tests/contract tests/scenarios tests/simulation tests/tidy)
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
+		printf '  make %-7s %s\n' "$$target" "$$what"; done
+
+run: java $(READY) ## Run the global count example on a local Spark (needs Java)
+	@$(IN_VENV) -m examples.transactional_global_count
+
+check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
+	@$(IN_VENV) -m ruff check --quiet .
+	@$(IN_VENV) -m ruff format --check --quiet .
+	@$(IN_VENV) -m mypy
+	@$(IN_VENV) -m pytest --quiet --no-skips -m "not spark and not kafka and not postgres" $(FAST_TESTS)
+
+test: java postgres $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
+	@$(IN_VENV) -m ruff check --quiet .
+	@$(IN_VENV) -m ruff format --check --quiet .
+	@$(IN_VENV) -m mypy
+	@$(IN_VENV) -m pytest --quiet --no-skips --durations=10 tests
+
+bench: java $(READY) ## Measure (needs Java); ARGS="..." is handed on
+	@$(IN_VENV) -m bench $(ARGS)
+
+lock: ## Write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions that fit
+	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" tools/lock.sh
+
+clean: ## Remove the virtual environment, caches and what runs left behind
+	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts checkpoints derby.log metastore_db spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@tools/check_java.sh
+
+postgres:
+	@tools/ensure_postgres.sh
+
+$(READY): requirements.lock pyproject.toml
+	@PYTHON="$(PYTHON)" tools/make_venv.sh
+	@touch $@

@@ -1,0 +1,271 @@
+"""House style as tests: sizes, docstrings, annotations, banned names and their replacement, texts that may not land."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CODE = ("transactional", "spouts", "state", "examples", "bench", "tests")
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+FILE_LINES_WISHED = 300
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """A call that may stand only in the files and folders named, and what to use elsewhere."""
+
+    instead: str
+    allowed_in: tuple[str, ...] = ()
+
+
+CLOCK = ("transactional/clock.py",)
+SPARK = (
+    "transactional/cluster_check.py",
+    "transactional/dataframes.py",
+    "transactional/spark_executor.py",
+    "transactional/spark_session.py",
+    "state/delta_spark.py",
+)
+
+# By the call as it is written. `.collect` is that method without arguments, on whatever stands before it.
+BANNED_CALLS = {
+    "time.sleep": Ban("wait for an event, or ask the Clock", CLOCK),
+    "time.time": Ban("ask the Clock", CLOCK),
+    "time.time_ns": Ban("ask the Clock", CLOCK),
+    "datetime.now": Ban("ask the Clock", CLOCK),
+    ".collect": Ban("toArrow() under a bound that is checked", SPARK),
+    "print": Ban("a logger, or sys.stdout in a command", ("transactional/cli.py", "examples/", "bench/")),
+}
+
+# Put together, so that this file does not hold what it looks for.
+BANNED_TEXT = {
+    "a note to self, which belongs in an issue": re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b"),
+    "the address of a package registry": re.compile(
+        r"\b[\w.-]*(?:py" + r"pi|python" + r"hosted|mav" + r"en|npm" + r"js|cra" + r"tes)[\w-]*\.(?:org|io|com)\b"
+    ),
+    "a folder of one machine": re.compile(r"(?<![\w.])/wo" + r"rk(?![\w-])|\.\./sha" + r"red\b"),
+}
+
+NOT_OURS = {
+    *(".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"),
+    *("artifacts", "build", "checkpoints", "dist", "metastore_db", "spark-warehouse", "tables"),
+}
+
+
+def python_files() -> list[Path]:
+    return [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def text_files(folder: Path = ROOT) -> Iterator[tuple[Path, str]]:
+    """Every text file of the repository and its text."""
+    for path in sorted(folder.iterdir()):
+        if path.name in NOT_OURS:
+            continue
+        if path.is_dir():
+            yield from text_files(path)
+        else:
+            try:
+                yield path, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions_of(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def length_of(function: Function) -> int:
+    """Lines from `def` to the end, decorators and comments included in between."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def unannotated(function: Function) -> list[str]:
+    """The arguments of a function without annotation, and `return` if that has none."""
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    starred = [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
+    missing = [each.arg for each in [*named, *starred] if each.annotation is None and each.arg not in ("self", "cls")]
+    return missing + (["return"] if function.returns is None else [])
+
+
+def written_name(call: ast.Call) -> str:
+    """`time.sleep` of `time.sleep(1)`, `.collect` of `frame.where(x).collect()`, empty for what has no name."""
+    match call.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(attr="collect") if not call.args and not call.keywords:
+            return ".collect"
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+        case ast.Attribute(value=ast.Attribute(attr=owner), attr=name):
+            return f"{owner}.{name}"
+    return ""
+
+
+def command_lines(tree: ast.Module) -> set[int]:
+    """The lines under `if __name__ == "__main__":`, where a module is a command and may print."""
+    commands = (node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
+    return {line for node in commands for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
+def banned_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """`from time import sleep` would hide a banned name: line and name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def banned_uses(name: str, source: str) -> list[str]:
+    """Every banned call or import in one file, with what to use instead."""
+    tree = ast.parse(source)
+    calls = [(node.lineno, written_name(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [(line, used) for line, used in calls if used != "print" or line not in command_lines(tree)]
+    return [
+        f"{name}:{line}: {used}: use instead: {ban.instead}"
+        for line, used in sorted([*calls, *banned_imports(tree)])
+        if (ban := BANNED_CALLS.get(used)) is not None and not name.startswith(ban.allowed_in)
+    ]
+
+
+def banned_texts(name: str, text: str) -> list[str]:
+    """Every line of a text that holds what may not land."""
+    return [
+        f"{name}:{number}: {what}: {line.strip()[:100]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for what, pattern in BANNED_TEXT.items()
+        if pattern.search(line)
+    ]
+
+
+def test_no_function_is_long() -> None:
+    long = [
+        f"{name_of(path)}:{function.lineno}: {function.name} has {length_of(function)} lines"
+        for path in python_files()
+        for function in functions_of(ast.parse(path.read_text()))
+        if length_of(function) > FUNCTION_LINES_MAX
+    ]
+    assert not long, "\n".join([f"functions of more than {FUNCTION_LINES_MAX} lines:", *long])
+
+
+def test_no_file_is_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in python_files()}
+    wished = [f"{name}: {lines}" for name, lines in sorted(lengths.items()) if lines > FILE_LINES_WISHED]
+    longest = max(lengths.values())
+    assert longest <= FILE_LINES_MAX, "\n".join(
+        [f"a file has more than {FILE_LINES_MAX} lines; all of more than {FILE_LINES_WISHED}:", *wished]
+    )
+
+
+def test_every_module_says_what_lives_there() -> None:
+    silent = [name_of(path) for path in python_files() if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent, "modules without a docstring"
+
+
+def test_every_function_is_annotated() -> None:
+    bare = [
+        f"{name_of(path)}:{function.lineno}: {function.name}: {', '.join(missing)}"
+        for path in python_files()
+        for function in functions_of(ast.parse(path.read_text()))
+        if (missing := unannotated(function))
+    ]
+    assert not bare, "\n".join(["without annotation:", *bare])
+
+
+def test_no_banned_name_is_used() -> None:
+    found = [text for path in python_files() for text in banned_uses(name_of(path), path.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_no_banned_text_lands() -> None:
+    found = [text for path, content in text_files() for text in banned_texts(name_of(path), content)]
+    assert not found, "\n".join(found)
+
+
+def locked_versions() -> dict[str, str]:
+    """Version by name of everything in requirements.lock."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", "\n".join(lines), flags=re.MULTILINE))
+
+
+def direct_dependencies() -> dict[str, str]:
+    """What pyproject.toml asks for, extras included: version specifier by name, names as the lock writes them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = project["dependencies"] + [each for extra in project["optional-dependencies"].values() for each in extra]
+    parts = [re.fullmatch(r"([\w.-]+)(?:\[[^]]*\])?(.*)", each) for each in asked]
+    found = {re.sub(r"[-_.]+", "-", part.group(1)).lower(): part.group(2) for part in parts if part is not None}
+    return {name: version for name, version in found.items() if name != project["name"]}
+
+
+def test_the_lock_holds_every_dependency_at_its_pin() -> None:
+    locked = locked_versions()
+    assert set(direct_dependencies()) <= set(locked), "run `make lock`"
+    pinned = {name: version[2:] for name, version in direct_dependencies().items() if version.startswith("==")}
+    assert {name: locked[name] for name in pinned} == pinned, "run `make lock`"
+
+
+def test_the_lock_is_names_versions_and_hashes_alone() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    allowed = re.compile(r"#.*|[\w.-]+==\S+ (?:; [^\\]+ )?\\|    --hash=sha256:[0-9a-f]{64}(?: \\)?")
+    assert [line for line in lines if not allowed.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import time\ntime.sleep(1)", "time.sleep"),
+        ("from time import sleep", "time.sleep"),
+        ("import datetime\ndatetime.datetime.now()", "datetime.now"),
+        ("frame.where('a').collect()", ".collect"),
+        ("print('x')", "print"),
+    ],
+)
+def test_a_banned_name_is_told(source: str, expected: str) -> None:
+    assert f": {expected}: use instead: " in "\n".join(banned_uses("state/sample.py", source))
+
+
+def test_a_banned_name_is_left_alone_where_it_belongs() -> None:
+    assert banned_uses("transactional/clock.py", "import time\ntime.sleep(1)") == []
+    assert banned_uses("examples/words.py", "print('x')") == []
+    assert banned_uses("state/sample.py", "if __name__ == '__main__':\n    print('x')") == []
+    assert banned_uses("state/sample.py", "collector.collect(row)") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# TO" + "DO later",
+        "https://py" + "pi.org/simple",
+        "see repo1.mav" + "en.org",
+        "cd /wo" + "rk/main",
+        "`/wo" + "rk`",
+        "../sha" + "red/design.md",
+    ],
+)
+def test_a_banned_text_is_told(line: str) -> None:
+    assert len(banned_texts("README.md", line)) == 1
+
+
+def test_words_that_only_look_banned_are_left_alone() -> None:
+    fine = ["the worker's folder $SPARK_HOME/work/app-1", "docs/workers.md", "org.apache.maven", "home/workspace"]
+    assert [banned_texts("README.md", line) for line in fine] == [[], [], [], []]
+
+
+def test_sizes_and_annotations_are_measured_right() -> None:
+    source = "def one(a, *, b: int) -> None:\n    pass\n\ndef two(self, *rest: int): pass\n"
+    one, two = functions_of(ast.parse(source))
+    assert (length_of(one), unannotated(one)) == (2, ["a"])
+    assert (length_of(two), unannotated(two)) == (1, ["return"])

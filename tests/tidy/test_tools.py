@@ -1,0 +1,77 @@
+"""The scripts behind make, run as make runs them: which Java and which Python will do, and that a skip is red."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The finished command, its output as text."""
+    environment = {"PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def check_java(folder: Path, banner: str) -> subprocess.CompletedProcess[str]:
+    """What the check says to a Java whose `-version` prints the banner."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{banner}\nOpenJDK Runtime Environment (build x)\nEND\n")
+    java.chmod(0o755)
+    return run([str(ROOT / "tools" / "check_java.sh")], folder, JAVA_HOME=str(folder))
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "17", "21-ea", "25.0.1"])
+def test_a_new_enough_java_is_taken_without_a_word(tmp_path: Path, version: str) -> None:
+    done = check_java(tmp_path, f'openjdk version "{version}" 2025-04-15')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("banner", "expected"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
+        ('java version "1.8.0_292"', "is Java 8"),
+        ("Unable to locate a Java Runtime.", "did not answer with a version"),
+    ],
+)
+def test_another_java_ends_with_one_sentence(tmp_path: Path, banner: str, expected: str) -> None:
+    done = check_java(tmp_path, banner)
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert "install a JDK" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_java_ends_with_one_sentence(tmp_path: Path) -> None:
+    done = run([str(ROOT / "tools" / "check_java.sh")], tmp_path, JAVA_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unsuitable_python_ends_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    script = tmp_path / "tools" / "make_venv.sh"
+    script.write_text((ROOT / "tools" / "make_venv.sh").read_text())
+    done = run(["sh", str(script)], tmp_path, PYTHON=str(tmp_path / "python2"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("transactional: Python 3.11, 3.12 or 3.13 is needed")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [([], 0), (["--no-skips"], 1)])
+def test_a_skip_fails_where_none_is_allowed(tmp_path: Path, arguments: list[str], expected: int) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    skipping = "import pytest\ndef test_runs(): pass\n@pytest.mark.skip(reason='no server')\ndef test_skipped(): pass\n"
+    (tmp_path / "test_sample.py").write_text(skipping)
+    command = [sys.executable, "-m", "pytest", "--quiet", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    done = run([*command, *arguments], tmp_path, PATH=os.environ["PATH"])
+    assert done.returncode == expected
+    assert ("no server" in done.stdout) == bool(expected)

@@ -1,0 +1,308 @@
+"""Writes docs/reference/ from the docstrings of the public names and the options of the command line.
+
+`python tools/make_reference.py`, from the repository's root. A test fails when a page is not what this would write.
+The code is read, not imported, but for the command line, whose options only exist once it is built.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: its title, what stands above everything, and the names in it, each as `module.Name`."""
+
+    title: str
+    introduction: str
+    names: tuple[str, ...] = ()
+
+
+PAGES = {
+    "index": Page(
+        "Reference",
+        "Every public name and option. These pages are made from the docstrings by `tools/make_reference.py`.",
+    ),
+    "command-line": Page("Command line", "`transactional COMMAND --help` shows the same."),
+    "configuration": Page(
+        "Configuration",
+        "Given to `run_topology` or `TopologyDriver` as `config`.",
+        ("transactional.config.TopologyConfig",),
+    ),
+    "topology": Page(
+        "Topologies",
+        "Putting a topology together, and running it.",
+        (
+            "transactional.topology.TransactionalTopologyBuilder",
+            "transactional.topology.BoltDeclarer",
+            "transactional.topology.Topology",
+            "transactional.topology.WeakerGuaranteeWarning",
+            "transactional.running.run_topology",
+            "transactional.driver.TopologyDriver",
+            "transactional.driver.RunSummary",
+            "transactional.driver.Observer",
+            "transactional.display.Display",
+            "transactional.journal.JournalWriter",
+            "transactional.spark_session.spark_session",
+        ),
+    ),
+    "bolts": Page(
+        "Bolts",
+        "The three classes to derive a bolt from, what is handed to them, and plain functions as bolts.",
+        (
+            "transactional.bolts.BasicBolt",
+            "transactional.bolts.BatchBolt",
+            "transactional.bolts.ArrowBatchBolt",
+            "transactional.functions.FunctionKind",
+            "transactional.bolts.Tuple",
+            "transactional.bolts.OutputCollector",
+            "transactional.bolts.TopologyContext",
+            "transactional.bolts.MapState",
+            "transactional.attempt.TransactionAttempt",
+            "transactional.schema.Schema",
+        ),
+    ),
+    "spouts": Page(
+        "Spouts",
+        "The sources, and the base for one of your own.",
+        (
+            "spouts.memory.MemoryTransactionalSpout",
+            "spouts.memory.OpaqueMemoryTransactionalSpout",
+            "spouts.kafka.KafkaSpout",
+            "spouts.kafka.TransactionalKafkaSpout",
+            "spouts.kafka.OpaqueKafkaSpout",
+            "spouts.base.PartitionedSpout",
+            "spouts.planning.PartitionLog",
+            "spouts.planning.Limits",
+            "transactional.ports.Spout",
+            "transactional.ports.PartitionReader",
+            "transactional.batch.PartitionId",
+            "transactional.batch.OffsetRange",
+            "transactional.batch.BatchMetadata",
+        ),
+    ),
+    "states": Page(
+        "States and stores",
+        "The tables that committers keep, what updates them without code of yours, and where progress is kept.",
+        (
+            "transactional.ports.StateKind",
+            "state.delta.DeltaMapState",
+            "state.combine.AggregatingState",
+            "state.combine.Count",
+            "state.combine.Sum",
+            "state.combine.Min",
+            "state.combine.Max",
+            "state.memory.MemoryMapState",
+            "state.memory.MemoryTable",
+            "state.store_sql.SqlCoordinatorStore",
+            "transactional.ports.TransactionState",
+            "transactional.ports.CoordinatorStore",
+        ),
+    ),
+    "testing": Page(
+        "Testing",
+        "For tests of your topologies; [how to use them](../howto/test-your-topology.md).",
+        (
+            "transactional.testing.MemoryCoordinatorStore",
+            "transactional.testing.ManualClock",
+            "transactional.local_executor.LocalExecutor",
+            "spouts.local_broker.LocalBroker",
+            "spouts.kafka_admin.create_topic",
+            "spouts.kafka_admin.add_partitions",
+            "spouts.kafka_admin.delete_topic",
+            "spouts.kafka_admin.delete_records",
+            "spouts.kafka_admin.produce",
+            "spouts.kafka_admin.watermarks",
+        ),
+    ),
+}
+
+# Their methods are those of a port, which is told once; what is more than that is told here.
+PORT_OF = {
+    "DeltaMapState": "TransactionState",
+    "MemoryMapState": "TransactionState",
+    "SqlCoordinatorStore": "CoordinatorStore",
+    "MemoryCoordinatorStore": "CoordinatorStore",
+    "KafkaSpout": "Spout",
+    "MemoryTransactionalSpout": "Spout",
+    "OpaqueMemoryTransactionalSpout": "Spout",
+    "TransactionalKafkaSpout": "Spout",
+    "OpaqueKafkaSpout": "Spout",
+}
+_PARTITIONED_ONLY = {"logs"}
+
+
+def reference_page(name: str) -> str:
+    """The text of one page."""
+    page = PAGES[name]
+    head = [f"# {page.title}", page.introduction]
+    if name == "index":
+        head.append(
+            "\n".join(
+                f"- [{other.title}]({key}.md): {_summary(other)}"
+                for key, other in PAGES.items()
+                if other.names or key == "command-line"
+            )
+        )
+    elif name == "command-line":
+        head += list(_commands())
+    return "\n\n".join([*head, *(part for each in page.names for part in _described(each))]) + "\n"
+
+
+def _summary(page: Page) -> str:
+    names = [f"`{name.rsplit('.', 1)[1]}`" for name in page.names]
+    return ", ".join(names) or "`run`, `status`, `txns`"
+
+
+# --- what is read from the source ----------------------------------------------------------------------------------
+
+
+def _described(qualified: str) -> Iterator[str]:
+    module, name = qualified.rsplit(".", 1)
+    node = _definition(module, name)
+    yield f"## {name}"
+    bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
+    shown = [base for base in bases if base not in ("ABC", "Protocol", "Enum", "UserWarning")]
+    yield f"From `{module}`." + (f" Extends `{shown[0]}`." if shown else "")
+    if isinstance(node, ast.FunctionDef):
+        yield f"`{_signature(node)}`"
+        yield _docstring(node)
+    else:
+        yield from _class(node)
+
+
+def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
+    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+    return next(each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name)
+
+
+def _class(node: ast.ClassDef) -> Iterator[str]:
+    constructor = next((each for each in _methods(node) if each.name == "__init__"), None)
+    if constructor is not None:
+        yield f"`{_signature(constructor, name=node.name)}`"
+    yield _docstring(node)
+    if constructor is not None and ast.get_docstring(constructor):
+        yield _docstring(constructor)
+    fields = list(_fields(node))
+    if fields:
+        yield "\n".join(["| name | type | default | |", "|---|---|---|---|", *fields])
+    members = [
+        each for each in ast.walk(node) if isinstance(each, ast.Assign) and "Enum" in map(ast.unparse, node.bases)
+    ]
+    if members:
+        yield "Members: " + ", ".join(f"`{ast.unparse(each.targets[0])}`" for each in members) + "."
+    port = PORT_OF.get(node.name)
+    if port is not None:
+        yield f"It is a [`{port}`]({'spouts' if port == 'Spout' else 'states'}.md#{port.lower()})."
+    told = {method.name for method in _methods(_port(port))} | _PARTITIONED_ONLY if port is not None else set()
+    yield from (
+        part for each in _methods(node) if _is_shown(each) and each.name not in told for part in _method(node, each)
+    )
+
+
+def _port(name: str) -> ast.ClassDef:
+    port = _definition("transactional.ports", name)
+    assert isinstance(port, ast.ClassDef)
+    return port
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef)]
+
+
+def _is_shown(method: ast.FunctionDef) -> bool:
+    setter = any(ast.unparse(decorator).endswith(".setter") for decorator in method.decorator_list)
+    return (
+        (not method.name.startswith("_") or method.name == "__call__")
+        and ast.get_docstring(method) is not None
+        and not setter
+    )
+
+
+def _method(owner: ast.ClassDef, method: ast.FunctionDef) -> Iterator[str]:
+    decorators = {ast.unparse(decorator) for decorator in method.decorator_list}
+    yield f"### {owner.name}.{method.name}"
+    if "property" in decorators:
+        returned = f": {ast.unparse(method.returns)}" if method.returns else ""
+        yield f"`{method.name}{returned}`"
+    else:
+        yield f"`{_signature(method)}`"
+    yield _docstring(method)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    """The annotated fields of a class as rows of a table; what stands below one as a string says what it is."""
+    for each, following in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(each, ast.AnnAssign) or ast.unparse(each.target).startswith("_"):
+            continue
+        text = ""
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = inspect.cleandoc(str(following.value.value)).replace("\n", " ")
+        default = f"`{ast.unparse(each.value)}`" if each.value is not None else ""
+        yield f"| `{ast.unparse(each.target)}` | `{_cell(ast.unparse(each.annotation))}` | {default} | {text} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _signature(node: ast.FunctionDef, *, name: str | None = None) -> str:
+    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(node.args))
+    arguments = re.sub(r"(?<=[\w\]])=(?=\S)", " = ", arguments)
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns is not None and name is None else ""
+    return f"{name or node.name}({arguments}){returned}"
+
+
+def _docstring(node: ast.ClassDef | ast.FunctionDef) -> str:
+    """The docstring; lines of the form `WORD: …` as a list."""
+    return re.sub(r"^([A-Z]+): ", r"- `\1`: ", ast.get_docstring(node) or "", flags=re.MULTILINE)
+
+
+# --- what is read from the command line ------------------------------------------------------------------------------
+
+
+def _commands() -> Iterator[str]:
+    sys.path.insert(0, str(ROOT))
+    import typer.main
+
+    from transactional.cli import app
+
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        yield f"## transactional {name}"
+        yield inspect.cleandoc(command.help)
+        rows = [_option(parameter) for parameter in command.params]
+        yield "\n".join(["| argument or option | default | |", "|---|---|---|", *rows])
+
+
+def _option(parameter: Any) -> str:
+    is_option = parameter.param_type_name == "option"
+    names = (
+        ", ".join(f"`{name}`" for name in parameter.opts)
+        if is_option
+        else f"`{parameter.metavar or parameter.name.upper()}`"
+    )
+    default = "" if parameter.required or parameter.default is None else f"`{parameter.default}`"
+    variable = f" Or the environment variable `{parameter.envvar}`." if parameter.envvar else ""
+    return f"| {names} | {_cell(default)} | {_cell(parameter.help or '')}{variable} |"
+
+
+def main() -> None:
+    """Write all pages."""
+    folder = ROOT / "docs" / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PAGES:
+        (folder / f"{name}.md").write_text(reference_page(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
