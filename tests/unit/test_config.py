@@ -1,0 +1,90 @@
+"""`TopologyConfig`: defaults, limits, relations, and the pauses between attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from transactional.config import TopologyConfig
+from transactional.errors import ConfigError
+
+OPTIONS = [field.name for field in fields(TopologyConfig)]
+NUMBERS = [name for name in OPTIONS if name != "stop_when_drained"]
+
+
+def with_option(name: str, value: Any) -> TopologyConfig:
+    options: dict[str, Any] = {name: value}
+    return TopologyConfig(**options)
+
+
+def test_the_defaults_are_storms_where_it_has_them() -> None:
+    """Storm row T41: one transaction in flight, thirty seconds."""
+    config = TopologyConfig()
+    assert config.max_spout_pending == 1
+    assert config.attempt_timeout_ms == 30_000
+    assert config.attempts_max is None, "a failure costs a replay, never the process"
+    assert not config.stop_when_drained
+
+
+def test_it_is_a_frozen_value_with_named_options_only() -> None:
+    make: Callable[..., TopologyConfig] = TopologyConfig
+    with pytest.raises(TypeError):
+        make(3)
+    with pytest.raises(FrozenInstanceError):
+        setattr(TopologyConfig(), OPTIONS[0], 2)
+    assert TopologyConfig(max_spout_pending=2) == TopologyConfig(max_spout_pending=2)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_number_is_at_least_one(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1, got {value}"):
+        with_option(name, value)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["7", 7.0, True, [7]])
+def test_a_number_is_a_whole_number(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name} takes a whole number, got "):
+        with_option(name, value)
+
+
+@pytest.mark.parametrize("value", [1, 0, "yes", None])
+def test_a_switch_is_true_or_false(value: object) -> None:
+    with pytest.raises(ConfigError, match="stop_when_drained takes True or False, got "):
+        with_option("stop_when_drained", value)
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "attempts_max"])
+def test_only_the_limit_of_attempts_may_be_left_out(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} takes a whole number, got None"):
+        with_option(name, None)
+
+
+def test_the_least_and_the_large_are_accepted() -> None:
+    least = TopologyConfig(max_spout_pending=1, attempts_max=1, tick_ms=1, lease_ms=10, retry_pause_ms=1)
+    assert least.retry_pause_after(1) == 1
+    assert TopologyConfig(attempt_timeout_ms=10**12).attempt_timeout_ms == 10**12
+
+
+def test_the_first_pause_is_not_above_the_longest() -> None:
+    with pytest.raises(ConfigError, match=r"retry_pause_ms \(11\) must not exceed retry_pause_max_ms \(10\)"):
+        TopologyConfig(retry_pause_ms=11, retry_pause_max_ms=10)
+    assert TopologyConfig(retry_pause_ms=10, retry_pause_max_ms=10).retry_pause_after(5) == 10
+
+
+def test_the_lease_holds_for_ten_ticks_at_least() -> None:
+    with pytest.raises(ConfigError, match=r"lease_ms \(199\) must be at least ten times tick_ms \(20\)"):
+        TopologyConfig(lease_ms=199, tick_ms=20)
+
+
+def test_pauses_double_and_stay_at_the_longest() -> None:
+    config = TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=30_000)
+    assert [config.retry_pause_after(failures) for failures in range(1, 12)] == [
+        *[100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600],
+        *[30_000, 30_000],
+    ]
+    assert config.retry_pause_after(10**6) == 30_000, "a topology may fail for weeks"

@@ -1,0 +1,135 @@
+"""What a transaction's batch is: a half-open offset range per partition, and how that is written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NewType
+
+from transactional.errors import CorruptRecord
+
+Offset = NewType("Offset", int)
+
+METADATA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """A partition of a source: a Kafka topic and partition number, or a spout's name and an index."""
+
+    source: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.source}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `start <= offset < until` of one partition.
+
+    Half-open, so that an empty range is not a range of one record (Storm row K7b).
+    """
+
+    start: Offset
+    until: Offset
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.until:
+            raise ValueError(f"an offset range needs 0 <= start <= until, got [{self.start}, {self.until})")
+
+    def __len__(self) -> int:
+        return self.until - self.start
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.until})"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What was read from one range: the number of records and a checksum (CRC-32) of their contents."""
+
+    records: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """What a batch holds, without holding it: the input of every attempt of one transaction.
+
+    `ranges` names every partition seen so far. A partition with nothing new, or one that has vanished, is there
+    with an empty range, so that positions are always carried forward (rows T43, T46, T50). `digests` is
+    filled in once the batch was processed; a replay that reads something else is refused.
+    """
+
+    ranges: Mapping[PartitionId, OffsetRange]
+    digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no partition has an offset to read."""
+        return not any(len(offsets) for offsets in self.ranges.values())
+
+    @property
+    def offset_count(self) -> int:
+        """Number of offsets in all ranges: the number of records, or more where a log has holes."""
+        return sum(len(offsets) for offsets in self.ranges.values())
+
+    @property
+    def record_count(self) -> int | None:
+        """Number of records that were read, or None as long as the batch was not processed."""
+        return sum(digest.records for digest in self.digests.values()) if self.digests else None
+
+    def positions(self) -> dict[PartitionId, Offset]:
+        """The offset at which the next batch starts, per partition."""
+        return {partition: offsets.until for partition, offsets in self.ranges.items()}
+
+    def non_empty(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
+        """The partitions that have something to read, in order."""
+        return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
+
+    def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
+        """The same batch, with what was read from it."""
+        return replace(self, digests=dict(digests))
+
+    def to_json(self) -> str:
+        """The batch as JSON: one row `[source, index, start, until, records, checksum]` per partition, in order."""
+        return json.dumps({"version": METADATA_VERSION, "partitions": [self._row(p) for p in sorted(self.ranges)]})
+
+    def _row(self, partition: PartitionId) -> list[Any]:
+        offsets, digest = self.ranges[partition], self.digests.get(partition)
+        evidence = [digest.records, digest.checksum] if digest else [None, None]
+        return [partition.source, partition.index, offsets.start, offsets.until, *evidence]
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchMetadata:
+        """The inverse of `to_json` (row T58: what is written is what is read back).
+
+        Raises `CorruptRecord` for anything that `to_json` has not written.
+        """
+        try:
+            document = json.loads(text)
+            if document["version"] != METADATA_VERSION:
+                raise CorruptRecord(
+                    f"a batch was recorded in format {document['version']!r}, this version reads {METADATA_VERSION}; "
+                    "run the version of transactional that wrote it, or a newer one"
+                )
+            return cls._from_rows(document["partitions"])
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise CorruptRecord(f"the recorded batch {text[:200]!r} is not readable: {error}") from error
+
+    @classmethod
+    def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:
+        ranges: dict[PartitionId, OffsetRange] = {}
+        digests: dict[PartitionId, Digest] = {}
+        for source, index, start, until, records, checksum in rows:
+            partition = PartitionId(str(source), int(index))
+            ranges[partition] = OffsetRange(Offset(int(start)), Offset(int(until)))
+            if records is not None:
+                digests[partition] = Digest(int(records), int(checksum))
+        return cls(ranges, digests)
+
+
+EMPTY_BATCH = BatchMetadata({})
+"""The batch before the first one."""

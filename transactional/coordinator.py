@@ -1,0 +1,303 @@
+"""The coordinator: a pure machine that turns events into actions. No IO, no clock, no thread, no randomness.
+
+Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed 004; Storm's rows where it broke them):
+
+ 1. Transaction n+1 is planned only once n's batch is known (T49).
+ 2. A failure gives up every later transaction in flight; they come back as new attempts.
+ 3. An event that is not of the current attempt of its txid is compared first and changes nothing (T48).
+ 4. A txid is issued again only once nothing of its old attempt runs.
+ 5. `RecordAttempt` stands before `StartProcessing`, so the batch is durable before anything is done with it.
+ 6. A transactional spout's batch is replayed as recorded, without asking the source; an opaque spout is asked again.
+ 7. Attempt ids come from one counter and only grow, over txids, attempts and restarts (T47).
+ 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, if need be the empty one, since a dead
+    attempt of it may have left effects in a table.
+ 9. Re-planning an opaque n forgets the recorded batches of all later txids, in the same write.
+10. `RecordCommit(n)` stands before `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, PartitionId
+from transactional.config import TopologyConfig
+from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
+from transactional.protocol import (
+    LATE,
+    TRANSITIONS,
+    AbortAttempt,
+    Action,
+    AttemptEvent,
+    AttemptFailed,
+    BatchPlanned,
+    CommitSucceeded,
+    Event,
+    Halt,
+    PauseRequested,
+    Phase,
+    PlanBatch,
+    ProcessingSucceeded,
+    ProgressMade,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    RecordProcessed,
+    ResumeRequested,
+    StartCommit,
+    StartProcessing,
+    StopRequested,
+    Tick,
+    Trigger,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a coordinator starts from: all that the store knows of a topology's progress (row T20).
+
+    `recorded` holds the batches of the txids above `committed_txid` that had been recorded.
+    """
+
+    committed_txid: TxId = NO_TRANSACTION
+    committed_batch: BatchMetadata = EMPTY_BATCH
+    recorded: Mapping[TxId, BatchMetadata] = field(default_factory=dict)
+    attempt_id: AttemptId = AttemptId(0)
+
+
+@dataclass(slots=True)
+class ActiveAttempt:
+    """An attempt in flight. `since_ms` is when it entered its phase, or last made progress."""
+
+    attempt: TransactionAttempt
+    phase: Phase
+    since_ms: int
+
+
+class Coordinator:
+    """Issues transactions and orders their phases. `handle` is the only way in.
+
+    `replays_exactly` is True for a transactional spout, False for an opaque one.
+    """
+
+    def __init__(self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+        self.config = config
+        self.replays_exactly = replays_exactly
+        self.committed_txid = snapshot.committed_txid
+        self.active: dict[TxId, ActiveAttempt] = {}
+        self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
+        self.paused = self.stopping = self.draining = self.halted = False
+        self._committed_batch = snapshot.committed_batch
+        self._attempt_id = snapshot.attempt_id
+        self._failures: dict[TxId, int] = {}
+        self._not_before_ms: dict[TxId, int] = {}
+        self._now_ms = 0
+
+    @property
+    def done(self) -> bool:
+        """True when nothing is in flight and nothing more will be issued."""
+        return self.halted or ((self.stopping or self.draining) and not self.active)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event in; return what is to be done, in order. Raises `ProtocolError`, and then changes nothing."""
+        if self.halted:
+            return []
+        match event:
+            case Tick(now_ms):
+                actions = self._on_tick(now_ms)
+            case StopRequested():
+                actions = self._on_stop()
+            case PauseRequested() | ResumeRequested():
+                self.paused = isinstance(event, PauseRequested)
+                actions = []
+            case _:
+                actions = self._on_attempt_event(event)
+        return actions + list(self._advance())
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def _on_attempt_event(self, event: AttemptEvent) -> list[Action]:
+        current = self.active.get(event.attempt.txid)
+        if current is None or current.attempt != event.attempt:
+            return []
+        match event:
+            case ProgressMade():
+                current.since_ms = self._now_ms
+                return []
+            case BatchPlanned(_, batch):
+                if batch is None:
+                    return self._on_nothing_there(current)
+                return self._on_planned(current, batch) if self._move(current, Trigger.BATCH_PLANNED) else []
+            case ProcessingSucceeded(_, digests):
+                return self._on_processed(current, digests) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
+            case CommitSucceeded():
+                return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
+            case AttemptFailed(_, reason):
+                phase = current.phase
+                return self._on_failed(current, phase, reason) if self._move(current, Trigger.ATTEMPT_FAILED) else []
+
+    def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
+        if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
+            raise ProtocolError(
+                f"the spout had nothing for {current.attempt}, which is a replay and has to have a batch"
+            )
+        if self._move(current, Trigger.NOTHING_THERE):
+            self.draining = self.draining or self.config.stop_when_drained
+        return []
+
+    def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
+        txid = current.attempt.txid
+        forget_later = any(later > txid for later in self.recorded)
+        self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
+        return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]
+
+    def _on_processed(self, current: ActiveAttempt, digests: Mapping[PartitionId, Digest]) -> list[Action]:
+        txid = current.attempt.txid
+        self.recorded[txid] = self.recorded[txid].with_digests(digests)
+        return [RecordProcessed(current.attempt, self.recorded[txid])]
+
+    def _on_committed(self, current: ActiveAttempt) -> list[Action]:
+        txid = current.attempt.txid
+        self.committed_txid = txid
+        self._committed_batch = self.recorded.pop(txid)
+        self._failures.pop(txid, None)
+        self._not_before_ms.pop(txid, None)
+        return [RecordCommit(current.attempt, self._committed_batch)]
+
+    def _on_failed(self, current: ActiveAttempt, phase: Phase, reason: str) -> list[Action]:
+        if phase is Phase.ABORTING:
+            return []
+        txid = current.attempt.txid
+        pause_ms = self._count_failure(txid)
+        actions: list[Action] = [RecordFailure(current.attempt, phase, reason, pause_ms)]
+        return actions + self._give_up_after(txid, f"transaction {txid} failed") + self._check_exhausted(txid, reason)
+
+    def _on_tick(self, now_ms: int) -> list[Action]:
+        self._now_ms = max(self._now_ms, now_ms)
+        actions: list[Action] = []
+        for txid in sorted(self.active):
+            actions += self._expire(txid)
+        return actions
+
+    def _expire(self, txid: TxId) -> list[Action]:
+        current = self.active.get(txid)
+        if current is None:
+            return []
+        age_ms = self._now_ms - current.since_ms
+        if current.phase is Phase.COMMITTING and age_ms > self.config.commit_timeout_ms:
+            return self._halt(
+                CommitStuck.code,
+                f"the commit phase of {current.attempt} has run for {age_ms} ms, over commit_timeout_ms "
+                f"({self.config.commit_timeout_ms}); start again: the transaction is replayed",
+            )
+        if current.phase is Phase.PROCESSING and age_ms > self.config.attempt_timeout_ms:
+            reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
+            pause_ms = self._count_failure(txid)
+            failure = RecordFailure(current.attempt, current.phase, reason, pause_ms)
+            given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
+            return [failure, *given_up, *self._check_exhausted(txid, reason)]
+        return []
+
+    def _on_stop(self) -> list[Action]:
+        self.stopping = True
+        return self._give_up_after(NO_TRANSACTION, "the topology is being stopped")
+
+    # --- moves --------------------------------------------------------------------------------------------------
+
+    def _move(self, current: ActiveAttempt, trigger: Trigger) -> bool:
+        """Move by the table. False when the trigger comes late and changes nothing."""
+        if (current.phase, trigger) in LATE:
+            return False
+        after = TRANSITIONS.get((current.phase, trigger))
+        if after is None:
+            raise ProtocolError(f"{trigger.value!r} came for {current.attempt} in phase {current.phase.name}")
+        current.phase, current.since_ms = after, self._now_ms
+        if after is Phase.GONE:
+            del self.active[current.attempt.txid]
+        return True
+
+    def _give_up(self, txid: TxId, reason: str) -> list[Action]:
+        current = self.active[txid]
+        if current.phase in (Phase.ABORTING, Phase.COMMITTING):
+            return []
+        waiting = current.phase is Phase.WAITING
+        self._move(current, Trigger.GIVEN_UP)
+        return [] if waiting else [AbortAttempt(current.attempt, reason)]
+
+    def _give_up_after(self, txid: TxId, reason: str) -> list[Action]:
+        later = sorted(other for other in self.active if other > txid)
+        return [action for other in later for action in self._give_up(other, reason)]
+
+    def _count_failure(self, txid: TxId) -> int:
+        self.draining = False  # what comes back may end elsewhere, and then there is more to read
+        self._failures[txid] = self._failures.get(txid, 0) + 1
+        pause_ms = self.config.retry_pause_after(self._failures[txid])
+        self._not_before_ms[txid] = self._now_ms + pause_ms
+        return pause_ms
+
+    def _check_exhausted(self, txid: TxId, reason: str) -> list[Action]:
+        failures, most = self._failures[txid], self.config.attempts_max
+        if most is None or failures < most:
+            return []
+        return self._halt(
+            RetriesExhausted.code,
+            f"transaction {txid} failed {failures} times (attempts_max = {most}); the last error: {reason}",
+        )
+
+    def _halt(self, code: str, reason: str) -> list[Action]:
+        self.halted = True
+        return [Halt(code, reason)]
+
+    # --- what can go on -----------------------------------------------------------------------------------------
+
+    def _advance(self) -> Iterator[Action]:
+        if self.halted:
+            return
+        yield from self._commit_head()
+        if not self.stopping:
+            yield from self._issue()
+
+    def _commit_head(self) -> Iterator[Action]:
+        head = self.active.get(TxId(self.committed_txid + 1))
+        if head is not None and head.phase is Phase.PROCESSED:
+            self._move(head, Trigger.ITS_TURN)
+            yield StartCommit(head.attempt, self.recorded[head.attempt.txid])
+
+    def _issue(self) -> Iterator[Action]:
+        after = self._committed_batch
+        for number in range(self.committed_txid + 1, self.committed_txid + 1 + self.config.max_spout_pending):
+            txid = TxId(number)
+            current = self.active.get(txid)
+            if current is None:
+                yield from self._issue_one(txid, after)
+            elif current.phase is Phase.WAITING:
+                yield from self._ask_again(current, after)
+            current = self.active.get(txid)
+            if current is None or current.phase in (Phase.PLANNING, Phase.WAITING, Phase.ABORTING):
+                return
+            after = self.recorded[txid]
+
+    def _issue_one(self, txid: TxId, after: BatchMetadata) -> Iterator[Action]:
+        replay = txid in self.recorded
+        if self._now_ms < self._not_before_ms.get(txid, 0):
+            return
+        if not replay and (self.paused or self.draining):
+            return
+        self._attempt_id = AttemptId(self._attempt_id + 1)
+        attempt = TransactionAttempt(txid, self._attempt_id)
+        if replay and self.replays_exactly:
+            batch = self.recorded[txid]
+            self.active[txid] = ActiveAttempt(attempt, Phase.PROCESSING, self._now_ms)
+            yield RecordAttempt(attempt, batch, forget_later=False)
+            yield StartProcessing(attempt, batch)
+        else:
+            self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
+            yield PlanBatch(attempt, after, replay)
+
+    def _ask_again(self, current: ActiveAttempt, after: BatchMetadata) -> Iterator[Action]:
+        if self.paused or self.draining:
+            self._move(current, Trigger.GIVEN_UP)
+        elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
+            self._move(current, Trigger.ASK_AGAIN)
+            yield PlanBatch(current.attempt, after, replay=False)

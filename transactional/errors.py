@@ -1,0 +1,164 @@
+"""Every error of the framework, in one tree.
+
+    TransactionalError
+    ├── ConfigError                  you: wrong wiring, schema, option; told when the topology is built or opened
+    │   └── SchemaMismatch           a table or a bolt's output is not what was declared
+    ├── FailedException              you: raised in a bolt, replays this batch
+    ├── OperatingError               the world: fails an attempt, which is retried
+    │   ├── SourceUnavailable        a broker does not answer, a partition has no leader
+    │   ├── BoltFailed               a bolt raised something; holds component and traceback
+    │   ├── ReplayMismatch           a replay read other records than were recorded
+    │   ├── TableConflict            another writer came between; nothing was written
+    │   ├── AttemptLost              executors, results or cached data of an attempt are gone
+    │   └── StoreUnavailable         the coordinator's store does not answer
+    └── FatalError                   stops the process, with its reason
+        ├── Fenced                   another coordinator has taken over
+        ├── TopologyInUse            another coordinator holds the lease
+        ├── TopologyChanged          the topology is not the one whose progress is stored
+        ├── StoreMismatch            store and tables do not belong together (row T56)
+        ├── StoreTooNew              the store was written by a newer version
+        ├── BatchLost                a transactional spout can't replay what was recorded
+        ├── CorruptRecord            something stored can't be read
+        ├── RetriesExhausted         a transaction failed as often as was allowed
+        ├── CommitStuck              a commit phase took longer than is allowed
+        └── ProtocolError            a bug of ours: an event that no phase allows
+
+Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows
+`code: message` and nothing of the stack.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TransactionalError(Exception):
+    """Base of all errors of this framework."""
+
+    code: ClassVar[str] = "TX000"
+
+
+class ConfigError(TransactionalError):
+    """Something is wired or configured wrongly; nothing has run yet."""
+
+    code = "TX100"
+
+
+class SchemaMismatch(ConfigError):
+    """A table, or what a bolt emits, does not have the columns that were declared."""
+
+    code = "TX101"
+
+
+class FailedException(TransactionalError):
+    """Raise it in a bolt to fail and replay this batch (seed 004, "Failing a transaction"; row T7)."""
+
+    code = "TX200"
+
+
+class OperatingError(TransactionalError):
+    """The world failed: the attempt fails and the transaction is retried."""
+
+    code = "TX300"
+
+
+class SourceUnavailable(OperatingError):
+    """The source of a spout does not answer in time."""
+
+    code = "TX301"
+
+
+class BoltFailed(OperatingError):
+    """A bolt raised an exception. The message names the component and ends with its traceback."""
+
+    code = "TX302"
+
+
+class ReplayMismatch(OperatingError):
+    """A replayed batch is not complete, or holds other records than were recorded (rows K7a, C3)."""
+
+    code = "TX303"
+
+
+class TableConflict(OperatingError):
+    """A state table was changed by someone else between reading and writing; nothing was written."""
+
+    code = "TX304"
+
+
+class AttemptLost(OperatingError):
+    """What an attempt had computed is gone, or an attempt was cancelled or timed out."""
+
+    code = "TX305"
+
+
+class StoreUnavailable(OperatingError):
+    """The coordinator's store does not answer."""
+
+    code = "TX306"
+
+
+class FatalError(TransactionalError):
+    """The process has to stop; what was committed stays right."""
+
+    code = "TX400"
+
+
+class Fenced(FatalError):
+    """Another coordinator of this topology has taken over; this one may change nothing any more."""
+
+    code = "TX401"
+
+
+class TopologyInUse(FatalError):
+    """Another coordinator of this topology id holds the lease (row T2: two at once are dangerous)."""
+
+    code = "TX402"
+
+
+class TopologyChanged(FatalError):
+    """The topology differs from the one whose progress the store holds in a way that would make counts wrong."""
+
+    code = "TX403"
+
+
+class StoreMismatch(FatalError):
+    """The store and a state table disagree about what was committed (row T56)."""
+
+    code = "TX404"
+
+
+class StoreTooNew(FatalError):
+    """The store's schema was written by a newer version of the framework."""
+
+    code = "TX405"
+
+
+class BatchLost(FatalError):
+    """The source no longer holds a recorded batch that a transactional spout has to replay."""
+
+    code = "TX406"
+
+
+class CorruptRecord(FatalError):
+    """Something that was stored can't be read back."""
+
+    code = "TX407"
+
+
+class RetriesExhausted(FatalError):
+    """A transaction failed as often as `attempts_max` allows."""
+
+    code = "TX408"
+
+
+class CommitStuck(FatalError):
+    """A commit phase went on past `commit_timeout_ms`; it can't be cancelled, so the process has to end."""
+
+    code = "TX409"
+
+
+class ProtocolError(FatalError):
+    """A bug of the framework: an event arrived that its attempt's phase does not allow."""
+
+    code = "TX900"
