@@ -1,0 +1,289 @@
+"""The database behind the coordinator's store: its tables, its schema version, how it is opened and how it fails."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKeyConstraint,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
+
+SCHEMA_VERSION: Final = 1
+
+_metadata = MetaData()
+
+versions = Table(
+    "transactional_schema", _metadata, Column("version", BigInteger, primary_key=True, autoincrement=False)
+)
+
+topologies = Table(
+    "transactional_topologies",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("leased_until_ms", BigInteger),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("committed_txid", BigInteger, nullable=False),
+    Column("committed_attempt_id", BigInteger),
+    Column("fingerprint", Text, nullable=False),
+)
+
+attempts = Table(
+    "transactional_attempts",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("batch", Text, nullable=False),
+    Column("rows", BigInteger),
+    Column("issued_at_ms", BigInteger, nullable=False),
+    Column("planned_at_ms", BigInteger, nullable=False),
+    Column("processed_at_ms", BigInteger),
+    Column("commit_started_at_ms", BigInteger),
+    Column("committed_at_ms", BigInteger),
+    Column("failed_at_ms", BigInteger),
+    Column("error", Text),
+)
+
+# The transactions above the committed one, each with the attempt whose batch is the one to replay.
+transactions = Table(
+    "transactional_transactions",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("txid", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    ForeignKeyConstraint(["topology_id", "attempt_id"], [attempts.c.topology_id, attempts.c.attempt_id]),
+)
+
+# At which txid a table was when a coordinator that had taken over wrote `attempt_id` as its version.
+fences = Table(
+    "transactional_fences",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("component_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+)
+
+# Any number will do, as long as all versions of this framework take the same one.
+_SCHEMA_LOCK: Final = 4_004_004
+
+
+class NowMs(FunctionElement[int]):
+    """The database's clock, in milliseconds since 1970; it moves on within a transaction."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(NowMs, "sqlite")
+def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+
+@compiles(NowMs, "postgresql")
+def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+class Database:
+    """A SQLite file or a PostgreSQL database. Opened, and its tables created, on first use.
+
+    Nothing waits longer than `timeout_ms` in it: not for a connection, a lock or a statement, nor may a connection of
+    this process hold a lock for longer while the process is stopped (PostgreSQL ends it; SQLite has no such means, so
+    there a process that is stopped inside a write holds up all others until it goes on or is killed).
+    """
+
+    def __init__(self, url: str, *, timeout_ms: int) -> None:
+        self._url = _parse(url)
+        self._timeout_ms = timeout_ms
+        self._is_ready = False
+        self._preparing = threading.Lock()
+        try:
+            self._engine = create_engine(
+                self._url,
+                connect_args=_connect_arguments(self._url, timeout_ms),
+                pool_timeout=timeout_ms / 1000,
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the store {self} needs psycopg 3: install transactional[postgres]") from error
+        set_up = self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql
+        event.listen(self._engine, "connect", set_up)
+        if self.is_sqlite:
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, False for PostgreSQL."""
+        return self._url.get_backend_name() == "sqlite"
+
+    def __str__(self) -> str:
+        secrets = {name: "***" for name in ("password", "sslpassword") if name in self._url.query}
+        shown = self._url.update_query_dict(secrets).render_as_string(hide_password=True)
+        return shown.replace(quote("***"), "***")
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One database transaction that may write. Raises `StoreUnavailable`; then it is not known whether it has."""
+        with self._answering():
+            self._prepare_once()
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One database transaction that only reads, and waits for no writer. Raises `StoreUnavailable`."""
+        with self._answering():
+            self._prepare_once()
+            with self._engine.connect() as connection:
+                yield connection.execution_options(only_reads=True)
+
+    def limit_timeout(self, lease_ms: int) -> None:
+        """Make sure that what waits or is stopped here ends well before a lease of this length does."""
+        if self._timeout_ms > lease_ms // 2:
+            self._timeout_ms = max(1, lease_ms // 2)
+            self._engine.dispose()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
+            raise
+        except (DBAPIError, NoConnectionFree) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreUnavailable(
+                f"the coordinator's store {self} does not answer: {' '.join(str(cause).split())}. Check that it runs, "
+                "can be reached and has room; what was to be written may or may not be there, and can be written again"
+            ) from error
+
+    def _prepare_once(self) -> None:
+        with self._preparing:
+            if not self._is_ready:
+                self._prepare()
+                self._is_ready = True
+
+    def _prepare(self) -> None:
+        """Create the tables if they are not there. Two processes that start at once do so one after the other."""
+        try:
+            with self._engine.connect().execution_options(only_reads=True) as connection:
+                if self._has_schema(connection):
+                    return
+            with self._engine.begin() as connection:
+                if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
+                    connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+                if not self._has_schema(connection):
+                    _metadata.create_all(connection)
+                    connection.execute(insert(versions), {"version": SCHEMA_VERSION})
+        except ProgrammingError as error:
+            raise ConfigError(f"the store {self} can't be used: {' '.join(str(error.orig).split())}") from error
+
+    def _has_schema(self, connection: Connection) -> bool:
+        if not inspect(connection).has_table(versions.name):
+            return False
+        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if (found or 0) > SCHEMA_VERSION:
+            raise StoreTooNew(
+                f"the store {self} has schema version {found}, and this version of transactional knows versions up to "
+                f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
+            )
+        return True
+
+    def _set_up_sqlite(self, connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
+        connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        _switch_to_wal(connection.execute)
+
+    def _set_up_postgresql(self, connection: Any, _record: object) -> None:
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(f"SET {name} = {self._timeout_ms}")
+        connection.commit()
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(
+            "the coordinator's store needs a URL such as sqlite:///transactional.db or "
+            "postgresql://user:password@host/database, and the one given can't be read"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise ConfigError(f"the coordinator's store can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    if parsed.database in (None, "", ":memory:"):
+        raise ConfigError("a SQLite store without a file forgets its progress; give it one: sqlite:///transactional.db")
+    if not Path(str(parsed.database)).parent.is_dir():
+        raise ConfigError(f"the folder of the SQLite store {parsed.database} does not exist; create it")
+    return parsed
+
+
+def _connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
+    """A host that has vanished is noticed, unless the URL says how."""
+    if url.get_backend_name() == "sqlite":
+        return {}
+    seconds = max(2, -(-timeout_ms // 1000))
+    wanted = {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": timeout_ms,
+        "keepalives_idle": seconds,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+    }
+    return {name: value for name, value in wanted.items() if name not in url.query}
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A transaction that writes takes the write lock at once: one that only finds out later may have to be refused."""
+    reads = connection.get_execution_options().get("only_reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _switch_to_wal(execute: Callable[[str], Any]) -> None:
+    """Switch the file to WAL, which stays so. SQLite does not wait by itself when another process is just using it.
+
+    A file that stays in the older journal mode is slower and no less safe.
+    """
+    for _ in range(10):
+        try:
+            execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            execute("BEGIN IMMEDIATE")  # waits for the other
+            execute("ROLLBACK")

@@ -1,0 +1,259 @@
+"""`SqlCoordinatorStore`: the coordinator's store in SQLite (one host) or PostgreSQL (several).
+
+Every write is one short database transaction whose first statement is a compare-and-set on the topology's row: it
+changes that row only where the lease is the current one, and so also locks it against every other writer. When it
+changes nothing, the same transaction looks why: either the same write has happened before, or it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Delete, Row, Update
+
+from state import store_statements as sql
+from state.store_schema import Database
+from state.store_statements import columns_of, record_of, status_of
+from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.coordinator import Snapshot
+from transactional.errors import CorruptRecord
+from transactional.ports import AttemptRecord, Lease, TopologyStatus
+from transactional.protocol import Phase
+from transactional.store_rules import (
+    check_fingerprint,
+    check_free,
+    check_same_attempt,
+    check_same_commit,
+    failure_text,
+    fenced,
+    fingerprint_json,
+    is_held,
+    not_in_flight,
+)
+
+_LAST_TXID: Final = 2**63 - 1
+
+
+class SqlCoordinatorStore:
+    """The coordinator's store in a database. `url` is `sqlite:///path` or `postgresql://user:password@host/database`.
+
+    Tables are created on first use. No wait for the database, its locks or its answers takes longer than `timeout_ms`,
+    nor than half a lease; then the call raises `StoreUnavailable` and may be made again as it is: a write that had
+    happened is not made twice. May be used from several threads. Two processes must never use the same `owner`.
+
+    With SQLite a process that is stopped (not killed) in the middle of a write keeps all others from taking over until
+    it goes on or is killed; nothing goes wrong meanwhile. PostgreSQL ends such a write before the lease ends.
+    Raises `ConfigError` for a URL that can't be used.
+    """
+
+    def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
+        self._database = Database(url, timeout_ms=timeout_ms)
+
+    def __repr__(self) -> str:
+        return f"SqlCoordinatorStore({str(self._database)!r})"
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        topology_id: str,
+        fingerprint: Mapping[str, Any],
+        *,
+        owner: str,
+        lease_ms: int,
+        accept_changes: bool = False,
+    ) -> Lease:
+        """Take the lease and draw a fence id, in one write.
+
+        With `accept_changes` a differing fingerprint takes the place of the stored one.
+        """
+        given = fingerprint_json(fingerprint)
+        self._database.limit_timeout(lease_ms)
+        with self._database.writing() as connection:
+            self._create_topology(connection, topology_id, given)
+            row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
+            before = status_of(row)
+            check_free(before, owner, row.now_ms)
+            if not accept_changes:
+                check_fingerprint(topology_id, before.fingerprint, json.loads(given))
+            taken = {"epoch_before": before.epoch, "new_owner": owner, "lease_ms": lease_ms, "new_fingerprint": given}
+            connection.execute(sql.TAKE, {"topology": topology_id, **taken})
+            fence_id = AttemptId(before.attempt_id + 1)
+            snapshot = self._snapshot(connection, row, fence_id)
+            return Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id)
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> None:
+        """Make the lease hold for `lease_ms` from now, by the database's clock."""
+        self._database.limit_timeout(lease_ms)
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.RENEW, lease_ms=lease_ms)
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back; does nothing when it is no longer the current one."""
+        with self._database.writing() as connection:
+            _compare_and_set(connection, lease, sql.RELEASE)
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+        """Store a new attempt as that of its txid, and give up those in flight at this and later txids."""
+        attempt = record.attempt
+        key = {"topology": lease.topology_id, "number": attempt.txid}
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, sql.COUNT, id=attempt.attempt_id, number=attempt.txid):
+                status = status_of(_held_topology(connection, lease))
+                known = {"topology": lease.topology_id, "id": attempt.attempt_id}
+                recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
+                return check_same_attempt(lease, attempt, status, recorded_txid)
+            last = _LAST_TXID if forget_later else attempt.txid
+            connection.execute(sql.GIVE_UP, key)
+            connection.execute(sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
+            connection.execute(sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
+            added = {"topology_id": lease.topology_id, "txid": attempt.txid, "attempt_id": attempt.attempt_id}
+            connection.execute(sql.ADD_TRANSACTION, added)
+            return None
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        """Store the batch with its digests, the number of records and when the processing phase ended."""
+        values = {"new_batch": batch.to_json(), "row_count": batch.record_count, "at_ms": at_ms}
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            if not _changed(connection, sql.SET_PROCESSED, lease, attempt, **values):
+                raise not_in_flight(lease, attempt)
+
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+        """Move the committed txid by one, to `attempt.txid`; its batch becomes the committed one."""
+        key = {"id": attempt.attempt_id, "number": attempt.txid}
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, sql.ADVANCE, **key):
+                row = _held_topology(connection, lease)
+                return check_same_commit(attempt, status_of(row), row.committed_attempt_id)
+            times = {"started_at_ms": started_at_ms, "at_ms": at_ms}
+            if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **times):
+                raise not_in_flight(lease, attempt)
+            _changed(connection, sql.TAKE_AWAY, lease, attempt)
+            return None
+
+    def record_failure(
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+    ) -> None:
+        """Store in which phase and why an attempt in flight failed; does nothing for any other attempt."""
+        values = {"reason": failure_text(phase, reason), "at_ms": at_ms}
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            _changed(connection, sql.SET_FAILED, lease, attempt, **values)
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
+        fence = {"topology_id": lease.topology_id, "component_id": component_id, "attempt_id": lease.fence_id}
+        key = {"topology": lease.topology_id, "component": component_id, "id": lease.fence_id}
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            connection.execute(sql.REMOVE_FENCE, key)
+            connection.execute(sql.ADD_FENCE, {**fence, "txid": txid})
+
+    def forget_before(self, lease: Lease, *, at_ms: int) -> int:
+        """Drop committed attempts older than `at_ms` but the newest, and what only they needed."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            topology = {"topology": lease.topology_id}
+            dropped = connection.execute(sql.DROP_COMMITTED, {**topology, "at_ms": at_ms}).rowcount
+            connection.execute(sql.DROP_TRIES, topology)
+            connection.execute(sql.DROP_FENCES, topology)
+            return dropped
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+        key = {"topology": topology_id, "component": component_id, "id": attempt_id}
+        with self._database.reading() as connection:
+            found = connection.execute(sql.TXID_OF, key).scalar()
+            return None if found is None else TxId(found)
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever noted for this component."""
+        key = {"topology": topology_id, "component": component_id}
+        with self._database.reading() as connection:
+            return bool(connection.execute(sql.HAS_FENCE, key).scalar())
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+        with self._database.reading() as connection:
+            if topology_id is None:
+                return [status_of(row) for row in connection.execute(sql.STATUS)]
+            return [status_of(row) for row in connection.execute(sql.STATUS_OF_ONE, {"topology": topology_id})]
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
+            return [record_of(row) for row in rows]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    # --- details ------------------------------------------------------------------------------------------------
+
+    def _create_topology(self, connection: Connection, topology_id: str, fingerprint: str) -> None:
+        """Add the topology's row, unless it is there or another process is just adding it."""
+        create = sql.CREATE_IN_SQLITE if self._database.is_sqlite else sql.CREATE_IN_POSTGRESQL
+        new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": fingerprint}
+        connection.execute(create, {"topology_id": topology_id, **new})
+
+    def _snapshot(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Snapshot:
+        recorded = connection.execute(sql.RECORDED, {"topology": topology.topology_id})
+        return Snapshot(
+            TxId(topology.committed_txid),
+            self._committed_batch(connection, topology),
+            {TxId(row.txid): BatchMetadata.from_json(row.batch) for row in recorded},
+            fence_id,
+        )
+
+    def _committed_batch(self, connection: Connection, topology: Row[Any]) -> BatchMetadata:
+        if topology.committed_txid == NO_TRANSACTION:
+            return EMPTY_BATCH
+        key = {"topology": topology.topology_id, "id": topology.committed_attempt_id}
+        batch = connection.execute(sql.BATCH, key).scalar()
+        if batch is None:
+            raise CorruptRecord(
+                f"the store {self._database} lacks the batch of transaction {topology.committed_txid} of topology "
+                f"{topology.topology_id!r}, which is committed; restore the store from a backup"
+            )
+        return BatchMetadata.from_json(batch)
+
+
+def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int) -> bool:
+    """Make the change to the topology's row if the lease is the current one; tell whether it was made."""
+    held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
+    return connection.execute(claim, {**held, **values}).rowcount == 1
+
+
+def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int) -> None:
+    """As `_compare_and_set`, for a change that only the loss of the lease can prevent; raises `Fenced` then."""
+    if not _compare_and_set(connection, lease, claim, **values):
+        raise fenced(lease, next(map(status_of, _topology(connection, lease)), None))
+
+
+def _held_topology(connection: Connection, lease: Lease) -> Row[Any]:
+    """The topology's row. Raises `Fenced` when the lease is not the current one."""
+    row = next(iter(_topology(connection, lease)), None)
+    if row is None or not is_held(lease, status_of(row)):
+        raise fenced(lease, row and status_of(row))
+    return row
+
+
+def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
+    return connection.execute(sql.STATUS_OF_ONE, {"topology": lease.topology_id}).all()
+
+
+def _changed(
+    connection: Connection, statement: Update | Delete, lease: Lease, attempt: TransactionAttempt, **values: Any
+) -> bool:
+    """Change what the store holds of one attempt; tell whether there was something to change."""
+    key = {"topology": lease.topology_id, "id": attempt.attempt_id, "number": attempt.txid}
+    return connection.execute(statement, {**key, **values}).rowcount == 1

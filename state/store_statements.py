@@ -1,0 +1,222 @@
+"""The SQL of `SqlCoordinatorStore`, built once, and how its rows become values.
+
+Parameters must not be named like columns: `topology` is a topology id, `id` an attempt id, `number` a txid.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import BigInteger, Row, Text, and_, bindparam, delete, exists, func, insert, select, union_all, update
+from sqlalchemy.dialects import postgresql
+
+from state.store_schema import NowMs, attempts, fences, topologies, transactions
+from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
+from transactional.ports import AttemptRecord, TopologyStatus
+from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
+
+_TOPOLOGY = bindparam("topology", type_=Text)
+_HELD = and_(
+    topologies.c.topology_id == _TOPOLOGY,
+    topologies.c.epoch == bindparam("lease_epoch"),
+    topologies.c.owner == bindparam("lease_owner"),
+)
+_ATTEMPT = and_(
+    attempts.c.topology_id == _TOPOLOGY,
+    attempts.c.attempt_id == bindparam("id"),
+    attempts.c.txid == bindparam("number"),
+)
+_LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
+
+# --- the compare-and-set that each write starts with --------------------------------------------------------------
+
+HOLD = update(topologies).where(_HELD).values(epoch=topologies.c.epoch)
+RENEW = update(topologies).where(_HELD).values(leased_until_ms=_LEASED_UNTIL)
+RELEASE = update(topologies).where(_HELD).values(owner=None, leased_until_ms=None)
+COUNT = (
+    update(topologies)
+    .where(_HELD, topologies.c.attempt_id < bindparam("id"), topologies.c.committed_txid < bindparam("number"))
+    .values(attempt_id=bindparam("id"))
+)
+ADVANCE = (
+    update(topologies)
+    .where(_HELD, topologies.c.committed_txid == bindparam("number", type_=BigInteger) - 1)
+    .values(committed_txid=bindparam("number"), committed_attempt_id=bindparam("id"))
+)
+TAKE = (
+    update(topologies)
+    .where(topologies.c.topology_id == _TOPOLOGY, topologies.c.epoch == bindparam("epoch_before"))
+    .values(
+        epoch=topologies.c.epoch + 1,
+        attempt_id=topologies.c.attempt_id + 1,
+        owner=bindparam("new_owner"),
+        leased_until_ms=_LEASED_UNTIL,
+        fingerprint=bindparam("new_fingerprint"),
+    )
+)
+
+CREATE_IN_SQLITE = insert(topologies).prefix_with("OR IGNORE")
+CREATE_IN_POSTGRESQL = postgresql.insert(topologies).on_conflict_do_nothing()
+
+# --- what follows it ------------------------------------------------------------------------------------------------
+
+GIVE_UP = (
+    update(attempts)
+    .where(
+        attempts.c.topology_id == _TOPOLOGY,
+        attempts.c.phase.in_(OPEN),
+        attempts.c.attempt_id.in_(
+            select(transactions.c.attempt_id).where(
+                transactions.c.topology_id == _TOPOLOGY, transactions.c.txid >= bindparam("number")
+            )
+        ),
+    )
+    .values(phase=GIVEN_UP)
+)
+FORGET_TRANSACTIONS = delete(transactions).where(
+    transactions.c.topology_id == _TOPOLOGY, transactions.c.txid.between(bindparam("number"), bindparam("last_number"))
+)
+ADD_ATTEMPT = insert(attempts)
+ADD_TRANSACTION = insert(transactions)
+SET_PROCESSED = (
+    update(attempts)
+    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
+    .values(
+        phase=PROCESSED,
+        batch=bindparam("new_batch"),
+        rows=func.coalesce(bindparam("row_count", type_=BigInteger), attempts.c.rows),
+        processed_at_ms=bindparam("at_ms"),
+    )
+)
+TAKE_AWAY = delete(transactions).where(
+    transactions.c.topology_id == _TOPOLOGY,
+    transactions.c.txid == bindparam("number"),
+    transactions.c.attempt_id == bindparam("id"),
+)
+SET_COMMITTED = (
+    update(attempts)
+    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
+    .values(phase=COMMITTED, commit_started_at_ms=bindparam("started_at_ms"), committed_at_ms=bindparam("at_ms"))
+)
+SET_FAILED = (
+    update(attempts)
+    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
+    .values(phase=FAILED, error=bindparam("reason"), failed_at_ms=bindparam("at_ms"))
+)
+REMOVE_FENCE = delete(fences).where(
+    fences.c.topology_id == _TOPOLOGY,
+    fences.c.component_id == bindparam("component"),
+    fences.c.attempt_id == bindparam("id"),
+)
+ADD_FENCE = insert(fences)
+
+_kept, _later = attempts.alias("kept"), fences.alias("later")
+_OLDEST_KEPT = select(func.min(_kept.c.attempt_id)).where(_kept.c.topology_id == _TOPOLOGY, _kept.c.phase == COMMITTED)
+_OLDEST_KEPT_TXID = select(func.min(_kept.c.txid)).where(_kept.c.topology_id == _TOPOLOGY, _kept.c.phase == COMMITTED)
+_NEWEST = select(topologies.c.committed_attempt_id).where(topologies.c.topology_id == _TOPOLOGY)
+DROP_COMMITTED = delete(attempts).where(
+    attempts.c.topology_id == _TOPOLOGY,
+    attempts.c.phase == COMMITTED,
+    attempts.c.committed_at_ms < bindparam("at_ms"),
+    attempts.c.attempt_id < _NEWEST.scalar_subquery(),
+)
+# A table is never at an older version than its last committed attempt, so older tries and fences serve nobody.
+DROP_TRIES = delete(attempts).where(
+    attempts.c.topology_id == _TOPOLOGY, attempts.c.txid < _OLDEST_KEPT_TXID.scalar_subquery()
+)
+# A component's last fence stays: it tells that the component has joined.
+DROP_FENCES = delete(fences).where(
+    fences.c.topology_id == _TOPOLOGY,
+    fences.c.attempt_id < _OLDEST_KEPT.scalar_subquery(),
+    fences.c.attempt_id
+    < select(func.max(_later.c.attempt_id))
+    .where(_later.c.topology_id == _TOPOLOGY, _later.c.component_id == fences.c.component_id)
+    .scalar_subquery(),
+)
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+STATUS = select(topologies, NowMs().label("now_ms")).order_by(topologies.c.topology_id)
+STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
+STATUS_TO_TAKE = STATUS_OF_ONE.with_for_update()
+BATCH = select(attempts.c.batch).where(attempts.c.topology_id == _TOPOLOGY, attempts.c.attempt_id == bindparam("id"))
+RECORDED = (
+    select(transactions.c.txid, attempts.c.batch)
+    .join_from(
+        transactions,
+        attempts,
+        and_(attempts.c.topology_id == transactions.c.topology_id, attempts.c.attempt_id == transactions.c.attempt_id),
+    )
+    .where(transactions.c.topology_id == _TOPOLOGY)
+    .order_by(transactions.c.txid)
+)
+HAS_FENCE = select(exists().where(fences.c.topology_id == _TOPOLOGY, fences.c.component_id == bindparam("component")))
+TXID_OF_ATTEMPT = select(attempts.c.txid).where(
+    attempts.c.topology_id == _TOPOLOGY, attempts.c.attempt_id == bindparam("id")
+)
+TXID_OF = union_all(
+    select(fences.c.txid).where(
+        fences.c.topology_id == _TOPOLOGY,
+        fences.c.component_id == bindparam("component"),
+        fences.c.attempt_id == bindparam("id"),
+    ),
+    TXID_OF_ATTEMPT,
+)
+ATTEMPTS = (
+    select(attempts)
+    .where(attempts.c.topology_id == _TOPOLOGY)
+    .order_by(attempts.c.attempt_id.desc())
+    .limit(bindparam("most", type_=BigInteger))
+)
+
+# --- rows and values ------------------------------------------------------------------------------------------------
+
+
+def status_of(row: Row[Any]) -> TopologyStatus:
+    """A row of `STATUS` as a value."""
+    return TopologyStatus(
+        topology_id=row.topology_id,
+        epoch=Epoch(row.epoch),
+        owner=row.owner,
+        leased_until_ms=row.leased_until_ms,
+        is_leased=row.leased_until_ms is not None and row.leased_until_ms > row.now_ms,
+        committed_txid=TxId(row.committed_txid),
+        attempt_id=AttemptId(row.attempt_id),
+        fingerprint=json.loads(row.fingerprint),
+    )
+
+
+def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
+    """The parameters of `ADD_ATTEMPT`."""
+    return {
+        "topology_id": topology_id,
+        "attempt_id": record.attempt.attempt_id,
+        "txid": record.attempt.txid,
+        "phase": record.phase,
+        "batch": record.batch.to_json(),
+        "rows": record.rows,
+        "issued_at_ms": record.issued_at_ms,
+        "planned_at_ms": record.planned_at_ms,
+        "processed_at_ms": record.processed_at_ms,
+        "commit_started_at_ms": record.commit_started_at_ms,
+        "committed_at_ms": record.committed_at_ms,
+        "error": record.error,
+    }
+
+
+def record_of(row: Row[Any]) -> AttemptRecord:
+    """A row of `ATTEMPTS` as a value."""
+    return AttemptRecord(
+        attempt=TransactionAttempt(TxId(row.txid), AttemptId(row.attempt_id)),
+        phase=row.phase,
+        batch=BatchMetadata.from_json(row.batch),
+        rows=row.rows,
+        issued_at_ms=row.issued_at_ms,
+        planned_at_ms=row.planned_at_ms,
+        processed_at_ms=row.processed_at_ms,
+        commit_started_at_ms=row.commit_started_at_ms,
+        committed_at_ms=row.committed_at_ms,
+        error=row.error,
+    )

@@ -1,0 +1,82 @@
+"""The places that a coordinator's store keeps its progress in: memory, a SQLite file, a PostgreSQL database."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from tests.contract.storages import Storage, Store
+from tests.integration.postgres import postgres_server, url_of
+
+
+@pytest.fixture(scope="session")
+def postgres_sockets() -> Iterator[Path]:
+    """The socket folder of a PostgreSQL server that runs as long as the tests do."""
+    with postgres_server() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_sockets: Path) -> str:
+    """The URL of a PostgreSQL database that all tests of the session share."""
+    return url_of(postgres_sockets)
+
+
+@pytest.fixture(scope="session")
+def postgres_names() -> Iterator[str]:
+    return (f"store_{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def postgres_schema(postgres_url: str, postgres_names: Iterator[str]) -> str:
+    """The name of a new, empty schema in PostgreSQL."""
+    name = next(postgres_names)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(name)))
+    return name
+
+
+@pytest.fixture
+def sqlite_storage(tmp_path: Path) -> Iterator[Storage]:
+    storage = Storage(f"sqlite:///{tmp_path}/store.db")
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def postgres_storage(postgres_sockets: Path, postgres_schema: str) -> Iterator[Storage]:
+    storage = Storage(url_of(postgres_sockets, postgres_schema))
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def memory_storage() -> Storage:
+    return Storage(None)
+
+
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def storage(request: pytest.FixtureRequest) -> Storage:
+    """Each kind of storage."""
+    storage: Storage = request.getfixturevalue(f"{request.param}_storage")
+    return storage
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest) -> Storage:
+    """Each kind of storage that several processes can share."""
+    storage: Storage = request.getfixturevalue(f"{request.param}_storage")
+    return storage
+
+
+@pytest.fixture
+def store(storage: Storage) -> Store:
+    return storage.open()

@@ -1,0 +1,55 @@
+"""A coordinator that is stopped (SIGSTOP) in the middle of a transaction commit: between its check and the write's end.
+
+`python -m tests.contract.stopped_leader URL` stops itself; told to go on, it says how the write and a second try of it
+went: `done`, or the name of the error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from sqlalchemy import Engine, event
+
+from state.store_sql import SqlCoordinatorStore
+from tests.contract.storages import acquire, record_attempt
+from transactional.attempt import TransactionAttempt
+from transactional.errors import TransactionalError
+from transactional.ports import Lease
+
+LEASE_MS = 2_000
+
+
+class StopOnce:
+    """Listens for statements and stops the process after the first that changes the topology's row."""
+
+    def __init__(self) -> None:
+        self.has_stopped = False
+
+    def after_execute(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE transactional_topologies") and not self.has_stopped:
+            self.has_stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def outcome(store: SqlCoordinatorStore, lease: Lease, attempt: TransactionAttempt) -> str:
+    try:
+        store.record_commit(lease, attempt, started_at_ms=3, at_ms=4)
+    except TransactionalError as error:
+        return type(error).__name__
+    return "done"
+
+
+def main(url: str) -> None:
+    # Far longer than the lease: the store itself has to see to it that nothing is held up for so long.
+    store = SqlCoordinatorStore(url, timeout_ms=60_000)
+    lease = acquire(store, "stopped", lease_ms=LEASE_MS)
+    attempt = record_attempt(store, lease, 1, 2)
+    event.listen(Engine, "after_cursor_execute", StopOnce().after_execute)
+    sys.stdout.write(" ".join(outcome(store, lease, attempt) for _ in range(2)))
+    store.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,290 @@
+"""What only a database can do to a coordinator's store: several processes, lost connections, locks, other versions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from state.store_schema import SCHEMA_VERSION
+from state.store_sql import SqlCoordinatorStore
+from tests.contract.stopped_leader import LEASE_MS
+from tests.contract.storages import (
+    TOPOLOGY,
+    Storage,
+    Store,
+    acquire,
+    batch_of,
+    commit,
+    content,
+    in_flight,
+    read,
+    record_attempt,
+    tried,
+    wait_until,
+)
+from tests.integration.postgres import LossyProxy
+from transactional.attempt import TxId
+from transactional.errors import (
+    ConfigError,
+    CorruptRecord,
+    StoreTooNew,
+    StoreUnavailable,
+    TopologyInUse,
+)
+from transactional.ports import Lease
+
+ROOT = Path(__file__).parents[2]
+
+
+def execute(storage: Storage, statement: str) -> None:
+    """Do something to the database behind the store's back."""
+    engine = create_engine((storage.url or "").replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+@contextmanager
+def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A helper of these tests in a process of its own, which does not outlive the test."""
+    command = [sys.executable, "-m", f"tests.contract.{module}", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def end_of(started: subprocess.Popen[str]) -> str:
+    output, _ = started.communicate()
+    assert started.returncode == 0
+    return output
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mysql://me:hidden@host/db", r"sqlite:///… or postgresql://…, not mysql://…"),
+        ("me:hidden@host", r"needs a URL such as sqlite:///transactional\.db"),
+        ("sqlite://", "forgets its progress"),
+        ("sqlite:///:memory:", "forgets its progress"),
+        ("sqlite:////no/such/folder/store.db", "folder of the SQLite store /no/such/folder/store.db does not exist"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_told(url: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        SqlCoordinatorStore(url)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional\[postgres\]"):
+        SqlCoordinatorStore("postgresql://me:hidden@host/db")
+
+
+@pytest.mark.parametrize("where", ["me:hidden@127.0.0.1:1/db", "127.0.0.1:1/db?user=me&password=hidden"])
+def test_a_server_that_does_not_answer_is_told_without_the_password(where: str) -> None:
+    with closing(SqlCoordinatorStore(f"postgresql+psycopg://{where}")) as store:
+        with pytest.raises(
+            StoreUnavailable, match=r"\*\*\*.* does not answer: .*refused.* can be written again"
+        ) as caught:
+            acquire(store)
+        assert "hidden" not in str(caught.value) + repr(store)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database: Storage) -> None:
+    acquire(database.open())
+    execute(database, f"UPDATE transactional_schema SET version = {SCHEMA_VERSION + 1}")
+    told = f"schema version {SCHEMA_VERSION + 1}.* up to {SCHEMA_VERSION}"
+    with pytest.raises(StoreTooNew, match=told):
+        acquire(database.open())
+    with pytest.raises(StoreTooNew, match=told):
+        database.open().status()
+    execute(database, f"UPDATE transactional_schema SET version = {SCHEMA_VERSION}")
+    assert database.open().status(TOPOLOGY)[0].epoch == 1
+
+
+def test_many_may_open_a_new_database_at_once(database: Storage) -> None:
+    stores = [database.open() for _ in range(8)]
+    with ThreadPoolExecutor(len(stores)) as threads:
+        assert list(threads.map(lambda store: store.status(), stores)) == [[]] * len(stores)
+
+
+def test_processes_that_start_and_fence_each_other_commit_each_transaction_once(database: Storage) -> None:
+    txids, url = 30, database.url or ""
+    with process("racing", url, str(txids)) as first, process("racing", url, str(txids)) as second:
+        committed = [int(txid) for racer in (first, second) for txid in end_of(racer).split()]
+    assert sorted(committed) == list(range(1, txids + 1))
+    attempts = [each for each in database.open().attempts(TOPOLOGY, limit=1_000) if each.phase == "committed"]
+    assert [each.attempt.txid for each in attempts] == list(range(txids, 0, -1))
+
+
+@pytest.mark.postgres
+def test_a_user_who_may_not_create_tables_is_told(postgres_storage: Storage) -> None:
+    execute(postgres_storage, "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+    url = (postgres_storage.url or "").replace("postgres@", "reader@")
+    with closing(SqlCoordinatorStore(url)) as store, pytest.raises(ConfigError, match=r"can't be used: .*schema"):
+        store.status()
+
+
+# --- what was stored can't be read ----------------------------------------------------------------------------------
+
+
+def test_a_damaged_batch_is_told(database: Storage) -> None:
+    store = database.open()
+    in_flight(store)
+    execute(database, "UPDATE transactional_attempts SET batch = 'gibberish' WHERE txid = 2")
+    with pytest.raises(CorruptRecord, match="gibberish"):
+        acquire(store)
+    assert store.status(TOPOLOGY)[0].epoch == 1
+
+
+def test_a_lost_committed_batch_is_told(database: Storage) -> None:
+    store = database.open()
+    in_flight(store)
+    execute(database, "DELETE FROM transactional_attempts WHERE txid = 1")
+    with pytest.raises(CorruptRecord, match="lacks the batch of transaction 1 of topology 'carriers'"):
+        acquire(store)
+
+
+# --- locks ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(storage: Storage) -> Iterator[None]:
+    """Another process is in the middle of a write."""
+    path = (storage.url or "").removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_a_write_that_waits_too_long_for_sqlite_is_given_up(sqlite_storage: Storage) -> None:
+    store = sqlite_storage.open(timeout_ms=50)
+    lease = acquire(store)
+    with locked(sqlite_storage), pytest.raises(StoreUnavailable, match="database is locked"):
+        record_attempt(store, lease, 1, 2)
+    record_attempt(store, lease, 1, 2)
+
+
+def test_reading_sqlite_does_not_wait_for_a_writer(sqlite_storage: Storage) -> None:
+    store = sqlite_storage.open(timeout_ms=50)
+    acquire(store)
+    with locked(sqlite_storage):
+        assert store.status(TOPOLOGY)[0].epoch == 1
+        assert store.attempts(TOPOLOGY, limit=1) == []
+
+
+def test_a_short_lease_shortens_how_long_a_write_waits(sqlite_storage: Storage) -> None:
+    store = sqlite_storage.open(timeout_ms=20_000)
+    lease = acquire(store, lease_ms=100)
+    started = time.monotonic()
+    with locked(sqlite_storage), pytest.raises(StoreUnavailable):
+        store.renew(lease, lease_ms=100)
+    assert time.monotonic() - started < 10
+
+
+def take_over(store: Store) -> bool:
+    try:
+        return acquire(store, "successor").owner == "successor"
+    except (TopologyInUse, StoreUnavailable):
+        return False
+
+
+@contextmanager
+def stopped_leader(storage: Storage) -> Iterator[subprocess.Popen[str]]:
+    """A coordinator whose process is stopped in the middle of committing transaction 1."""
+    with process("stopped_leader", storage.url or "") as leader:
+        _, status = os.waitpid(leader.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        yield leader
+
+
+@pytest.mark.postgres
+def test_a_leader_that_is_stopped_inside_a_write_is_replaced_on_postgres(postgres_storage: Storage) -> None:
+    store = postgres_storage.open(timeout_ms=2 * LEASE_MS)
+    with stopped_leader(postgres_storage) as leader:
+        wait_until(lambda: take_over(store))
+        lease = acquire(store, "successor")
+        assert (lease.snapshot.committed_txid, lease.snapshot.recorded) == (0, {1: batch_of(0)})
+        commit(store, lease, 1, lease.fence_id + 1)
+        before = content(store)
+        leader.send_signal(signal.SIGCONT)
+        assert end_of(leader) == "StoreUnavailable Fenced"
+        assert content(store) == before
+
+
+@pytest.mark.parametrize(("told", "committed_txid"), [(signal.SIGKILL, 0), (signal.SIGCONT, 1)])
+def test_a_leader_that_is_stopped_inside_a_write_holds_up_sqlite_until_it_goes_on_or_ends(
+    sqlite_storage: Storage, told: signal.Signals, committed_txid: int
+) -> None:
+    with stopped_leader(sqlite_storage) as leader:
+        sqlite_storage.wait_for_end_of_lease(TOPOLOGY)
+        store = sqlite_storage.open(timeout_ms=50)
+        with pytest.raises(StoreUnavailable, match="locked"):
+            acquire(store, "successor")
+        leader.send_signal(told)
+        output, _ = leader.communicate()
+    assert output == ("done done" if told == signal.SIGCONT else "")
+    assert acquire(store, "successor").snapshot.committed_txid == committed_txid
+
+
+# --- lost connections -------------------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Store, Lease], object]] = {
+    "acquire": lambda store, _: acquire(store),
+    "record_attempt": lambda store, lease: record_attempt(store, lease, 2, 4, start=21, forget_later=True),
+    "record_processed": lambda store, lease: store.record_processed(lease, tried(2, 3), read(batch_of(20)), at_ms=5),
+    "record_commit": lambda store, lease: store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6),
+    "record_fence": lambda store, lease: store.record_fence(lease, "total", TxId(1)),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("server_gets_it", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_write_whose_outcome_got_lost_is_made_again(
+    postgres_storage: Storage, postgres_sockets: Path, postgres_schema: str, step: str, *, server_gets_it: bool
+) -> None:
+    direct = postgres_storage.open()
+    lease = in_flight(direct)
+    before = content(direct)
+    with LossyProxy(postgres_sockets) as proxy, closing(SqlCoordinatorStore(proxy.url_of(postgres_schema))) as store:
+        store.status()
+        proxy.lose_next_commit(server_gets_it=server_gets_it)
+        with pytest.raises(StoreUnavailable, match="may or may not be there, and can be written again"):
+            STEPS[step](store, lease)
+        assert proxy.lost.is_set()
+        written = content(direct)
+        assert (written != before) == server_gets_it
+        STEPS[step](store, lease)
+        if server_gets_it and step != "acquire":
+            assert content(direct) == written
+    assert content(direct) != before
+
+
+@pytest.mark.postgres
+def test_a_connection_that_was_ended_meanwhile_is_replaced(postgres_storage: Storage) -> None:
+    store = postgres_storage.open()
+    lease = acquire(store)
+    execute(postgres_storage, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    with pytest.raises(StoreUnavailable, match="terminating connection"):
+        record_attempt(store, lease, 1, 2)
+    record_attempt(store, lease, 1, 2)
+    assert store.status(TOPOLOGY)[0].attempt_id == 2

@@ -1,0 +1,59 @@
+"""How fingerprints are compared: what counts as a change, and how it is told."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from transactional.errors import TopologyChanged
+from transactional.store_rules import check_fingerprint, fingerprint_changes, fingerprint_json
+
+KAFKA = {"kind": "kafka", "topics": ["a", "b"]}
+TOTAL = {"table": "tables/total", "key": "carrier string"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "changes"),
+    [
+        ({}, {}, []),
+        ({"spout": KAFKA}, {"spout": dict(reversed(KAFKA.items()))}, []),
+        ({"spout": KAFKA}, {"spout": MappingProxyType(KAFKA)}, []),
+        ({"spout": KAFKA}, {"spout": {**KAFKA, "options": {}}}, []),
+        ({"spout": KAFKA}, {"spout": {**KAFKA, "topics": ["b", "a"]}}, ["spout.topics"]),
+        ({"spout": KAFKA}, {"spout": {"kind": "kafka"}}, ["spout.topics"]),
+        ({"spout": KAFKA}, {"spout": "kafka"}, ["spout", "spout.kind", "spout.topics"]),
+        ({"spout": KAFKA}, {"spout": KAFKA, "more": None}, ["more"]),
+        ({"parallelism": 1}, {"parallelism": True}, ["parallelism"]),
+        ({"a.b": 1}, {"a": {"b": 1}}, ["a.b", "a.b"]),
+        ({"committers": {}}, {"committers": {"total": TOTAL}}, []),
+        ({}, {"committers": {"total": TOTAL, "hourly": TOTAL}}, []),
+        ({"committers": {"total": TOTAL}}, {"committers": {"total": TOTAL, "hourly": "x"}}, []),
+        (
+            {"committers": {"total": TOTAL}},
+            {"committers": {"hourly": TOTAL}},
+            ["committers.total.key", "committers.total.table"],
+        ),
+        ({"committers": {"total": TOTAL}}, {"committers": {"total": {**TOTAL, "more": 1}}}, ["committers.total.more"]),
+        ({"committers": {"total": TOTAL}}, {}, ["committers.total.key", "committers.total.table"]),
+        ({"spouts": {"committers": {}}}, {"spouts": {"committers": {"total": 1}}}, ["spouts.committers.total"]),
+    ],
+)
+def test_what_counts_as_a_change(stored: dict[str, Any], given: dict[str, Any], changes: list[str]) -> None:
+    assert [change.split(":")[0] for change in fingerprint_changes(stored, given)] == changes
+
+
+def test_a_change_is_told_with_both_sides() -> None:
+    stored, given = {"spout": {"kind": "kafka", "cluster": "x"}}, {"spout": {"kind": "memory"}, "bolts": [1]}
+    with pytest.raises(TopologyChanged) as caught:
+        check_fingerprint("carriers", stored, given)
+    assert str(caught.value) == (
+        "topology 'carriers' is not the one whose progress the store holds: bolts: stored nothing, given [1]; "
+        'spout.cluster: stored "x", given nothing; spout.kind: stored "kafka", given "memory". Give it another id to '
+        "start anew, or start it with --accept-changes if the stored progress still fits"
+    )
+
+
+def test_the_same_content_has_the_same_json() -> None:
+    assert fingerprint_json({"a": (1,), "b": MappingProxyType({})}) == fingerprint_json({"b": {}, "a": [1]})

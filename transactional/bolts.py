@@ -1,0 +1,140 @@
+"""The kinds of bolt that a user writes: tuple by tuple, batch by batch, Arrow-wise; and what is handed to them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from transactional.attempt import TransactionAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Key = tuple[Any, ...]
+"""The values of a state's key columns, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """One tuple of a stream: values by position or by field name.
+
+    `source` is the id of the component that emitted it, `stream` the name of the stream it was emitted on.
+    """
+
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+    source: str
+    stream: str = "default"
+
+    def __getitem__(self, field: str | int) -> Any:
+        return self.values[field if isinstance(field, int) else self.fields.index(field)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name to value."""
+        return dict(zip(self.fields, self.values, strict=True))
+
+
+class OutputCollector(Protocol):
+    """Where a bolt puts what it emits."""
+
+    def emit(self, *values: Any) -> None:
+        """Emit one tuple: a value for each field of the bolt's `output`, in order."""
+
+    def emit_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Emit many tuples at once, as Arrow columns named as in `output`."""
+
+
+class MapState(Protocol):
+    """Key → values, as a committer bolt sees its state in `finish_batch` (Storm row R22).
+
+    What is read is the state before this transaction, plus what this attempt has put. What is put becomes visible
+    with the transaction commit, all of it or nothing.
+    """
+
+    def get(self, *key: Any) -> Any:
+        """The value of one key: None when it does not exist, a tuple when the state has several value columns."""
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """The values of several keys, in order, read at once."""
+
+    def put(self, key: Key | Any, value: Any) -> None:
+        """Set the value of one key."""
+
+    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
+        """Set each key to `update(its value)`; return the new values."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyContext:
+    """What a task of a bolt knows about itself. `options` is the mapping given to `build()`."""
+
+    topology_id: str
+    component_id: str
+    task_index: int
+    task_count: int
+    options: Mapping[str, Any]
+    state: MapState | None = None
+    """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
+
+
+class Bolt(ABC):
+    """Base of the bolts that are classes. An instance given to the builder is a prototype: each task of each attempt
+    works on a fresh copy of it (row T4).
+
+    `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty.
+    """
+
+    output: ClassVar[str] = ""
+
+
+class BasicBolt(Bolt):
+    """Works on one tuple at a time and knows nothing of batches (seed 004, "Bolts", 1)."""
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Called once per task and attempt, before the first tuple."""
+
+    @abstractmethod
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        """Work on one tuple."""
+
+
+class BatchBolt(Bolt):
+    """Works on the tuples of one batch that reach one task (seed 004, "Bolts", 2).
+
+    Set with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
+    """
+
+    @abstractmethod
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        """Called once, before the first tuple of the batch; also when there is none."""
+
+    @abstractmethod
+    def execute(self, tuple: Tuple) -> None:
+        """Work on one tuple."""
+
+    @abstractmethod
+    def finish_batch(self) -> None:
+        """Called once, after the last tuple of the batch; also when there was none (row T12)."""
+
+
+class ArrowBatchBolt(Bolt):
+    """A `BatchBolt` that gets its tuples as Arrow record batches instead of one by one."""
+
+    @abstractmethod
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        """Called once, before the first record batch; also when there is none."""
+
+    @abstractmethod
+    def execute_batch(self, batch: pa.RecordBatch) -> None:
+        """Work on some tuples of the batch: columns named as in the fields of what stands upstream."""
+
+    def finish_batch(self) -> None:
+        """Called once, after the last record batch; also when there was none."""

@@ -1,0 +1,147 @@
+"""`BoltFunction`: a plain function as a bolt. What it works on is told by the annotation of its first parameter."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from transactional.errors import ConfigError
+from transactional.schema import Schema
+
+
+class FunctionKind(Enum):
+    """What a function is given and what it returns.
+
+    TUPLE: a `Tuple` → None (dropped), a tuple of values or the `Tuple` itself, or an iterable of such.
+    ARROW: a `pyarrow.RecordBatch` → a `RecordBatch` or `Table`.
+    DATAFRAME: a Spark `DataFrame`, the whole batch → a `DataFrame`.
+    """
+
+    TUPLE = "Tuple"
+    ARROW = "RecordBatch"
+    DATAFRAME = "DataFrame"
+
+
+_ANYTHING = ("_empty", "Any", "object")
+
+_SPARK_TYPE_OF = {
+    "str": "string",
+    "int": "long",
+    "float": "double",
+    "bool": "boolean",
+    "bytes": "binary",
+    "datetime": "timestamp",
+    "date": "date",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BoltFunction:
+    """A function with its kind and declared output."""
+
+    function: Callable[..., Any]
+    kind: FunctionKind
+    output: Schema
+
+    @classmethod
+    def of(cls, bolt_id: str, function: Callable[..., Any], output: str | None) -> BoltFunction:
+        """Read kind and output from the function's annotations. Raises `ConfigError` when they don't say enough."""
+        kind = _kind_of(bolt_id, function)
+        declared = output if output is not None else _output_of(bolt_id, function)
+        if declared is None:
+            raise ConfigError(
+                f"bolt {bolt_id!r}: what {_name(function)} emits is not declared; give output='name type, …' to "
+                "set_bolt, or annotate a tuple-wise function as returning a NamedTuple"
+            )
+        return cls(function, kind, parse_output(bolt_id, declared))
+
+
+def parse_output(bolt_id: str, text: str) -> Schema:
+    """The declared fields of a bolt. Raises `ConfigError` naming it."""
+    try:
+        return Schema.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"the output of bolt {bolt_id!r} is declared wrongly: {error}") from None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _kind_of(bolt_id: str, function: Callable[..., Any]) -> FunctionKind:
+    parameter = _only_parameter(bolt_id, function)
+    annotation = _type_name(_hints_of(function).get(parameter.name, parameter.annotation))
+    if annotation in _ANYTHING:
+        return FunctionKind.TUPLE
+    for kind in FunctionKind:
+        if kind.value == annotation:
+            return kind
+    raise ConfigError(
+        f"bolt {bolt_id!r}: {_name(function)} takes a {annotation}; what it is given is a transactional.Tuple, a "
+        "pyarrow.RecordBatch or a pyspark.sql.DataFrame: annotate its argument with one of these"
+    )
+
+
+def _only_parameter(bolt_id: str, function: Callable[..., Any]) -> inspect.Parameter:
+    try:
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    except ValueError:  # a built-in function that does not tell
+        parameters = []
+    if len(parameters) != 1 or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise ConfigError(f"bolt {bolt_id!r}: {_name(function)} must take one argument, which is what it works on")
+    return parameters[0]
+
+
+def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations, resolved; none when they name what only type checkers see."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        return typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _type_name(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return text.strip("'\"").rsplit(".", 1)[-1]
+
+
+def _output_of(bolt_id: str, function: Callable[..., Any]) -> str | None:
+    """The fields of a NamedTuple that is (or is inside of) the function's return annotation."""
+    for candidate in _parts(_hints_of(function).get("return")):
+        if hasattr(candidate, "_fields"):
+            fields = typing.get_type_hints(candidate)
+            return ", ".join(f"`{name}` {_spark_type(bolt_id, name, type_)}" for name, type_ in fields.items())
+    return None
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _parts(argument)
+
+
+def _spark_type(bolt_id: str, field: str, annotation: Any) -> str:
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    inner = [_spark_type(bolt_id, field, argument) for argument in arguments]
+    match typing.get_origin(annotation), inner:
+        case (typing.Union | types.UnionType, [only]):
+            return only
+        case (builtins.list, [element]):
+            return f"array<{element}>"
+        case (builtins.dict, [key, value]):
+            return f"map<{key},{value}>"
+        case _ if _type_name(annotation) in _SPARK_TYPE_OF:
+            return _SPARK_TYPE_OF[_type_name(annotation)]
+    raise ConfigError(
+        f"bolt {bolt_id!r}: field {field!r} is annotated as {_type_name(annotation)}, which stands for no Spark type; "
+        "give output='name type, …' to set_bolt"
+    )

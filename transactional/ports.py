@@ -1,0 +1,347 @@
+"""What the engine asks of the world: spouts, states, the coordinator's store, the place where jobs run, the clock.
+
+Each port has several implementations and one contract suite (`tests/contract`) that all of them pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.bolts import Key
+from transactional.coordinator import Snapshot
+from transactional.protocol import Phase
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# --- spouts -----------------------------------------------------------------------------------------------------
+
+
+class PartitionReader(Protocol):
+    """Reads ranges, on an executor. Picklable; lives as long as the Python worker, so it may cache consumers."""
+
+    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the records of exactly this range, with the columns of the spout's `output`, in order of offset.
+
+        Raises an `OperatingError` when the range can't be read to its end (row K7a): never yields less in silence.
+        """
+
+
+class Spout(Protocol):
+    """A source of batches, as the driver sees it."""
+
+    @property
+    def output(self) -> Schema:
+        """The fields of the tuples."""
+
+    @property
+    def replays_exactly(self) -> bool:
+        """True: transactional, a recorded batch can be read again. False: opaque, a replay may be another batch."""
+
+    def identity(self) -> Mapping[str, str]:
+        """What must stay the same over restarts (kind, cluster id, topics …), for the topology's fingerprint."""
+
+    def open(self) -> None:
+        """Connect and check. Raises `ConfigError` (no such topic) or `SourceUnavailable` within a bounded time."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """The batch that starts where `after` ends, or None when there is nothing to read.
+
+        With `replay` (opaque spouts only; a transactional batch is replayed as recorded) there is always a batch,
+        if need be an empty one. Raises `OperatingError`, or `BatchLost` when a gap can't be allowed.
+        """
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """Raise `BatchLost` when a recorded batch of a transactional spout is no longer there to be read."""
+
+    def reader(self) -> PartitionReader:
+        """What reads the batches' ranges on the executors."""
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Told after each transaction commit; may mirror the positions to where lag tools look. Must not raise."""
+
+    def lag(self, after: BatchMetadata) -> int | None:
+        """Number of offsets that stand behind the given batch, or None when that is not known."""
+
+    def close(self) -> None:
+        """Release what `open` has taken."""
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+class StateKind(Enum):
+    """How a state guards itself against a replay (row T39). `value` is the word used in messages."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+class TransactionState(Protocol):
+    """A table that one committer keeps: key → values, each row with `txid`, `prev_txid` and the previous values.
+
+    Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table;
+    a table whose fence is above the caller's attempt id is left alone: `Fenced` is raised.
+    """
+
+    @property
+    def kind(self) -> StateKind:
+        """Transactional or opaque."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+
+    def identity(self) -> Mapping[str, str]:
+        """What must stay the same over restarts: location, key, values, kind."""
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Create the table, or check the one that is there. `owner` is `<topology id>/<component id>`.
+
+        `txid_of` tells to which txid an attempt id (or a fence) of this table belongs.
+        Raises `SchemaMismatch` when a table of another shape stands there.
+        """
+
+    def version(self) -> AttemptId | None:
+        """Load the table; the attempt id that was last written to it, or None when nothing was."""
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
+
+        Raises `TableConflict` when the table has moved since `version()`, `Fenced` when its version is not lower.
+        """
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before `attempt.txid` of those keys that exist (row R24: of an own row, the previous value)."""
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        """Set new values for the given keys as transaction `attempt.txid`, also when `rows` is empty.
+
+        Rows that an earlier attempt of this txid has touched, and that are not given, go back to what they were
+        (row T60). A transactional state that already is at this txid changes no row (row T39). Either way the
+        table's version is `attempt.attempt_id` afterwards.
+        Raises `Fenced`, or `TableConflict` when another writer came between (nothing was written then).
+        """
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        """As `put`, for partial aggregates that are combined with the values before this transaction."""
+
+    def close(self) -> None:
+        """Release what `open` has taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Partial aggregates of one batch: one row per key (keys are unique), in memory or in files of the attempt.
+
+    `combine` names for each value column how it meets the stored value: `sum`, `min`, `max`, `last`.
+    Exactly one of `table` and `parquet_files` is set. Rows in files are not yet unique by key.
+    """
+
+    combine: Mapping[str, str]
+    table: pa.Table | None = None
+    parquet_files: tuple[str, ...] = ()
+
+
+class StateUpdate(Protocol):
+    """A committer without user code: aggregates a batch and merges it into a state (row R11, persistentAggregate)."""
+
+    @property
+    def state(self) -> TransactionState:
+        """The state that is updated."""
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        """The fields that have to be in the input."""
+
+    def check_input(self, input: Schema, *, used_by: str) -> None:
+        """Raise `ConfigError` when the input's fields or types don't fit."""
+
+    def aggregator(self) -> Aggregator:
+        """The picklable part, which runs on executors."""
+
+
+class Aggregator(Protocol):
+    """Reduces record batches to one row per key. Associative and commutative, so it may be applied in steps."""
+
+    @property
+    def combine_kinds(self) -> Mapping[str, str]:
+        """For each value column how partial values meet: `sum`, `min`, `max`, `last`."""
+
+    def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Input tuples → partial aggregates: key columns and value columns, one row per key."""
+
+    def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
+        """Partial aggregates → partial aggregates, one row per key."""
+
+
+# --- the coordinator's store ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to coordinate one topology. Every write to the store is checked against `epoch`."""
+
+    topology_id: str
+    epoch: Epoch
+    owner: str
+    snapshot: Snapshot
+    fence_id: AttemptId
+    """An attempt id drawn with the lease; higher than any that an earlier coordinator can have written to a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt as the store remembers it. Times are wall-clock milliseconds since 1970, None: not reached."""
+
+    attempt: TransactionAttempt
+    phase: str
+    batch: BatchMetadata
+    rows: int | None
+    issued_at_ms: int
+    planned_at_ms: int
+    processed_at_ms: int | None
+    commit_started_at_ms: int | None
+    committed_at_ms: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyStatus:
+    """One topology as the store knows it. `leased_until_ms` is by the store's clock, None when released."""
+
+    topology_id: str
+    epoch: Epoch
+    owner: str | None
+    leased_until_ms: int | None
+    is_leased: bool
+    committed_txid: TxId
+    attempt_id: AttemptId
+    fingerprint: Mapping[str, Any]
+
+
+class CoordinatorStore(Protocol):
+    """Where progress is kept (seed 004: ZooKeeper's part). Every write is a compare-and-set on the lease's epoch.
+
+    A write raises `Fenced` when the lease is not the current one, and then has changed nothing;
+    `StoreUnavailable` when the store does not answer.
+    """
+
+    def acquire(
+        self,
+        topology_id: str,
+        fingerprint: Mapping[str, Any],
+        *,
+        owner: str,
+        lease_ms: int,
+        accept_changes: bool = False,
+    ) -> Lease:
+        """Take the lease and draw a fence id, in one write.
+
+        Raises `TopologyInUse` while another owner's lease holds, `TopologyChanged` when `fingerprint` differs
+        from the stored one and `accept_changes` is not given, `StoreTooNew` for a store written by a newer version.
+        """
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> None:
+        """Make the lease hold for `lease_ms` from now, by the store's clock."""
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back, so that another coordinator need not wait for its end. Never raises `Fenced`."""
+
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+        """Store a new attempt and its batch as those of its txid; raise the attempt counter to its id.
+
+        Refused with `Fenced` also when the counter already is at or above the attempt id.
+        With `forget_later` the batches of all later txids go in the same write.
+        """
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        """Store the batch with its digests and the time at which its processing phase ended."""
+
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+        """Move the committed txid from `attempt.txid - 1` to `attempt.txid`; the batch becomes the committed one."""
+
+    def record_failure(
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+    ) -> None:
+        """Store why an attempt failed. Does nothing for an attempt that was never recorded."""
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        """Note that the table of `component_id`, which is about to get `lease.fence_id` as version, is at `txid`."""
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever noted for this component: False for a committer that joins only now."""
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+
+    def forget_before(self, lease: Lease, *, at_ms: int) -> int:
+        """Drop committed attempts older than `at_ms`, but never the newest committed one; return how many."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+# --- where jobs run ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a processing phase leaves behind, free of lineage: per committer its part, plus what was read.
+
+    A committer's part is a `Partials` for a `StateUpdate`, a list of pickled bolt instances for a committer bolt.
+    """
+
+    digests: Mapping[PartitionId, Digest]
+    parts: Mapping[str, Partials | Sequence[bytes]]
+    counts: Mapping[str, int]
+    """Tuples received per component."""
+
+
+class JobExecutor(Protocol):
+    """Runs processing phases: Spark, or threads of this process for tests without a JVM."""
+
+    def open(self) -> None:
+        """Start, and check that what is needed is there."""
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        """Run the processing phase of one attempt; blocks. Called from several threads at once.
+
+        Raises `OperatingError` or `FailedException` when it fails; nothing of it runs any more when it raises.
+        """
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Cancel what runs of the attempt; `run` then raises `AttemptLost` once all of it has ended. Returns at once."""
+
+    def progress(self, attempt: TransactionAttempt) -> int:
+        """A number that grows while the attempt goes forward."""
+
+    def close(self) -> None:
+        """Release what `open` has taken."""
+
+
+class Clock(Protocol):
+    """The two times there are."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that only grow, for time-outs."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for people."""

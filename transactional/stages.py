@@ -1,0 +1,138 @@
+"""How a topology is cut into stages and levels: pure, known before anything runs.
+
+A *stage* is a group of components that share their tasks: what one emits, the next gets in the same task. A *level*
+holds all stages of the same depth. One attempt runs level after level in a single Spark job; between two levels there
+is one exchange, in which every emitted Arrow batch is addressed to a task of the next level. So what is fanned out is
+computed once, a bolt may have several inputs, and the number of exchanges is the depth of the topology.
+What is meant for a deeper level, or for the driver, is passed on by the tasks between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transactional.topology import Component, Grouping, GroupingKind, Topology
+
+SPOUT_STAGE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A subscription that crosses stages: from component `source` to the stage that begins with component `target`."""
+
+    source: str
+    target: str
+    grouping: Grouping
+    target_stage: int
+    task_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Component ids with their common number of tasks; all but the first are fed inside the stage."""
+
+    index: int
+    level: int
+    components: tuple[str, ...]
+    task_count: int
+    is_dataframe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """The stages by level, and for each component where what it emits goes to.
+
+    `aggregated` names, per component, the `StateUpdate` committers that take its output: their partial aggregates are
+    made in the task that emits, and meet in the driver.
+    """
+
+    stages: tuple[Stage, ...]
+    edges: dict[str, tuple[Edge, ...]]
+    aggregated: dict[str, tuple[str, ...]]
+
+    @property
+    def depth(self) -> int:
+        """Number of levels."""
+        return 1 + max(stage.level for stage in self.stages)
+
+    def level(self, number: int) -> tuple[Stage, ...]:
+        """The stages of one level, in order."""
+        return tuple(stage for stage in self.stages if stage.level == number)
+
+    def slots(self, level: int) -> list[tuple[Stage, int]]:
+        """The tasks of one level as (stage, task index): position = partition number in the Spark job."""
+        return [(stage, task) for stage in self.level(level) for task in range(stage.task_count)]
+
+
+def plan_stages(topology: Topology) -> StagePlan:
+    """Cut a topology into stages. Deterministic: the same topology gives the same plan in every process."""
+    return _Planner(topology).plan()
+
+
+class _Planner:
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.chains: list[list[str]] = [[topology.spout_id]]
+        self.levels: list[int] = [0]
+        self.tasks: list[int] = [topology.spout_parallelism]
+        self.dataframe: list[bool] = [False]
+        self.stage_of: dict[str, int] = {topology.spout_id: SPOUT_STAGE}
+
+    def plan(self) -> StagePlan:
+        updates = [c for c in self.topology.components if _is_update(c)]
+        for component in self.topology.components:
+            if not _is_update(component):
+                self._place(component)
+        stages = tuple(
+            Stage(i, self.levels[i], tuple(self.chains[i]), self.tasks[i], self.dataframe[i])
+            for i in range(len(self.chains))
+        )
+        return StagePlan(stages, self._edges(), _aggregated(updates))
+
+    def _place(self, component: Component) -> None:
+        if self._fuses(component):
+            stage = self.stage_of[component.inputs[0].source]
+            self.chains[stage].append(component.id)
+        else:
+            stage = len(self.chains)
+            self.chains.append([component.id])
+            self.levels.append(1 + max(self.levels[self.stage_of[grouping.source]] for grouping in component.inputs))
+            self.tasks.append(component.parallelism)
+            self.dataframe.append(component.is_dataframe)
+        self.stage_of[component.id] = stage
+
+    def _fuses(self, component: Component) -> bool:
+        """A stage goes on where tuples may stay in their task."""
+        grouping = component.inputs[0]
+        stage = self.stage_of[grouping.source]
+        return (
+            len(component.inputs) == 1
+            and grouping.kind is GroupingKind.SHUFFLE
+            and not component.is_dataframe
+            and not self.dataframe[stage]
+            and self.tasks[stage] == component.parallelism
+        )
+
+    def _edges(self) -> dict[str, tuple[Edge, ...]]:
+        edges: dict[str, tuple[Edge, ...]] = {}
+        for component in self.topology.components:
+            if _is_update(component):
+                continue
+            for grouping in component.inputs:
+                stage = self.stage_of[component.id]
+                if self.chains[stage][0] == component.id:
+                    edge = Edge(grouping.source, component.id, grouping, stage, component.parallelism)
+                    edges[grouping.source] = (*edges.get(grouping.source, ()), edge)
+        return edges
+
+
+def _is_update(component: Component) -> bool:
+    return hasattr(component.bolt, "aggregator")
+
+
+def _aggregated(updates: list[Component]) -> dict[str, tuple[str, ...]]:
+    aggregated: dict[str, tuple[str, ...]] = {}
+    for component in updates:
+        source = component.inputs[0].source
+        aggregated[source] = (*aggregated.get(source, ()), component.id)
+    return aggregated

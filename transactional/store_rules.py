@@ -1,0 +1,167 @@
+"""What every coordinator's store keeps to: the words for an attempt's state, and when and how a call is refused.
+
+An attempt is stored as
+
+    processing   its batch is recorded
+    processed    its processing phase has ended well, the batch has its digests
+    committed    its transaction is committed
+    failed       it failed; `error` says in which phase and why
+    given up     nothing was wrong with it: an earlier transaction failed, or its coordinator ended, and either its
+                 txid is tried again or the batch it was built on is gone
+
+A write whose outcome is unknown (the connection broke while the database was committing it) may be made again as it
+is. It then finds that it has happened already and succeeds. That is safe to tell from the epoch and the attempt id
+alone: one coordinator holds an epoch, and it draws each attempt id once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
+from transactional.ports import Lease, TopologyStatus
+from transactional.protocol import Phase
+
+PROCESSING: Final = "processing"
+PROCESSED: Final = "processed"
+COMMITTED: Final = "committed"
+FAILED: Final = "failed"
+GIVEN_UP: Final = "given up"
+OPEN: Final = (PROCESSING, PROCESSED)
+"""The states that an attempt in flight is in."""
+
+COMMITTERS: Final = "committers"
+"""The entry of a fingerprint that may gain entries: a committer that joins starts at the txid it joins at."""
+
+ERROR_LENGTH_MAX: Final = 10_000
+
+# --- fingerprints -----------------------------------------------------------------------------------------------
+
+
+def fingerprint_json(fingerprint: Mapping[str, Any]) -> str:
+    """The fingerprint as JSON, with the same text for the same content."""
+    return json.dumps(fingerprint, sort_keys=True, default=dict)
+
+
+def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The entries that differ, each as `path: stored …, given …`, in order of their paths.
+
+    Mappings are compared entry by entry, all else as a whole; an empty mapping is the same as none. A committer that
+    is only in `given` has joined, which is no change.
+    """
+    before, after = dict(_entries(stored)), dict(_entries(given))
+    known = {path[1] for path in before if path[0] == COMMITTERS and len(path) > 1}
+    return [
+        f"{'.'.join(path)}: stored {before.get(path, 'nothing')}, given {after.get(path, 'nothing')}"
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path) and not (path[0] == COMMITTERS and path[1:2] and path[1] not in known)
+    ]
+
+
+def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            yield from _entries(entry, (*path, str(name)))
+        else:
+            yield (*path, str(name)), json.dumps(entry, sort_keys=True, default=dict)
+
+
+def check_fingerprint(topology_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise `TopologyChanged`, naming every entry that differs, unless all that is new is committers."""
+    changes = fingerprint_changes(stored, given)
+    if changes:
+        raise TopologyChanged(
+            f"topology {topology_id!r} is not the one whose progress the store holds: {'; '.join(changes)}. Give it "
+            "another id to start anew, or start it with --accept-changes if the stored progress still fits"
+        )
+
+
+# --- leases -----------------------------------------------------------------------------------------------------
+
+
+def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
+    """Raise `TopologyInUse` while the lease of another owner than the given one holds."""
+    if status.is_leased and status.owner != owner:
+        left_ms = (status.leased_until_ms or now_ms) - now_ms
+        raise TopologyInUse(
+            f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease (epoch {status.epoch}) "
+            f"holds until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
+            "process, which gives the lease back; if it is dead already, start again once the lease has ended"
+        )
+
+
+def is_held(lease: Lease, status: TopologyStatus) -> bool:
+    """True when `lease` is the current one: then its writes may be made, even after it has run out."""
+    return (status.epoch, status.owner) == (lease.epoch, lease.owner)
+
+
+def fenced(lease: Lease, status: TopologyStatus | None) -> Fenced:
+    """The error for a lease that is not the current one, naming who holds the topology now."""
+    return Fenced(
+        f"coordinator {lease.owner!r} (epoch {lease.epoch}) may change nothing of topology {lease.topology_id!r} any "
+        f"more: {_holder(lease, status)}. Nothing was written; end this process"
+    )
+
+
+def _holder(lease: Lease, status: TopologyStatus | None) -> str:
+    if status is None:
+        return "the store does not know this topology"
+    if status.owner is not None:
+        return f"{status.owner!r} has taken over (epoch {status.epoch}, leased until {_time(status.leased_until_ms)})"
+    if status.epoch == lease.epoch:
+        return "it has released its lease"
+    return f"another coordinator had taken over and released the lease since (epoch {status.epoch})"
+
+
+def _time(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "no time"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- writes that can't be made as they are ------------------------------------------------------------------------
+
+
+def check_same_attempt(
+    lease: Lease, attempt: TransactionAttempt, status: TopologyStatus, recorded_txid: TxId | None
+) -> None:
+    """Return when the attempt that can't be recorded is recorded already, by this lease; else raise why it can't be.
+
+    `recorded_txid` is the txid under which the store knows the attempt id.
+    """
+    if recorded_txid == attempt.txid and attempt.attempt_id > lease.fence_id:
+        return
+    if attempt.attempt_id <= status.attempt_id:
+        raise Fenced(
+            f"attempt {attempt} of topology {lease.topology_id!r} was not drawn from its counter, which already is at "
+            f"{status.attempt_id}; nothing was written; end this process"
+        )
+    raise ProtocolError(
+        f"attempt {attempt} of topology {lease.topology_id!r} came when transaction {status.committed_txid} was "
+        "committed already"
+    )
+
+
+def check_same_commit(attempt: TransactionAttempt, status: TopologyStatus, committed_by: AttemptId | None) -> None:
+    """Return when `attempt` is what the committed txid was committed by; else raise `ProtocolError`."""
+    if (status.committed_txid, committed_by) != (attempt.txid, attempt.attempt_id):
+        raise ProtocolError(
+            f"transaction {attempt.txid} (attempt {attempt}) of topology {status.topology_id!r} can't be committed: "
+            f"the committed txid is {status.committed_txid} and moves by one"
+        )
+
+
+def not_in_flight(lease: Lease, attempt: TransactionAttempt) -> ProtocolError:
+    """The error for an attempt that should be the current one of its txid, and is not."""
+    return ProtocolError(f"attempt {attempt} of topology {lease.topology_id!r} is not in flight in the store")
+
+
+def failure_text(phase: Phase, reason: str) -> str:
+    """What is stored as the error: phase and reason, bounded, without what a database can't take (NUL, surrogates)."""
+    return (
+        f"{phase.value}: {reason}"[:ERROR_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    )
