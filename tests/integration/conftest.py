@@ -1,0 +1,44 @@
+"""The real things that integration tests share: each starts once for a whole run of pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spouts.local_broker import LocalBroker
+from tests.integration.signals import Gate, Signals
+from transactional.spark_session import spark_session
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[LocalBroker]:
+    """A running Kafka broker, shared: take topic and group names of your own, and don't stop it."""
+    with LocalBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark session with the framework's defaults, shared: don't stop it. Two cores, tasks are tried four times."""
+    left_over = SparkSession.getActiveSession()
+    if left_over is not None:
+        left_over.stop()
+    session = spark_session("tests", master="local[2,4]", conf={"spark.ui.enabled": "false"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def signals(tmp_path: Path) -> Iterator[Signals]:
+    """Where bolts send lines to."""
+    with Signals(tmp_path) as signals:
+        yield signals
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """A gate that bolts wait at."""
+    return Gate(tmp_path)
