@@ -124,11 +124,25 @@ class BatchMetadata:
         ranges: dict[PartitionId, OffsetRange] = {}
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, records, checksum in rows:
-            partition = PartitionId(str(source), int(index))
-            ranges[partition] = OffsetRange(Offset(int(start)), Offset(int(until)))
+            partition = PartitionId(_text(source), _whole(index))
+            if partition in ranges or (records is None) != (checksum is None):
+                raise ValueError(f"the row of partition {partition} is there twice, or half")
+            ranges[partition] = OffsetRange(Offset(_whole(start)), Offset(_whole(until)))
             if records is not None:
-                digests[partition] = Digest(int(records), int(checksum))
+                digests[partition] = Digest(_whole(records), _whole(checksum))
         return cls(ranges, digests)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not the name of a source")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
 
 
 EMPTY_BATCH = BatchMetadata({})

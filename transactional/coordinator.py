@@ -177,7 +177,8 @@ class Coordinator:
         self._now_ms = max(self._now_ms, now_ms)
         actions: list[Action] = []
         for txid in sorted(self.active):
-            actions += self._expire(txid)
+            if not self.halted:
+                actions += self._expire(txid)
         return actions
 
     def _expire(self, txid: TxId) -> list[Action]:

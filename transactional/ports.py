@@ -119,7 +119,8 @@ class TransactionState(Protocol):
     def fence(self, attempt_id: AttemptId) -> None:
         """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
 
-        Raises `TableConflict` when the table has moved since `version()`, `Fenced` when its version is not lower.
+        Raises `TableConflict` when the table has moved since `version()`, `Fenced` when its version is higher; one that
+        is equal is this fence's own earlier write, whose outcome was not known.
         """
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
@@ -203,7 +204,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt as the store remembers it. Times are wall-clock milliseconds since 1970, None: not reached."""
+    """One attempt as the store remembers it. Times are wall-clock milliseconds since 1970, None: not reached.
+
+    `phase` is one of `processing`, `processed`, `committed`, `failed`, and `given up`: the attempt itself did not fail,
+    but an earlier transaction did, or its coordinator went away.
+    """
 
     attempt: TransactionAttempt
     phase: str
@@ -234,8 +239,9 @@ class TopologyStatus:
 class CoordinatorStore(Protocol):
     """Where progress is kept (seed 004: ZooKeeper's part). Every write is a compare-and-set on the lease's epoch.
 
-    A write raises `Fenced` when the lease is not the current one, and then has changed nothing;
-    `StoreUnavailable` when the store does not answer.
+    A write raises `Fenced` when the lease is not the current one, and then has changed nothing; `StoreUnavailable` when
+    the store does not answer, whereupon the same call may be repeated: it succeeds also when it had succeeded before;
+    `ProtocolError` when the lease is right and the call is wrong (a bug of ours).
     """
 
     def acquire(

@@ -225,6 +225,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Trigger], Phase]] = {
     (Phase.PLANNING, Trigger.ATTEMPT_FAILED): Phase.GONE,
     (Phase.PLANNING, Trigger.GIVEN_UP): Phase.ABORTING,
     (Phase.WAITING, Trigger.ASK_AGAIN): Phase.PLANNING,
+    (Phase.WAITING, Trigger.ATTEMPT_FAILED): Phase.GONE,
     (Phase.WAITING, Trigger.GIVEN_UP): Phase.GONE,
     (Phase.PROCESSING, Trigger.PROCESSING_SUCCEEDED): Phase.PROCESSED,
     (Phase.PROCESSING, Trigger.ATTEMPT_FAILED): Phase.GONE,

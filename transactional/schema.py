@@ -23,7 +23,7 @@ _ALIASES = {
 _PRIMITIVES = frozenset(
     {"string", "binary", "boolean", "byte", "short", "int", "long", "float", "double", "date", "timestamp"}
 )
-_NESTED = re.compile(r"(array|map|struct|decimal)\s*[<(](.*)[>)]", re.DOTALL)
+_NESTED = re.compile(r"(array|map|struct|decimal)\s*[<(](.*)[>)]", re.DOTALL | re.IGNORECASE)
 _FIELD = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*[:\s]\s*(.+?)\s*", re.DOTALL)
 
 
@@ -35,7 +35,8 @@ class Field:
     type: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.type}"
+        name = self.name if re.fullmatch(r"\w+", self.name) else f"`{self.name}`"
+        return f"{name} {self.type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,10 @@ class Schema:
         return ", ".join(str(field) for field in self.fields)
 
     def __getitem__(self, name: str) -> Field:
-        return next(field for field in self.fields if field.name == name)
+        found = next((field for field in self.fields if field.name == name), None)
+        if found is None:
+            raise KeyError(f"{name!r} is none of the fields {', '.join(self.names)}")
+        return found
 
     def require(self, names: Iterable[str], *, of: str, used_by: str) -> None:
         """Raise `ConfigError` when one of `names` is not a field; `of` and `used_by` name the two components."""
@@ -117,7 +121,7 @@ def parse_type(text: str) -> str:
     name = _ALIASES.get(name, name)
     if name in _PRIMITIVES:
         return name
-    match = _NESTED.fullmatch(text.strip()) or _NESTED.fullmatch(name)
+    match = _NESTED.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
             f"unknown type {text.strip()!r}{did_you_mean(name, _PRIMITIVES)}; known: {', '.join(sorted(_PRIMITIVES))}, "
