@@ -1,0 +1,27 @@
+"""States: tables that committers keep, exactly once. Public names."""
+
+from __future__ import annotations
+
+from state.combine import Aggregate, Count, Max, Min, StateUpdate, Sum
+from state.delta import DeltaMapState
+from state.delta_table import DeltaLocation, catalog_table
+from state.memory import MemoryMapState, MemoryTable
+from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
+
+__all__ = [
+    "ABSENT",
+    "Aggregate",
+    "Count",
+    "DeltaLocation",
+    "DeltaMapState",
+    "Max",
+    "MemoryMapState",
+    "MemoryTable",
+    "Min",
+    "OpaqueValue",
+    "StateUpdate",
+    "StoredValue",
+    "Sum",
+    "TransactionalValue",
+    "catalog_table",
+]

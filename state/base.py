@@ -1,0 +1,220 @@
+"""What all states share: key and value columns and their checks, whose turn it is to write, what is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import ConfigError, Fenced, ProtocolError, StoreMismatch
+from transactional.ports import StateKind
+from transactional.schema import Schema
+
+COMBINES = ("sum", "min", "max", "last")
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
+
+
+class Verdict(Enum):
+    """What a writer has to do, as the table's version tells it."""
+
+    WRITE = "write the rows and the version"
+    WRITE_VERSION_ONLY = "write the version and no row"
+    NOTHING = "nothing: it is written"
+
+
+@dataclass(frozen=True, slots=True)
+class StateColumns:
+    """The columns of a state: what the user declared, and the ones that keep its history."""
+
+    key: Schema
+    values: Schema
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Other names for `txid`, `prev_txid` and `prev_<value>`."""
+
+    @property
+    def txid(self) -> str:
+        """The name of the column with the transaction that wrote the row."""
+        return self.names.get("txid", "txid")
+
+    @property
+    def prev_txid(self) -> str:
+        """The name of the column with the transaction that wrote the previous values."""
+        return self.names.get("prev_txid", "prev_txid")
+
+    def prev(self, value: str) -> str:
+        """The name of the column with the previous value of `value`."""
+        return self.names.get(f"prev_{value}", f"prev_{value}")
+
+    @property
+    def all(self) -> Schema:
+        """Every column, in order: key, values, txid, prev_txid, previous values."""
+        history = [f"`{self.txid}` long", f"`{self.prev_txid}` long"]
+        previous = [f"`{self.prev(column.name)}` {column.type}" for column in self.values]
+        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
+
+    def check(self, table: str) -> None:
+        """Raise `ConfigError` where the columns can't make a state table."""
+        if not self.values:
+            raise ConfigError(f"state {table} has no value columns: give values='count long', or use .count(), .sum(…)")
+        self._check_renamed(table)
+        names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
+        check_names(names, table)
+        check_key_types(self.key, table)
+
+    def _check_renamed(self, table: str) -> None:
+        own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
+        for name in self.names:
+            if name not in own:
+                raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(own)}")
+
+
+def check_names(names: Sequence[str], table: str) -> None:
+    """Raise `ConfigError` for names that Parquet or Spark can't hold, or that Spark would not tell apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name or _NOT_IN_NAMES & set(name):
+            raise ConfigError(
+                f"state {table}: column name {name!r} is empty, or has a blank, a quote or one of ,;{{}}()=. in it"
+            )
+        if name.lower() in seen:
+            raise ConfigError(
+                f"state {table}: columns {seen[name.lower()]!r} and {name!r} collide; rename yours, or the state's own "
+                "with columns={'txid': …, 'prev_txid': …, 'prev_<value>': …}"
+            )
+        seen[name.lower()] = name
+
+
+def check_key_types(key: Schema, table: str) -> None:
+    """Raise `ConfigError` for key columns whose values can't be told equal."""
+    for column in key:
+        if column.type in ("float", "double"):
+            raise ConfigError(
+                f"state {table}: key column {column.name!r} is a {column.type}; floating-point numbers are not "
+                "reliably equal: use decimal(p,s), long or string"
+            )
+        if column.type.startswith(("array", "map", "struct")):
+            raise ConfigError(f"state {table}: key column {column.name!r} is nested; use its parts as key columns")
+
+
+class KeyedState:
+    """Key and value columns of a state, which may be known only once the input's schema is; and its fence rule.
+
+    `key` is a name, several names, or a DDL string with types; () is a state of one row. `values` is a DDL string.
+    """
+
+    def __init__(
+        self, table: str, key: str | Sequence[str], values: str, *, kind: StateKind, columns: Mapping[str, str] | None
+    ) -> None:
+        if kind is StateKind.NON_TRANSACTIONAL:
+            raise ConfigError(
+                f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
+            )
+        self.table = table
+        self._kind = kind
+        self._names = dict(columns or {})
+        self.key_names, self._key = _declared_key(key)
+        self._values: Schema | None = Schema.parse(values) if values else None
+        self._owner = ""
+        self._txid_of: Callable[[AttemptId], TxId] | None = None
+        self._known: tuple[AttemptId, TxId] | None = None
+        self._check_declared()
+
+    @property
+    def kind(self) -> StateKind:
+        """Transactional or opaque."""
+        return self._kind
+
+    @property
+    def key(self) -> Schema:
+        """The key columns. Raises `ConfigError` as long as their types are not known."""
+        if self._key is None:
+            names = ", ".join(f"{name} string" for name in self.key_names)
+            raise ConfigError(f"state {self.table}: the key columns have no types; write them like key={names!r}")
+        return self._key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns. Raises `ConfigError` as long as they are not known."""
+        if self._values is None:
+            raise ConfigError(
+                f"state {self.table} has no value columns: give values='count long', or use .count(), .sum(…)"
+            )
+        return self._values
+
+    @property
+    def columns(self) -> StateColumns:
+        """All columns."""
+        return StateColumns(self.key, self.values, self._names)
+
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
+        for what, declared, wanted in (("key", self._key, key), ("values", self._values, values)):
+            if declared is not None and declared != wanted:
+                raise ConfigError(
+                    f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
+                )
+        StateColumns(key, values, self._names).check(self.table)
+        self._key, self._values = key, values
+
+    def _check_declared(self) -> None:
+        if self._key is not None and self._values is not None:
+            self.columns.check(self.table)
+            return
+        check_names([*self.key_names, *(name for name in ("txid", "prev_txid") if name not in self._names)], self.table)
+        check_key_types(self._key or Schema(()), self.table)
+
+    def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        self.columns.check(self.table)
+        self._owner, self._txid_of, self._known = owner, txid_of, None
+
+    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch` (row T56)."""
+        if version == attempt.attempt_id:
+            # Its own earlier write, whose outcome was not known.
+            return Verdict.NOTHING
+        if version is None:
+            return Verdict.WRITE
+        self._check_fence(version, attempt.attempt_id)
+        txid = self._txid_at(version)
+        if txid not in (attempt.txid - 1, attempt.txid):
+            raise StoreMismatch(
+                f"state {self.table} of {self._owner} is at transaction {txid}, and transaction {attempt.txid} comes: "
+                "store and table do not belong together; restore whichever is too old"
+            )
+        if self._kind is StateKind.TRANSACTIONAL and txid == attempt.txid:
+            return Verdict.WRITE_VERSION_ONLY
+        return Verdict.WRITE
+
+    def _check_fence(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
+        if version is not None and version > attempt_id:
+            raise Fenced(
+                f"state {self.table} of {self._owner} was written by attempt {version}, after {attempt_id}: another "
+                "coordinator has taken over, this one has to stop"
+            )
+
+    def _txid_at(self, version: AttemptId) -> TxId:
+        if self._known is None or self._known[0] != version:
+            if self._txid_of is None:
+                raise ProtocolError(f"state {self.table} was used before open()")
+            self._known = (version, self._txid_of(version))
+        return self._known[1]
+
+    def _wrote(self, attempt: TransactionAttempt) -> None:
+        self._known = (attempt.attempt_id, attempt.txid)
+
+
+def _declared_key(key: str | Sequence[str]) -> tuple[tuple[str, ...], Schema | None]:
+    """Names and, if they are given, types."""
+    if not isinstance(key, str):
+        return tuple(key), (None if key else Schema(()))
+    if " " in key.strip() or ":" in key:
+        schema = Schema.parse(key)
+        return schema.names, schema
+    return ((key.strip(),), None) if key.strip() else ((), Schema(()))
+
+
+def check_combine(combine: Mapping[str, str], values: Iterable[str], table: str) -> None:
+    """Raise `ProtocolError` unless `combine` names how each value column, and no other, meets the stored value."""
+    if sorted(combine) != sorted(values) or not set(combine.values()) <= set(COMBINES):
+        raise ProtocolError(f"state {table} has the value columns {sorted(values)}, to be combined was {dict(combine)}")

@@ -1,0 +1,234 @@
+"""Committers without user code: `state.count()`, `.sum(…)`, `.aggregate(…)`, and the partial aggregates behind them.
+
+An aggregate is computed in steps: per task, over the tasks of a batch, and onto the stored values (Storm row R11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from state.base import KeyedState, check_names
+from transactional.arrow import arrow_schema
+from transactional.errors import ConfigError, ProtocolError
+from transactional.ports import TransactionState
+from transactional.schema import Field, Schema
+
+_DECIMAL_DIGITS_MAX = 38
+_SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "float": "double", "double": "double"}
+_ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date", "timestamp", "boolean", "binary")
+
+
+class Aggregate(Protocol):
+    """How one value column is computed from the tuples of a batch, and meets the stored value."""
+
+    combine: ClassVar[str]
+
+    @property
+    def field(self) -> str | None:
+        """The input field, None for a count."""
+
+    def type_for(self, input_type: str) -> str:
+        """The column's type for a given type of the input field. Raises `ConfigError` when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The number of tuples, as long."""
+
+    combine: ClassVar[str] = "sum"
+
+    @property
+    def field(self) -> str | None:
+        """A count needs no field."""
+        return None
+
+    def type_for(self, input_type: str) -> str:
+        """Always long."""
+        return "long"
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of a field: long for integers, double for floating-point numbers, decimals with ten more digits.
+
+    NULL counts as nothing; the sum of NULLs only is NULL.
+    """
+
+    field: str
+    combine: ClassVar[str] = "sum"
+
+    def type_for(self, input_type: str) -> str:
+        """Wide enough for many rows."""
+        if input_type.startswith("decimal"):
+            precision, scale = input_type[len("decimal(") : -1].split(",")
+            return f"decimal({min(int(precision) + 10, _DECIMAL_DIGITS_MAX)},{scale})"
+        if input_type not in _SUMMABLE:
+            raise ConfigError(f"field {self.field!r} is a {input_type}, which has no sum; use a number")
+        return _SUMMABLE[input_type]
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The smallest value of a field. NULL counts as nothing."""
+
+    field: str
+    combine: ClassVar[str] = "min"
+
+    def type_for(self, input_type: str) -> str:
+        """The field's own."""
+        return _ordered(self.field, input_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The largest value of a field. NULL counts as nothing."""
+
+    field: str
+    combine: ClassVar[str] = "max"
+
+    def type_for(self, input_type: str) -> str:
+        """The field's own."""
+        return _ordered(self.field, input_type)
+
+
+def _ordered(field: str, input_type: str) -> str:
+    if input_type not in _ORDERED and not input_type.startswith("decimal"):
+        raise ConfigError(f"field {field!r} is a {input_type}, which has no order; min and max need one")
+    return input_type
+
+
+class AggregatingState(KeyedState):
+    """A keyed state that can be updated from a stream without user code."""
+
+    def count(self, name: str = "count") -> StateUpdate:
+        """Count the tuples per key, in column `name`."""
+        return self.aggregate({name: Count()})
+
+    def sum(self, field: str, name: str | None = None) -> StateUpdate:
+        """Sum up a field per key, in column `name` (default `sum_<field>`)."""
+        return self.aggregate({name or f"sum_{field}": Sum(field)})
+
+    def min(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the smallest value of a field per key, in column `name` (default `min_<field>`)."""
+        return self.aggregate({name or f"min_{field}": Min(field)})
+
+    def max(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
+        return self.aggregate({name or f"max_{field}": Max(field)})
+
+    def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
+        """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
+        columns = {**(aggregates or {}), **named}
+        if not columns:
+            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
+        check_names([*self.key_names, *columns], self.table)
+        return StateUpdate(self, columns)
+
+
+class StateUpdate:
+    """Aggregates a batch and merges it into a state: a committer without user code."""
+
+    def __init__(self, state: AggregatingState, aggregates: Mapping[str, Aggregate]) -> None:
+        self._state, self._aggregates = state, dict(aggregates)
+
+    @property
+    def state(self) -> TransactionState:
+        """The state that is updated."""
+        # Its concrete classes are the states of this package; the base lacks what touches a table.
+        state: Any = self._state
+        result: TransactionState = state
+        return result
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        """The key's fields and the aggregated ones."""
+        fields = (aggregate.field for aggregate in self._aggregates.values())
+        return tuple(dict.fromkeys([*self._state.key_names, *(field for field in fields if field is not None)]))
+
+    def check_input(self, input: Schema, *, used_by: str) -> None:
+        """Fix the columns of the state by the types of the input.
+
+        Raises `ConfigError` when a field is missing, can't be aggregated, or differs from what was declared.
+        """
+        input.require(self.input_fields, of="its input", used_by=used_by)
+        try:
+            values = [
+                Field(name, aggregate.type_for(_type_of(aggregate, input)))
+                for name, aggregate in self._aggregates.items()
+            ]
+            self._state.bind(input.select(self._state.key_names), Schema(tuple(values)))
+        except ConfigError as error:
+            raise type(error)(f"{used_by}: {error}") from error
+
+    def aggregator(self) -> Aggregator:
+        """The picklable part, which runs on executors."""
+        return Aggregator(self._state.key, self._state.values, tuple(self._aggregates.items()))
+
+
+def _type_of(aggregate: Aggregate, input: Schema) -> str:
+    return input[aggregate.field].type if aggregate.field is not None else "long"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregator:
+    """Reduces record batches to one row per key: key columns, then value columns."""
+
+    key: Schema
+    values: Schema
+    aggregates: tuple[tuple[str, Aggregate], ...]
+
+    @property
+    def combine_kinds(self) -> Mapping[str, str]:
+        """For each value column how partial values meet."""
+        return {name: aggregate.combine for name, aggregate in self.aggregates}
+
+    def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Input tuples → one row per key."""
+        tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        if not tables:
+            return self._schema().empty_table()
+        steps = [(aggregate.field, aggregate.combine) for _, aggregate in self.aggregates]
+        return self._reduce(pa.concat_tables(tables), steps)
+
+    def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
+        """One row per key and part → one row per key."""
+        tables = [table.cast(self._schema()) for table in partials if table.num_rows]
+        if not tables:
+            return self._schema().empty_table()
+        if len(tables) == 1:
+            return tables[0]
+        return self._reduce(
+            pa.concat_tables(tables), [(name, aggregate.combine) for name, aggregate in self.aggregates]
+        )
+
+    def _reduce(self, table: pa.Table, steps: list[tuple[str | None, str]]) -> pa.Table:
+        keys = list(self.key.names)
+        # Threads of Arrow would fight with the other tasks of the executor for its cores.
+        grouped = table.group_by(keys, use_threads=False).aggregate(
+            [([], "count_all") if field is None else (field, step) for field, step in steps]
+        )
+        # By position, keys first: two aggregates of one field have the same name.
+        return pa.Table.from_arrays(grouped.columns, names=self._schema().names).cast(self._schema())
+
+    def _schema(self) -> pa.Schema:
+        return arrow_schema(Schema((*self.key, *self.values)))
+
+
+def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
+    """Raise `ProtocolError` when two rows have the same key: a merge would apply only one of them (row R26)."""
+    keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).num_rows if key else 1
+    if table.num_rows > keys:
+        raise ProtocolError(f"{table.num_rows} rows with {keys} different keys were to be merged into state {state}")
+
+
+def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
+    """An Arrow table of rows of Python values. Raises what Arrow raises for a value that doesn't fit its column."""
+    schema = arrow_schema(columns)
+    values = list(zip(*rows, strict=True)) or [() for _ in schema]
+    return pa.Table.from_arrays(
+        [pa.array(each, type=field.type) for each, field in zip(values, schema, strict=True)], schema=schema
+    )

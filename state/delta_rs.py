@@ -1,0 +1,210 @@
+"""The delta-rs engine: one handle of a Delta table, through which the version is read, checked and written.
+
+delta-rs refuses a Delta commit when another one with the same app id came between, but it does not compare versions: it
+would write a lower one, and by path it would write anything twice. So the version is always checked on the very
+snapshot that is written from, and a refused Delta commit is never tried again from another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from state.base import StateColumns
+from state.delta_table import (
+    DEFAULT_PROPERTIES,
+    DeltaLocation,
+    Dialect,
+    WriteRefused,
+    check_properties,
+    check_protocol,
+    check_table,
+    commit_metadata,
+    delta_schema,
+    merge_clauses,
+    visible_rows,
+)
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import OperatingError, SchemaMismatch
+
+_log = logging.getLogger(__name__)
+_DIALECT = Dialect('"', "IS NOT DISTINCT FROM")
+COMPACTION_INTERVAL = 50
+"""Writes between two looks at the number of files."""
+FILES_MAX = 32
+"""So many files a table may have; a merge reads them all."""
+VACUUM_INTERVAL = 1_000
+"""Writes between two deletions of old files."""
+
+
+class DeltaHandle:
+    """A snapshot of a state's table that moves forward only when told to."""
+
+    def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
+        self._location, self._owner, self._columns = location, owner, columns
+        self._table = self._load()
+        self._writes = 0
+
+    @classmethod
+    def open(
+        cls, location: DeltaLocation, owner: str, columns: StateColumns, properties: Mapping[str, str]
+    ) -> DeltaHandle:
+        """Create the table where there is none; of two creators at once, both open the same one.
+
+        Raises `SchemaMismatch` when the table that is there has another shape.
+        """
+        if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+            _create(location, columns, properties)
+        handle = cls(location, owner, columns)
+        handle._check()
+        return handle
+
+    @property
+    def delta_version(self) -> int:
+        """The Delta version of the snapshot."""
+        return self._table.version()
+
+    def version(self) -> AttemptId | None:
+        """The attempt id that the snapshot was written by."""
+        version = self._table.transaction_version(self._owner)
+        return None if version is None else AttemptId(version)
+
+    def refresh(self) -> None:
+        """Move to the newest snapshot. Raises `OperatingError` when it can't be read."""
+        try:
+            self._table.update_incremental()
+        except (DeltaError, OSError):
+            # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
+            self._table = self._load()
+
+    def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
+        """Apply the source's rows, one per key, as this attempt. Raises `WriteRefused`."""
+        clauses = merge_clauses(self._columns, attempt.txid, combine, _DIALECT)
+        merger = (
+            self._table.merge(
+                source,
+                clauses.condition,
+                source_alias="s",
+                target_alias="t",
+                commit_properties=self._commit_properties(attempt.attempt_id, attempt),
+            )
+            .when_matched_update(clauses.matched)
+            .when_not_matched_insert(clauses.not_matched)
+            .when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
+            .when_not_matched_by_source_delete(clauses.is_forgotten)
+        )
+        try:
+            merger.execute()
+        except (DeltaError, OSError) as error:
+            raise WriteRefused(str(error), is_conflict=isinstance(error, CommitFailedError)) from error
+        if self.version() != attempt.attempt_id:
+            # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
+            self.write_version(attempt.attempt_id, attempt)
+
+    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
+        """Write the version and no row. Raises `WriteRefused`."""
+        try:
+            self._table.create_write_transaction(
+                actions=[],
+                mode="append",
+                schema=self._table.schema(),
+                commit_properties=self._commit_properties(attempt_id, attempt),
+            )
+        except (DeltaError, OSError) as error:
+            raise WriteRefused(str(error), is_conflict=isinstance(error, CommitFailedError)) from error
+        # This call, unlike a merge, leaves the handle where it was.
+        self.refresh()
+
+    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over.
+
+        `keep` is given a part of the rows at a time, so that a large table is never held as a whole.
+        """
+        names = (*self._columns.key.names, *self._columns.values.names)
+        schema = pa.schema([delta_schema(self._columns).field(name) for name in names])
+        sql = visible_rows(self._columns, before, _DIALECT)
+        try:
+            reader = pa.RecordBatchReader.from_stream(self._query(sql))
+            parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
+        except (DeltaError, OSError) as error:
+            raise OperatingError(f"Delta table {self._location} can't be read: {error}") from error
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def newest_txid(self) -> int:
+        """The highest transaction of any row, 0 without rows."""
+        rows = pa.table(self._query(f"SELECT max({_DIALECT.name(self._columns.txid)}) AS txid FROM t").read_all())
+        return rows.column(0)[0].as_py() or 0
+
+    def row_count(self) -> int:
+        """The number of rows, keys that are not yet committed included."""
+        return self._table.count()
+
+    def maintain(self) -> None:
+        """Now and then put small files together, so that a merge stays quick, and delete old ones. Never fails.
+
+        Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
+        the table's `delta.deletedFileRetentionDuration`.
+        """
+        self._writes += 1
+        if self._writes % COMPACTION_INTERVAL == 0 and len(self._table.file_uris()) > FILES_MAX:
+            # Its own app id: of two compactions at once one fails, and the state's version is none of its business.
+            transaction = Transaction(f"{self._owner}#compaction", self._table.version())
+            self._try_to_maintain(
+                lambda: self._table.optimize.compact(commit_properties=CommitProperties(app_transactions=[transaction]))
+            )
+        if self._writes % VACUUM_INTERVAL == 0:
+            self._try_to_maintain(lambda: self._table.vacuum(dry_run=False, full=True))
+
+    def _try_to_maintain(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except (DeltaError, OSError) as error:
+            _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", self._location, error)
+
+    def _query(self, sql: str) -> Any:
+        # `to_pyarrow_table` of this release aborts the process at its exit.
+        return QueryBuilder().register("t", self._table).execute(sql)
+
+    def _load(self) -> DeltaTable:
+        try:
+            return DeltaTable(self._location.uri, storage_options=dict(self._location.storage_options))
+        except (DeltaError, OSError) as error:
+            raise OperatingError(f"Delta table {self._location} can't be opened: {error}") from error
+
+    def _check(self) -> None:
+        protocol, name = self._table.protocol(), str(self._location)
+        features = frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
+        check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
+        properties = {key: str(value) for key, value in self._table.metadata().configuration.items()}
+        check_table(self._columns, pa.schema(self._table.schema()), properties, name)
+
+    def _commit_properties(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
+        # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
+        metadata = json.dumps(commit_metadata(self._owner, attempt, attempt_id))
+        return CommitProperties(
+            app_transactions=[Transaction(self._owner, attempt_id)], custom_metadata={"userMetadata": metadata}
+        )
+
+
+def _create(location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str]) -> None:
+    configuration = {**DEFAULT_PROPERTIES, **properties}
+    check_properties(configuration, str(location))
+    try:
+        DeltaTable.create(
+            location.uri,
+            delta_schema(columns),
+            mode="ignore",
+            configuration=configuration,
+            storage_options=dict(location.storage_options),
+            raise_if_key_not_exists=False,
+        )
+    except (DeltaError, OSError) as error:
+        # Another creator may have been first; then there is a table now.
+        if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+            raise SchemaMismatch(f"Delta table {location} can't be created: {error}") from error

@@ -1,0 +1,140 @@
+"""`MemoryMapState`: a state in a dict, fenced like the ones in Delta, for users' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from state.base import Verdict, check_combine
+from state.combine import AggregatingState, check_unique, table_of_rows
+from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
+from transactional.errors import SchemaMismatch, TableConflict
+from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class MemoryTable:
+    """What is stored. Outlives the states that use it, as a table outlives processes."""
+
+    name: str = "memory"
+    version: AttemptId | None = None
+    rows: dict[Key, StoredValue] = field(default_factory=dict)
+    """Each value is the tuple of the value columns."""
+
+
+class MemoryMapState(AggregatingState):
+    """Key → values in memory. Give two states the same `table` to see how one fences the other.
+
+    `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row. `values` is a DDL
+    string; it is left out when the state is updated by `.count()` and its like.
+    """
+
+    def __init__(
+        self,
+        key: str | Sequence[str],
+        values: str = "",
+        *,
+        kind: StateKind = StateKind.OPAQUE,
+        table: MemoryTable | None = None,
+    ) -> None:
+        self.stored = table or MemoryTable()
+        self._loaded: AttemptId | None = None
+        super().__init__(repr(self.stored.name), key, values, kind=kind, columns=None)
+
+    def identity(self) -> Mapping[str, str]:
+        """Name, key, values, kind."""
+        return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Check the columns; the table needs no creating."""
+        self._own(owner, txid_of)
+
+    def version(self) -> AttemptId | None:
+        """The attempt id that was last written to the table."""
+        self._loaded = self.stored.version
+        return self._loaded
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        """Raise the table's version. Raises `TableConflict` when it moved since `version()`, `Fenced` if higher."""
+        self._check_fence(self.stored.version, attempt_id)
+        if self.stored.version not in (self._loaded, attempt_id):
+            raise TableConflict(
+                f"state {self.table} was written by attempt {self.stored.version} since it was read; read it again"
+            )
+        self.stored.version = attempt_id
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before this transaction of those keys that exist."""
+        found = {key: self.stored.rows[key].before(attempt.txid) for key in keys if key in self.stored.rows}
+        return {key: values for key, values in found.items() if values is not ABSENT}
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""
+        try:
+            table_of_rows([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(
+                f"state {self.table} has the columns '{self.columns.all}'; what was put does not fit: {error}"
+            ) from error
+        self._write(attempt, rows, dict.fromkeys(self.values.names, "last"))
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        """Combine partial aggregates with the values before this transaction. Raises `Fenced`."""
+        check_combine(partials.combine, self.values.names, self.table)
+        if partials.table is None:
+            raise SchemaMismatch(f"state {self.table} is in memory, so partial aggregates come in memory, not in files")
+        check_unique(partials.table, self.key.names, self.table)
+        columns = [partials.table.column(name).to_pylist() for name in (*self.key.names, *self.values.names)]
+        width = len(self.key)
+        rows = {row[:width]: row[width:] for row in zip(*columns, strict=True)}
+        self._write(attempt, rows, partials.combine)
+
+    def read(self, committed_txid: TxId | None = None) -> pa.Table:
+        """Key and value columns of all rows; with `committed_txid`, nothing of what came after that transaction."""
+        seen = {
+            key: row.value if committed_txid is None else row.visible_at(committed_txid)
+            for key, row in self.stored.rows.items()
+        }
+        rows = [(*key, *values) for key, values in seen.items() if values is not ABSENT]
+        return table_of_rows(rows, Schema((*self.key, *self.values)))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        verdict = self._judge(self.stored.version, attempt)
+        if verdict is Verdict.WRITE:
+            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+        self.stored.version = attempt.attempt_id
+        self._wrote(attempt)
+
+    def _written(
+        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], combine: Sequence[str]
+    ) -> dict[Key, StoredValue]:
+        old = self.stored.rows
+        # What only a dead attempt of this transaction has touched goes back (row T60).
+        rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
+        kept = {key: row for key, row in rolled_back.items() if row is not None}
+        return {**kept, **{key: self._applied(old.get(key), txid, partial, combine) for key, partial in rows.items()}}
+
+    def _applied(
+        self, stored: StoredValue | None, txid: TxId, partial: tuple[Any, ...], combine: Sequence[str]
+    ) -> StoredValue:
+        def update(before: Any) -> tuple[Any, ...]:
+            values = before if before is not ABSENT else (ABSENT,) * len(partial)
+            return tuple(map(combined, combine, values, partial))
+
+        if stored is None:
+            value = OpaqueValue if self.kind is StateKind.OPAQUE else TransactionalValue
+            return value.first(txid, update(ABSENT))
+        assert isinstance(stored, OpaqueValue | TransactionalValue)
+        return stored.apply(txid, update)

@@ -1,0 +1,114 @@
+"""How one stored value takes a transaction, a replay, a rollback and a reader: the rules, as pure functions.
+
+Both kinds of value keep what they were before their last transaction. They differ in what a replay of that transaction
+does: a transactional value has already counted it and stays; an opaque value starts again from what was before it,
+because the replay may be another batch (seed 004, "What if you can't emit the same batch"; Storm row R24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, Self
+
+from transactional.attempt import TxId
+from transactional.errors import StoreMismatch
+
+
+class Absent(Enum):
+    """The type of `ABSENT`."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""There is no value: the key does not exist. None, in contrast, is a value like any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """A value, the transaction that wrote it, and the same of what was there before.
+
+    `prev_txid` None: before transaction `txid` the key did not exist, and `prev_value` means nothing.
+    """
+
+    value: Any
+    prev_value: Any
+    txid: TxId
+    prev_txid: TxId | None
+
+    @classmethod
+    def first(cls, txid: TxId, value: Any) -> Self:
+        """The value of a key that did not exist before transaction `txid`."""
+        return cls(value, None, txid, None)
+
+    def before(self, txid: TxId) -> Any:
+        """The value before transaction `txid`, `ABSENT` if the key did not exist then.
+
+        Raises `StoreMismatch` for a transaction before the one that wrote the value (row T56): that far back nothing
+        is known.
+        """
+        if txid < self.txid:
+            raise StoreMismatch(
+                f"transaction {txid} comes to a value that transaction {self.txid} has written: store and table "
+                "do not belong together; restore whichever is too old"
+            )
+        return self.value if txid > self.txid else self._previous()
+
+    def visible_at(self, committed_txid: TxId) -> Any:
+        """The value for a reader who must not see what comes after transaction `committed_txid`; may be `ABSENT`."""
+        return self.value if self.txid <= committed_txid else self._previous()
+
+    def roll_back(self, txid: TxId) -> Self | None:
+        """What is left when transaction `txid` is undone; None: the key goes (row T60).
+
+        Of another transaction nothing is undone. Two steps back nothing is known: so afterwards the value is its own
+        previous one.
+        """
+        if self.txid != txid:
+            return self
+        if self.prev_txid is None:
+            return None
+        return replace(self, value=self.prev_value, txid=self.prev_txid)
+
+    def _previous(self) -> Any:
+        return ABSENT if self.prev_txid is None else self.prev_value
+
+    def _updated(self, txid: TxId, value: Any) -> Self:
+        if txid == self.txid:
+            return replace(self, value=value)
+        return type(self)(value, self.value, txid, self.txid)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalValue(StoredValue):
+    """A value behind a spout whose replays carry the same tuples."""
+
+    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
+        """`update(value before txid)`, unless transaction `txid` has written the value: then it stays as it is."""
+        before = self.before(txid)
+        return self if txid == self.txid else self._updated(txid, update(before))
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueValue(StoredValue):
+    """A value behind a spout whose replays may carry other tuples."""
+
+    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
+        """`update(value before txid)`, whether or not transaction `txid` has already written the value."""
+        return self._updated(txid, update(self.before(txid)))
+
+
+def combined(how: str, stored: Any, partial: Any) -> Any:
+    """How a partial aggregate meets the stored value, which may be `ABSENT`; `how` is `sum`, `min`, `max` or `last`.
+
+    NULL (None) counts as nothing, except for `last`: there it is a value like any other.
+    """
+    if how == "last" or stored is ABSENT or stored is None:
+        return partial
+    if partial is None:
+        return stored
+    if how == "sum":
+        return stored + partial
+    return min(stored, partial) if how == "min" else max(stored, partial)

@@ -1,0 +1,77 @@
+"""The kinds of state that one contract suite is run over, and what its stories are told with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from state.delta import DeltaMapState
+from state.memory import MemoryMapState, MemoryTable
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
+
+AnyState = MemoryMapState | DeltaMapState
+OWNER = "words/count"
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one table lies; and the coordinator's store's knowledge of which attempt belonged to which transaction."""
+
+    engine: str
+    folder: Path
+    txids: dict[int, TxId] = field(default_factory=dict)
+    memory: MemoryTable = field(default_factory=MemoryTable)
+
+    def state(
+        self,
+        key: str | Sequence[str] = "word string",
+        values: str = "count long",
+        *,
+        kind: StateKind = StateKind.OPAQUE,
+    ) -> AnyState:
+        """One process' handle of the table, opened."""
+        if self.engine == "memory":
+            state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory)
+        else:
+            state = DeltaMapState(self.folder / "table", key, values, kind=kind, engine=self.engine)
+        state.open(OWNER, self.txids.__getitem__)
+        return state
+
+    def attempt(self, txid: int, attempt_id: int) -> TransactionAttempt:
+        """An attempt, as the store remembers it."""
+        self.txids[attempt_id] = TxId(txid)
+        return TransactionAttempt(TxId(txid), AttemptId(attempt_id))
+
+    def fence(self, state: AnyState, txid: int, fence_id: int) -> None:
+        """What a coordinator does with a table when it has taken the lease."""
+        self.txids[fence_id] = TxId(txid)
+        state.version()
+        state.fence(AttemptId(fence_id))
+
+
+def counts(words: Mapping[Any, int | None], key: str = "word string", values: str = "count long") -> Partials:
+    """Partial counts per word."""
+    schema = arrow_schema(Schema.parse(f"{key}, {values}"))
+    rows = [(*(word if isinstance(word, tuple) else (word,)), count) for word, count in words.items()]
+    columns = list(zip(*rows, strict=True)) or [() for _ in schema]
+    arrays = [pa.array(column, type=each.type) for column, each in zip(columns, schema, strict=True)]
+    return Partials({schema.names[-1]: "sum"}, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def content(state: AnyState, committed_txid: int | None = None) -> dict[Any, Any]:
+    """Key → value of what a reader sees; plain where there is one of them."""
+    table = state.read(None if committed_txid is None else TxId(committed_txid))
+    width = len(state.key)
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return {_plain(row[:width]): _plain(row[width:]) for row in rows}
+
+
+def _plain(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,350 @@
+"""What every state promises, whatever keeps it: memory, Delta through delta-rs, Delta through Spark's MERGE."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.contract.states import AnyState, Place, content, counts
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
+from transactional.ports import Partials, StateKind
+from transactional.spark_session import spark_session
+
+ENGINES = ["memory", "delta-rs", pytest.param("spark", marks=pytest.mark.spark)]
+KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
+
+
+@pytest.fixture(scope="module")
+def delta_spark() -> None:
+    """A running Spark session with Delta; the states find it by themselves."""
+    spark_session(master="local[2]")
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place for a table."""
+    if request.param == "spark":
+        request.getfixturevalue("delta_spark")
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture(params=ENGINES[:2])
+def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place, without Spark, which takes seconds for what takes others milliseconds."""
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture
+def state(place: Place) -> Iterator[AnyState]:
+    """An opaque state word → count, opened."""
+    state = place.state()
+    yield state
+    state.close()
+
+
+class TestOneTransactionAfterTheOther:
+    def test_starts_empty_and_without_a_version(self, state: AnyState) -> None:
+        assert content(state) == {}
+        assert state.version() is None
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_adds_up(self, place: Place, kind: StateKind) -> None:
+        state = place.state(kind=kind)
+        state.merge(place.attempt(1, 1), counts({"cat": 2, "dog": 1}))
+        state.merge(place.attempt(2, 2), counts({"cat": 1, "bird": 5}))
+        assert content(state) == {"cat": 3, "dog": 1, "bird": 5}
+        assert state.version() == 2
+        assert state.kind is kind
+
+    def test_writes_the_version_also_with_an_empty_batch(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({}))
+        assert state.version() == 1
+        state.merge(place.attempt(2, 2), counts({"cat": 1}))
+        state.put(place.attempt(3, 3), {})
+        assert state.version() == 3
+        assert content(state) == {"cat": 1}
+
+    def test_reads_and_puts(self, place: Place, state: AnyState) -> None:
+        first = place.attempt(1, 1)
+        assert state.get(first, [("cat",)]) == {}
+        state.put(first, {("cat",): (1,), ("dog",): (None,)})
+        second = place.attempt(2, 2)
+        assert state.get(second, [("cat",), ("dog",), ("bird",)]) == {("cat",): (1,), ("dog",): (None,)}
+        state.put(second, {("cat",): (7,)})
+        assert content(state) == {"cat": 7, "dog": None}
+
+    def test_is_there_for_the_next_process(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"cat": 2}))
+        state.close()
+        again = place.state()
+        again.merge(place.attempt(2, 2), counts({"cat": 1}))
+        assert content(again) == {"cat": 3}
+
+    def test_null_partials_change_nothing_and_nulls_count_as_nothing(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"cat": 2, "dog": None}))
+        state.merge(place.attempt(2, 2), counts({"cat": None, "dog": 3}))
+        assert content(state) == {"cat": 2, "dog": 3}
+
+    def test_several_values_meet_in_their_own_way(self, place: Place) -> None:
+        state = place.state("word string", "total decimal(10,2), least double, most date, newest string")
+        combine = {"total": "sum", "least": "min", "most": "max", "newest": "last"}
+
+        def partials(total: str, least: float | None, most: datetime.date, newest: str | None) -> Partials:
+            columns = {
+                "word": pa.array(["cat"]),
+                "total": pa.array([Decimal(total)], pa.decimal128(10, 2)),
+                "least": pa.array([least], pa.float64()),
+                "most": pa.array([most]),
+                "newest": pa.array([newest], pa.string()),
+            }
+            return Partials(combine, pa.table(columns))
+
+        state.merge(place.attempt(1, 1), partials("1.25", 0.5, datetime.date(2020, 1, 1), "a"))
+        state.merge(place.attempt(2, 2), partials("1.50", -0.5, datetime.date(2019, 1, 1), None))
+        assert content(state) == {"cat": (Decimal("2.75"), -0.5, datetime.date(2020, 1, 1), None)}
+        state.merge(place.attempt(2, 3), partials("0.25", None, datetime.date(2021, 1, 1), "b"))
+        assert content(state) == {"cat": (Decimal("1.50"), 0.5, datetime.date(2021, 1, 1), "b")}
+
+    def test_refuses_two_rows_for_one_key(self, place: Place, state: AnyState) -> None:
+        table = pa.table({"word": ["cat", "cat"], "count": [1, 2]})
+        with pytest.raises(ProtocolError, match="2 rows with 1 different keys"):
+            state.merge(place.attempt(1, 1), Partials({"count": "sum"}, table))
+        assert state.version() is None
+
+    def test_refuses_values_of_another_type(self, place: Place, state: AnyState) -> None:
+        with pytest.raises(SchemaMismatch, match="does not fit"):
+            state.put(place.attempt(1, 1), {("cat",): ("many",)})
+
+    def test_refuses_to_combine_columns_it_does_not_have(self, place: Place, state: AnyState) -> None:
+        with pytest.raises(ProtocolError, match="value columns"):
+            state.merge(place.attempt(1, 1), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": [1]})))
+
+
+class TestReplays:
+    def test_opaque_starts_again_from_the_previous_values(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"a": 1, "b": 1}))
+        state.merge(place.attempt(2, 2), counts({"a": 3, "b": 4, "c": 7}))
+        state.merge(place.attempt(2, 3), counts({"a": 1}))
+        assert content(state) == {"a": 2, "b": 1}
+        assert state.version() == 3
+
+    def test_opaque_replays_an_empty_batch(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        state.merge(place.attempt(2, 2), counts({"a": 3, "c": 7}))
+        state.merge(place.attempt(2, 3), counts({}))
+        assert content(state) == {"a": 1}
+        state.merge(place.attempt(2, 4), counts({"a": 5}))
+        assert content(state) == {"a": 6}
+        state.merge(place.attempt(3, 5), counts({"a": 1}))
+        assert content(state) == {"a": 7}
+
+    def test_opaque_reads_what_was_before_the_transaction(self, place: Place, state: AnyState) -> None:
+        state.put(place.attempt(1, 1), {("a",): (1,)})
+        state.put(place.attempt(2, 2), {("a",): (5,), ("c",): (7,)})
+        assert state.get(place.attempt(2, 3), [("a",), ("c",)]) == {("a",): (1,)}
+
+    def test_transactional_skips_the_whole_transaction(self, place: Place) -> None:
+        state = place.state(kind=StateKind.TRANSACTIONAL)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        state.merge(place.attempt(2, 2), counts({"a": 3}))
+        # By the table's txid, not key by key: key z would be counted by a state that looks at its rows.
+        state.merge(place.attempt(2, 3), counts({"a": 3, "z": 1}))
+        assert content(state) == {"a": 4}
+        assert state.version() == 3
+
+    def test_transactional_skips_what_was_empty_at_first(self, place: Place) -> None:
+        state = place.state(kind=StateKind.TRANSACTIONAL)
+        state.merge(place.attempt(1, 1), counts({}))
+        state.merge(place.attempt(1, 2), counts({"a": 1}))
+        assert content(state) == {}
+
+    def test_an_own_earlier_write_of_unknown_outcome_is_not_repeated(self, place: Place, state: AnyState) -> None:
+        attempt = place.attempt(1, 1)
+        state.merge(attempt, counts({"a": 1}))
+        state.merge(attempt, counts({"a": 100}))
+        place.state().merge(attempt, counts({"a": 100}))
+        assert content(state) == {"a": 1}
+
+    def test_a_reader_may_look_at_what_is_committed_only(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"a": 1, "b": 1}))
+        state.merge(place.attempt(2, 2), counts({"a": 3, "c": 7}))
+        assert content(state, committed_txid=1) == {"a": 1, "b": 1}
+        assert content(state, committed_txid=2) == {"a": 4, "b": 1, "c": 7}
+
+    @pytest.mark.parametrize("txid", [1, 4])
+    def test_refuses_a_transaction_that_does_not_follow(self, place: Place, state: AnyState, txid: int) -> None:
+        state.merge(place.attempt(2, 1), counts({"a": 1}))
+        with pytest.raises(StoreMismatch, match=f"at transaction 2, and transaction {txid} comes"):
+            state.merge(place.attempt(txid, 2), counts({"a": 1}))
+        assert content(state) == {"a": 1}
+
+
+class TestFence:
+    def test_raises_the_version_and_changes_no_row(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        place.fence(state, 1, 5)
+        assert state.version() == 5
+        assert content(state) == {"a": 1}
+
+    def test_an_earlier_attempt_changes_nothing_any_more(self, place: Place, state: AnyState) -> None:
+        zombie = place.state()
+        place.fence(state, 0, 5)
+        with pytest.raises(Fenced, match="another coordinator has taken over"):
+            zombie.merge(place.attempt(1, 4), counts({"a": 1}))
+        with pytest.raises(Fenced):
+            zombie.put(place.attempt(1, 4), {})
+        assert (state.version(), content(state)) == (5, {})
+
+    def test_a_later_attempt_goes_on(self, place: Place, state: AnyState) -> None:
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        place.fence(state, 1, 5)
+        state.merge(place.attempt(2, 6), counts({"a": 1}))
+        assert content(state) == {"a": 2}
+
+    def test_a_transactional_state_knows_its_transaction_over_a_fence(self, place: Place) -> None:
+        state = place.state(kind=StateKind.TRANSACTIONAL)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        place.fence(state, 1, 5)
+        state.merge(place.attempt(1, 6), counts({"a": 1}))
+        assert content(state) == {"a": 1}
+
+    def test_is_refused_when_the_table_has_moved_since_it_was_read(self, place: Place, state: AnyState) -> None:
+        late = place.state()
+        late.version()
+        state.merge(place.attempt(1, 3), counts({"a": 1}))
+        with pytest.raises(TableConflict):
+            late.fence(AttemptId(5))
+        assert late.version() == 3
+        late.fence(AttemptId(5))
+        assert late.version() == 5
+
+    def test_is_refused_below_the_version(self, place: Place, state: AnyState) -> None:
+        late = place.state()
+        late.version()
+        place.fence(state, 0, 7)
+        with pytest.raises(Fenced):
+            late.fence(AttemptId(5))
+        late.version()
+        with pytest.raises(Fenced):
+            late.fence(AttemptId(6))
+        assert state.version() == 7
+
+    def test_can_be_repeated_when_its_outcome_was_not_known(self, place: Place, state: AnyState) -> None:
+        place.fence(state, 0, 5)
+        place.fence(state, 0, 5)
+        assert state.version() == 5
+
+
+UTC = datetime.UTC
+KEYS: dict[str, list[Any]] = {
+    "string": ["a", "", "b'\"`\\", "ä"],
+    "long": [1, -1, 2**62],
+    "int": [1, -1],
+    "short": [1, -1],
+    "byte": [1, -1],
+    "boolean": [True, False],
+    "date": [datetime.date(2020, 2, 29), datetime.date(1960, 1, 1)],
+    "timestamp": [datetime.datetime(2020, 1, 1, 1, 2, 3, 456, tzinfo=UTC), datetime.datetime(1960, 1, 1, tzinfo=UTC)],
+    "decimal(10,2)": [Decimal("1.10"), Decimal("-3.00")],
+    "binary": [b"\x00a", b""],
+}
+
+
+class TestKeys:
+    @pytest.mark.parametrize("type_", KEYS)
+    def test_of_every_type_are_told_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
+        place, key, words = quick_place, f"K {type_}", [*KEYS[type_], None]
+        state = place.state(key)
+        state.merge(place.attempt(1, 1), counts(dict.fromkeys(words, 1), key))
+        state.merge(place.attempt(2, 2), counts(dict.fromkeys(words[1:], 1), key))
+        expected = {words[0]: 1, **dict.fromkeys(words[1:], 2)}
+        assert content(state) == expected
+        found = state.get(place.attempt(3, 3), [(word,) for word in words])
+        assert found == {(word,): (count,) for word, count in expected.items()}
+
+    def test_of_all_types_together(self, place: Place) -> None:
+        key = ", ".join(f"K{number} {type_}" for number, type_ in enumerate(KEYS))
+        some, others = (tuple(values[number] for values in KEYS.values()) for number in range(2))
+        nothing = (None,) * len(KEYS)
+        state = place.state(key)
+        state.merge(place.attempt(1, 1), counts({some: 1, others: 1, nothing: 1}, key))
+        state.merge(place.attempt(2, 2), counts({others: 1, nothing: 1}, key))
+        assert content(state) == {some: 1, others: 2, nothing: 2}
+
+    def test_of_several_columns(self, place: Place) -> None:
+        key = "Word string, `as` int"
+        state = place.state(key)
+        state.merge(place.attempt(1, 1), counts({("a", 1): 1, ("a", None): 1, (None, None): 1}, key))
+        state.merge(place.attempt(2, 2), counts({("a", None): 1, ("a", 2): 1}, key))
+        assert content(state) == {("a", 1): 1, ("a", None): 2, (None, None): 1, ("a", 2): 1}
+        found = state.get(place.attempt(3, 3), [("a", None), ("b", 1)])
+        assert found == {("a", None): (2,)}
+
+    def test_none_is_a_state_of_one_row(self, place: Place) -> None:
+        state = place.state((), "count long")
+
+        def count(number: int) -> Partials:
+            return Partials({"count": "sum"}, pa.table({"count": [number]}))
+
+        state.merge(place.attempt(1, 1), Partials({"count": "sum"}, pa.table({"count": pa.array([], pa.int64())})))
+        assert content(state) == {}
+        state.merge(place.attempt(2, 2), count(3))
+        state.merge(place.attempt(3, 3), count(4))
+        state.merge(place.attempt(3, 4), count(5))
+        assert content(state) == {(): 8}
+        assert state.get(place.attempt(3, 5), [()]) == {(): (3,)}
+
+
+def test_partials_may_come_in_files(place: Place, tmp_path: Path) -> None:
+    files = []
+    batches: list[dict[str | None, int | None]] = [{"a": 1, "b": 1}, {"a": 2, None: 5}]
+    for number, words in enumerate(batches):
+        files.append(str(tmp_path / f"{number}.parquet"))
+        pq.write_table(counts(words).table, files[-1])
+    state, attempt = place.state(), place.attempt(1, 1)
+    partials = Partials({"count": "sum"}, parquet_files=tuple(files))
+    if place.engine == "spark":
+        state.merge(attempt, partials)
+        assert content(state) == {"a": 3, "b": 1, None: 5}
+    else:
+        with pytest.raises(Exception, match=r"smaller batches|not in files"):
+            state.merge(attempt, partials)
+        assert state.version() is None
+
+
+HISTORY = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3)), st.sampled_from(["commit", "replay", "crash"])
+    ),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("engine", ["memory", "delta-rs"])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(HISTORY)
+def test_random_histories_count_every_committed_batch_once(
+    tmp_path_factory: pytest.TempPathFactory, engine: str, history: list[tuple[dict[str, int], str]]
+) -> None:
+    place = Place(engine, tmp_path_factory.mktemp("history"))
+    state, total, txid = place.state(), dict[str, int](), 1
+    for attempt_id, (words, what) in enumerate(history, 1):
+        state.merge(place.attempt(txid, attempt_id), counts(words))
+        if what == "crash":
+            state = place.state()
+        if what == "commit":
+            txid += 1
+            total = {word: total.get(word, 0) + words.get(word, 0) for word in {*total, *words}}
+            assert content(state) == total
+        assert content(state, txid - 1) == total
+    assert state.read(TxId(txid - 1)).num_rows == len(total)

@@ -1,0 +1,405 @@
+"""The fence of a Delta table, point by point: each story is told twice, as it is and with one point of it taken out.
+
+Taken out, a point must show as a wrong content; else its story would prove nothing. The old leader is the one that was
+taken over, the new leader the one that did it. "Paused" is between the check of the version and the write.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from state.base import StateColumns, Verdict
+from state.delta import DeltaMapState
+from state.delta_rs import DeltaHandle
+from state.delta_table import DeltaLocation, WriteRefused
+from tests.contract.states import OWNER, Place, content, counts
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
+from transactional.ports import StateKind
+from transactional.spark_session import spark_session
+
+
+class World(Place):
+    """One table, and coordinators whose states may be of a broken kind."""
+
+    def leader(self, made_as: type[DeltaMapState] = DeltaMapState, **options: Any) -> DeltaMapState:
+        """A coordinator's state, opened."""
+        state = made_as(self.folder / "table", "word string", "count long", **{"engine": self.engine, **options})
+        state.open(OWNER, self.txids.__getitem__)
+        return state
+
+    def paused(self, meanwhile: Callable[[], object], kind: type[DeltaMapState] = DeltaMapState) -> DeltaMapState:
+        """A coordinator that has checked the version and pauses; `meanwhile` happens, then it writes."""
+
+        class Paused(kind):  # type: ignore[misc, valid-type]
+            def _merge_rows(
+                self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
+            ) -> None:
+                meanwhile()
+                super()._merge_rows(attempt, source, combine)
+
+        return self.leader(Paused)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World("delta-rs", tmp_path)
+
+
+def is_fenced(write: Callable[[], None]) -> bool:
+    """Whether a writer is told that it was taken over."""
+    try:
+        write()
+    except Fenced:
+        return True
+    return False
+
+
+class WithoutEmptyCommits(DeltaMapState):
+    """Taken out: a transaction without effect is written, too."""
+
+    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
+        class Handle(DeltaHandle):
+            def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
+                """Nothing."""
+
+        return Handle.open(location, owner, self.columns, {})
+
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[], None]) -> None:
+        write()
+
+
+class WithoutFence(DeltaMapState):
+    """Taken out: a new leader raises the version before it does anything else."""
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        pass
+
+
+class WritesByPath(DeltaMapState):
+    """Taken out: rows go through the snapshot on which the version was checked."""
+
+    def _merge_rows(
+        self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
+    ) -> None:
+        self._handle.refresh()
+        super()._merge_rows(attempt, source, combine)
+
+
+class WithoutVersionCheck(DeltaMapState):
+    """Taken out: a version that is higher than the own one stops a writer."""
+
+    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        return Verdict.WRITE
+
+
+class TestAnEmptyReplay:
+    """The new attempt of a transaction is empty; the attempt that it replaces wakes up late and still has a row."""
+
+    def tell(self, world: World, leader: DeltaMapState) -> tuple[dict[Any, Any], bool]:
+        leader.merge(world.attempt(1, 1), counts({"dog": 1}))
+        late = world.paused(lambda: leader.merge(world.attempt(2, 3), counts({})))
+        fenced = is_fenced(lambda: late.merge(world.attempt(2, 2), counts({"dog": 1})))
+        return content(leader), fenced
+
+    def test_shuts_the_late_one_out(self, world: World) -> None:
+        assert self.tell(world, world.leader()) == ({"dog": 1}, True)
+
+    def test_would_not_without_a_commit_of_its_own(self, world: World) -> None:
+        assert self.tell(world, world.leader(WithoutEmptyCommits)) == ({"dog": 2}, False)
+
+
+class TestATakeOver:
+    """The old leader is paused; the new one has the lease, but has not committed a transaction yet."""
+
+    def tell(self, world: World, new_leader: DeltaMapState) -> tuple[dict[Any, Any], bool]:
+        late = world.paused(lambda: world.fence(new_leader, 0, 10))
+        fenced = is_fenced(lambda: late.merge(world.attempt(1, 1), counts({"dog": 1})))
+        return content(new_leader), fenced
+
+    def test_stops_the_old_leader_at_once(self, world: World) -> None:
+        assert self.tell(world, world.leader()) == ({}, True)
+
+    def test_would_not_without_a_fence(self, world: World) -> None:
+        assert self.tell(world, world.leader(WithoutFence)) == ({"dog": 1}, False)
+
+
+def test_a_fence_is_refused_when_the_old_leader_was_quicker_and_notes_where_the_table_is_now(world: World) -> None:
+    old, new = (world.leader(kind=StateKind.TRANSACTIONAL) for _ in range(2))
+    assert new.version() is None
+    world.txids[10] = TxId(0)
+    old.merge(world.attempt(1, 1), counts({"dog": 1}))
+    with pytest.raises(TableConflict, match="is at version 1; attempt 10 was not written"):
+        new.fence(AttemptId(10))
+    assert new.version() == 1
+    world.fence(new, world.txids[1], 10)
+    new.merge(world.attempt(1, 11), counts({"dog": 1}))
+    new.merge(world.attempt(2, 12), counts({"dog": 1}))
+    assert content(new) == {"dog": 2}
+
+
+class TestRowsThroughOneHandle:
+    """While the old leader is paused, the new one commits the transaction with another batch."""
+
+    def tell(self, world: World, old_leader: type[DeltaMapState]) -> tuple[dict[Any, Any], int | None, bool]:
+        new = world.leader()
+        late = world.paused(lambda: new.merge(world.attempt(1, 11), counts({"cat": 1})), old_leader)
+        fenced = is_fenced(lambda: late.merge(world.attempt(1, 1), counts({"dog": 1})))
+        return content(new), new.version(), fenced
+
+    def test_are_refused_after_another_write(self, world: World) -> None:
+        assert self.tell(world, DeltaMapState) == ({"cat": 1}, 11, True)
+
+    def test_by_path_would_replace_the_newer_ones(self, world: World) -> None:
+        assert self.tell(world, WritesByPath) == ({"dog": 1}, 1, False)
+
+
+class TestAVersionThatIsHigher:
+    """The old leader wakes up before it has read the version, and reads the new leader's."""
+
+    def tell(self, world: World, old_leader: type[DeltaMapState]) -> tuple[dict[Any, Any], int | None, bool]:
+        old, new = world.leader(old_leader), world.leader()
+        new.merge(world.attempt(1, 11), counts({"cat": 1}))
+        fenced = is_fenced(lambda: old.merge(world.attempt(1, 1), counts({"dog": 1})))
+        return content(new), new.version(), fenced
+
+    def test_stops_a_writer(self, world: World) -> None:
+        assert self.tell(world, DeltaMapState) == ({"cat": 1}, 11, True)
+
+    def test_unchecked_would_be_moved_backwards(self, world: World) -> None:
+        assert self.tell(world, WithoutVersionCheck) == ({"dog": 1}, 1, False)
+
+
+class TestConflicts:
+    def test_with_a_later_attempt_is_a_fence(self, world: World) -> None:
+        new = world.leader()
+        late = world.paused(lambda: world.fence(new, 0, 10))
+        with pytest.raises(Fenced, match="attempt 10, after 1"):
+            late.merge(world.attempt(1, 1), counts({"dog": 1}))
+
+    def test_with_an_earlier_attempt_fails_this_one(self, world: World) -> None:
+        other = world.leader()
+        late = world.paused(lambda: other.merge(world.attempt(1, 1), counts({"dog": 1})))
+        with pytest.raises(TableConflict, match="is at version 1; attempt 2 was not written"):
+            late.merge(world.attempt(1, 2), counts({"dog": 1}))
+        late = world.leader()
+        late.merge(world.attempt(1, 3), counts({"dog": 1}))
+        assert content(late) == {"dog": 1}
+
+    def test_with_a_compaction_fails_the_attempt_and_loses_nothing(self, world: World) -> None:
+        leader = world.leader()
+        leader.merge(world.attempt(1, 1), counts({"dog": 1}))
+        leader.merge(world.attempt(2, 2), counts({"cat": 1}))
+
+        def compact() -> None:
+            assert DeltaTable(leader.location.uri).optimize.compact()["numFilesRemoved"] == 2
+
+        late = world.paused(compact)
+        with pytest.raises(TableConflict, match="is at version 2; attempt 3 was not written"):
+            late.merge(world.attempt(3, 3), counts({"dog": 1}))
+        leader.merge(world.attempt(3, 4), counts({"dog": 1}))
+        assert content(leader) == {"dog": 2, "cat": 1}
+
+    def test_with_a_foreign_commit_that_leaves_the_rows_alone_is_none(self, world: World) -> None:
+        leader = world.leader()
+        leader.merge(world.attempt(1, 1), counts({"dog": 1}))
+
+        def foreign() -> None:
+            table = DeltaTable(leader.location.uri)
+            table.create_write_transaction([], "append", table.schema(), commit_properties=transaction("other", 7))
+
+        world.paused(foreign).merge(world.attempt(2, 2), counts({"dog": 1}))
+        assert content(leader) == {"dog": 2}
+
+    def test_a_write_after_a_read_that_is_out_of_date_is_refused(self, world: World) -> None:
+        leader, other = world.leader(), world.leader()
+        attempt = world.attempt(1, 5)
+        assert leader.get(attempt, [("dog",)]) == {}
+        world.fence(other, 0, 2)
+        with pytest.raises(TableConflict, match="was at version None when 1:5 read it and is at 2 now"):
+            leader.put(attempt, {("dog",): (1,)})
+
+    def test_a_leader_that_slept_longer_than_the_log_is_kept_changes_nothing(self, world: World) -> None:
+        properties = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "5"}
+        new = world.leader(properties=properties)
+        new.merge(world.attempt(1, 1), counts({"dog": 1}))
+
+        def much_happens() -> None:
+            for txid in range(2, 30):
+                new.merge(world.attempt(txid, txid + 100), counts({"cat": 1}))
+            log = Path(new.location.uri, "_delta_log")
+            assert len(list(log.glob("*.json"))) < 20
+
+        late = world.paused(much_happens)
+        with pytest.raises(Fenced):
+            late.merge(world.attempt(2, 2), counts({"dog": 1}))
+        with pytest.raises(Fenced):
+            late.merge(world.attempt(2, 3), counts({}))
+        assert content(new) == content(late) == {"dog": 1, "cat": 28}
+
+
+def transaction(app_id: str, version: int) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(app_id, version)])
+
+
+class UnknownOutcome(DeltaMapState):
+    """Every write goes through, and is reported as failed."""
+
+    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
+        class Handle(DeltaHandle):
+            def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
+                super().merge(attempt, source, combine)
+                raise WriteRefused("no answer", is_conflict=False)
+
+        return Handle.open(location, owner, self.columns, {})
+
+
+class NeverWritten(DeltaMapState):
+    """No write goes through."""
+
+    reported = False
+
+    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
+        reported = self.reported
+
+        class Handle(DeltaHandle):
+            def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
+                if reported:
+                    raise WriteRefused("disk full", is_conflict=False)
+
+        return Handle.open(location, owner, self.columns, {})
+
+
+class ReportedAsFailed(NeverWritten):
+    reported = True
+
+
+class TestOutcomes:
+    def test_a_write_that_was_reported_as_failed_and_went_through_is_a_success(self, world: World) -> None:
+        leader = world.leader(UnknownOutcome)
+        leader.merge(world.attempt(1, 1), counts({"dog": 1}))
+        leader.merge(world.attempt(1, 1), counts({"dog": 1}))
+        assert content(leader) == {"dog": 1}
+
+    def test_a_failure_says_so(self, world: World) -> None:
+        with pytest.raises(OperatingError, match="is at version None; attempt 1 was not written over it: disk full"):
+            world.leader(ReportedAsFailed).merge(world.attempt(1, 1), counts({"dog": 1}))
+
+    def test_a_success_that_is_not_there_is_fatal(self, world: World) -> None:
+        with pytest.raises(ProtocolError, match="without an error, and yet the table's version is None"):
+            world.leader(NeverWritten).merge(world.attempt(1, 1), counts({"dog": 1}))
+
+
+def test_one_of_two_at_once_wins_and_the_table_is_its(world: World) -> None:
+    leaders = [world.leader(), world.leader()]
+    for txid in range(1, 9):
+        attempts = [world.attempt(txid, 10 * txid + number) for number in range(2)]
+        barrier, won = threading.Barrier(2), set[int]()
+
+        def race(number: int, barrier: threading.Barrier, won: set[int], attempts: list[TransactionAttempt]) -> None:
+            barrier.wait()
+            try:
+                leaders[number].merge(attempts[number], counts({"dog": 1, str(number): 1}))
+                won.add(number)
+            except (Fenced, TableConflict):
+                pass
+
+        threads = [threading.Thread(target=race, args=(number, barrier, won, attempts)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert won
+        seen = content(leaders[0])
+        assert seen["dog"] == txid
+        last = leaders[0].version()
+        assert last is not None
+        assert last - 10 * txid in won
+
+
+def test_two_creators_open_the_same_table(world: World) -> None:
+    for number in range(5):
+        place, states, barrier = (
+            World("delta-rs", world.folder / str(number)),
+            list[DeltaMapState](),
+            threading.Barrier(3),
+        )
+
+        def create(place: World, states: list[DeltaMapState], barrier: threading.Barrier) -> None:
+            barrier.wait()
+            states.append(place.leader())
+
+        threads = [threading.Thread(target=create, args=(place, states, barrier)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(states) == 3
+        states[0].merge(place.attempt(1, 1), counts({"dog": 1}))
+        assert [content(state) for state in states] == [{"dog": 1}] * 3
+
+
+def test_every_delta_commit_tells_its_transaction(world: World) -> None:
+    leader = world.leader()
+    world.fence(leader, 0, 1)
+    leader.merge(world.attempt(1, 2), counts({"dog": 1}))
+    leader.merge(world.attempt(2, 3), counts({}))
+    told = [
+        json.loads(entry["userMetadata"])
+        for entry in DeltaTable(leader.location.uri).history()
+        if "userMetadata" in entry
+    ]
+    assert told == [
+        {"owner": OWNER, "txid": 2, "attempt_id": 3},
+        {"owner": OWNER, "txid": 1, "attempt_id": 2},
+        {"owner": OWNER, "attempt_id": 1},
+    ]
+
+
+@pytest.mark.spark
+class TestSpark:
+    """MERGE by Spark: the fence is written by delta-rs, and heeded by both."""
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> World:
+        self.session = spark_session(master="local[2]")
+        return World("spark", tmp_path)
+
+    def test_does_nothing_below_the_fence(self, world: World) -> None:
+        new = world.leader()
+        late = world.paused(lambda: world.fence(new, 0, 10))
+        with pytest.raises(Fenced):
+            late.merge(world.attempt(1, 1), counts({"dog": 1}))
+        assert content(new) == {}
+
+    def test_leaves_nothing_behind_in_the_users_session(self, world: World) -> None:
+        leader = world.leader()
+        leader.merge(world.attempt(1, 5), counts({"dog": 1}))
+        table = f"delta.`{leader.location.uri}`"
+        self.session.sql(f"UPDATE {table} SET count = 7")
+        assert content(leader) == {"dog": 7}
+        assert not self.session.catalog.tableExists("state_source")
+        assert leader.version() == 5
+
+    def test_tells_its_transaction(self, world: World) -> None:
+        leader = world.leader()
+        leader.merge(world.attempt(1, 5), counts({"dog": 1}))
+        [row] = self.session.sql(f"DESCRIBE HISTORY delta.`{leader.location.uri}` LIMIT 1").toArrow().to_pylist()
+        assert json.loads(row["userMetadata"]) == {"owner": OWNER, "txid": 1, "attempt_id": 5}
+
+
+def test_columns_of_a_fenced_table_are_as_documented(world: World) -> None:
+    leader = world.leader()
+    columns: StateColumns = leader.columns
+    table = DeltaTable(leader.location.uri)
+    assert [field.name for field in table.schema().fields] == ["word", "count", "txid", "prev_txid", "prev_count"]
+    assert columns.all.names == ("word", "count", "txid", "prev_txid", "prev_count")
+    assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)

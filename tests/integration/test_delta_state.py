@@ -1,0 +1,295 @@
+"""Delta tables of states beyond the contract: creating and opening, what is refused, engines, upkeep."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import state.delta
+import state.delta_rs
+from state.delta import DeltaMapState
+from state.delta_table import DeltaLocation, catalog_table
+from tests.contract.states import OWNER, Place, content, counts
+from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
+from transactional.ports import Partials, StateKind
+from transactional.spark_session import spark_session
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+def opened(
+    table: Any, place: Place, key: Any = "word string", values: str = "count long", **options: Any
+) -> DeltaMapState:
+    state = DeltaMapState(table, key, values, **options)
+    state.open(OWNER, place.txids.__getitem__)
+    return state
+
+
+class TestLocation:
+    def test_is_absolute_whatever_way_it_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        expected = str(tmp_path / "tables" / "words")
+        for written in ("tables/words", Path("tables/words"), f"file://{expected}", f"file:{expected}", expected):
+            assert DeltaLocation.of(written).uri == expected
+        assert DeltaLocation.of("s3://bucket/words/").uri == "s3://bucket/words"
+
+    def test_hides_its_secrets(self) -> None:
+        state = DeltaMapState("s3://bucket/t", "k string", "v long", storage_options={"aws_secret_access_key": "hush"})
+        shown = f"{state.location!r} {state.location} {dict(state.identity())} {state.table}"
+        assert "hush" not in shown
+        assert state.identity() == {"delta": "s3://bucket/t", "key": "k string", "values": "v long", "kind": "opaque"}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "AWS_S3_ALLOW_UNSAFE_RENAME: two writers would overwrite"),
+            ({"aws_conditional_put": "disabled"}, "conditional_put=disabled: two writers would overwrite"),
+            ({"AWS_S3_LOCKING_PROVIDER": "dynamodb"}, "which delta-rs no longer heeds"),
+        ],
+    )
+    def test_on_s3_without_a_guard_is_refused(
+        self, options: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            DeltaMapState("s3://bucket/t", "k string", "v long", storage_options=options)
+        for name, value in options.items():
+            monkeypatch.setenv(name.upper(), value)
+        with pytest.raises(ConfigError, match=message):
+            DeltaMapState("s3a://bucket/t", "k string", "v long")
+
+    def test_on_s3_is_not_for_spark(self) -> None:
+        with pytest.raises(ConfigError, match=r"on S3, where Spark's Delta commits are not guarded.*engine='delta-rs'"):
+            DeltaMapState("s3://bucket/t", "k string", "v long", engine="spark")
+
+
+class TestDeclaration:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"values": "txid long"}, r"columns 'txid' and 'txid' collide; rename yours.*columns=\{'txid'"),
+            ({"values": "v long, Prev_V long"}, "columns 'Prev_V' and 'prev_v' collide"),
+            ({"key": "k string, K long"}, "columns 'k' and 'K' collide"),
+            ({"key": "k float"}, "key column 'k' is a float; floating-point numbers are not reliably equal"),
+            ({"key": "`my k` string"}, "column name 'my k' is empty, or has a blank"),
+            ({"columns": {"prev_w": "x"}}, "columns= renames 'prev_w'; it can rename txid, prev_txid, prev_v"),
+            ({"engine": "duckdb"}, "engine 'duckdb' .* is not known; there are auto, delta-rs, spark"),
+            ({"kind": StateKind.NON_TRANSACTIONAL}, "only these survive a replay"),
+            ({"table": " "}, "needs a path, a URI, or a name"),
+            ({"properties": {"delta.appendOnly": "true"}}, "delta.appendOnly: rows of a state change"),
+            (
+                {"properties": {"delta.setTransactionRetentionDuration": "interval 1 days"}},
+                "it forgets which attempt wrote the table, and with it the fence",
+            ),
+        ],
+    )
+    def test_what_can_not_be_a_state_is_refused(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            DeltaMapState(**{"table": "t", "key": "k string", "values": "v long", **arguments})
+
+    def test_the_states_own_columns_can_be_renamed(self, place: Place) -> None:
+        columns = {"txid": "_txid", "prev_txid": "_prev_txid", "prev_txid_seen": "_before"}
+        state = opened(place.folder / "t", place, "txid string", "txid_seen long", columns=columns)
+        for attempt_id, count in enumerate([1, 2, 3], 1):
+            partials = counts({"a": count}, "txid string", "txid_seen long")
+            state.merge(place.attempt(min(attempt_id, 2), attempt_id), partials)
+        assert content(state) == {"a": 4}
+        names = [field.name for field in DeltaTable(state.location.uri).schema().fields]
+        assert names == ["txid", "txid_seen", "_txid", "_prev_txid", "_before"]
+
+    def test_is_not_used_before_it_is_open(self) -> None:
+        with pytest.raises(ProtocolError, match="was used before open"):
+            DeltaMapState("t", "k string", "v long").version()
+
+
+class TestOpening:
+    def test_creates_the_table_where_there_is_no_folder_yet(self, place: Place) -> None:
+        state = opened(place.folder / "a" / "b" / "c", place, properties={"delta.checkpointInterval": "7"})
+        table = DeltaTable(state.location.uri)
+        assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
+        configuration = table.metadata().configuration
+        assert configuration["transactional.schemaVersion"] == "1"
+        assert configuration["delta.checkpointInterval"] == "7"
+
+    @pytest.mark.parametrize(
+        ("key", "values", "difference"),
+        [
+            ("word string", "count int", "count int32"),
+            ("word string", "count long, other long", "other int64"),
+            ("Word string", "count long", "Word string"),
+            ("word string, x int", "count long", "x int32"),
+        ],
+    )
+    def test_refuses_a_table_of_another_shape(self, place: Place, key: str, values: str, difference: str) -> None:
+        opened(place.folder / "t", place)
+        with pytest.raises(SchemaMismatch, match=f"has the columns word string.*the state needs .*{difference}"):
+            opened(place.folder / "t", place, key, values)
+
+    def test_takes_a_table_that_was_made_for_it_in_any_order_of_columns(self, place: Place) -> None:
+        names = ["txid", "prev_count", "count", "prev_txid"]
+        schema = pa.schema([*(pa.field(name, pa.int64()) for name in names), pa.field("word", pa.string())])
+        DeltaTable.create(str(place.folder / "t"), schema)
+        state = opened(place.folder / "t", place)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        state.put(place.attempt(2, 2), {("a",): (5,)})
+        assert content(state) == {"a": 5}
+
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("transactional.schemaVersion", "2", "has version 2 of the state's layout, this release knows 1"),
+            ("delta.setTransactionRetentionDuration", "interval 1 days", "it forgets which attempt wrote the table"),
+        ],
+    )
+    def test_refuses_what_was_changed_behind_its_back(self, place: Place, name: str, value: str, message: str) -> None:
+        uri = opened(place.folder / "t", place).location.uri
+        DeltaTable(uri).alter.set_table_properties({name: value}, raise_if_not_exists=False)
+        with pytest.raises(ConfigError, match=message):
+            opened(uri, place)
+
+    def test_refuses_features_that_one_of_the_engines_lacks(self, place: Place) -> None:
+        uri = opened(place.folder / "t", place).location.uri
+        first = Path(uri, "_delta_log", f"{0:020}.json")
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+        features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+        lines = [json.loads(line) for line in first.read_text().splitlines()]
+        lines = [{"protocol": {**protocol, **features}} if "protocol" in line else line for line in lines]
+        first.write_text("\n".join(map(json.dumps, lines)))
+        with pytest.raises(SchemaMismatch, match=r"reader 3, writer 7 with the features.*'deletionVectors'"):
+            opened(uri, place)
+
+    def test_refuses_the_table_of_another_topology(self, place: Place) -> None:
+        uri = opened(place.folder / "t", place).location.uri
+        state = opened(uri, place)
+        state.merge(place.attempt(3, 1), counts({"a": 1}))
+        other = DeltaMapState(uri, "word string", "count long")
+        with pytest.raises(StoreMismatch, match="has rows of transaction 3, none written by other/count"):
+            other.open("other/count", place.txids.__getitem__)
+
+    def test_a_folder_that_can_not_be_written_is_told(self, place: Place) -> None:
+        (place.folder / "file").write_text("")
+        with pytest.raises((ConfigError, OperatingError), match=r"can't be (created|opened)"):
+            opened(place.folder / "file" / "t", place)
+
+
+def test_times_are_found_whatever_their_zone(place: Place) -> None:
+    state = opened(place.folder / "t", place, "at timestamp", "count long")
+    noon = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
+    elsewhere = noon.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
+    naive = noon.replace(tzinfo=None)
+    state.put(place.attempt(1, 1), {(elsewhere,): (1,)})
+    assert state.get(place.attempt(2, 2), [(naive,)]) == {(naive,): (1,)}
+    assert content(state) == {noon: 1}
+
+
+def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 2)
+    words = opened(place.folder / "t", place, "word string, part int")
+    words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
+    wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
+    assert words.get(place.attempt(2, 2), wanted) == {("3", 1): (3,), ("4", 0): (4,)}
+
+
+def test_is_read_without_being_opened(place: Place) -> None:
+    opened(place.folder / "t", place).put(place.attempt(1, 1), {("a",): (1,)})
+    reader = DeltaMapState(place.folder / "t", "word string", "count long")
+    assert content(reader) == {"a": 1}
+    assert content(reader, committed_txid=0) == {}
+    with pytest.raises(OperatingError, match="can't be opened"):
+        DeltaMapState(place.folder / "nothing", "word string", "count long").read()
+
+
+class TestUpkeep:
+    def test_puts_small_files_together(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state.delta_rs, "COMPACTION_INTERVAL", 5)
+        monkeypatch.setattr(state.delta_rs, "FILES_MAX", 3)
+        words = opened(place.folder / "t", place)
+        most = 0
+        for txid in range(1, 21):
+            words.merge(place.attempt(txid, txid), counts({f"word {txid}": 1}))
+            most = max(most, len(DeltaTable(words.location.uri).file_uris()))
+        assert most <= 6
+        assert content(words) == {f"word {txid}": 1 for txid in range(1, 21)}
+
+    def test_deletes_files_that_are_old_enough(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state.delta_rs, "VACUUM_INTERVAL", 10)
+        words = opened(
+            place.folder / "t", place, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+        )
+        kept = opened(place.folder / "kept", place)
+        for txid in range(1, 11):
+            for each in (words, kept):
+                each.merge(place.attempt(txid, txid), counts({"a": 1}))
+        files, kept_files = (list(Path(each.location.uri).glob("*.parquet")) for each in (words, kept))
+        assert (len(files), len(kept_files)) == (1, 10)
+        words.merge(place.attempt(11, 11), counts({"a": 1}))
+        assert content(words) == {"a": 11}
+
+    def test_goes_on_when_it_fails(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+        monkeypatch.setattr(state.delta_rs, "VACUUM_INTERVAL", 1)
+
+        def fail(self: DeltaTable, **options: Any) -> None:
+            raise OSError("no permission")
+
+        monkeypatch.setattr(DeltaTable, "vacuum", fail)
+        words = opened(place.folder / "t", place)
+        words.merge(place.attempt(1, 1), counts({"a": 1}))
+        assert content(words) == {"a": 1}
+        assert "could not be tidied up" in caplog.text
+
+
+class TestEngines:
+    def test_a_session_without_delta_is_told_what_it_lacks(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        conf = types.SimpleNamespace(get=lambda name, default: default)
+        session = types.SimpleNamespace(conf=conf, _jsparkSession=None)
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: session)
+        with pytest.raises(ConfigError, match="Delta is not set up on the Spark session"):
+            opened(catalog_table("words"), place)
+        del session._jsparkSession
+        with pytest.raises(ConfigError, match="states need a classic Spark session, this one is Spark Connect"):
+            opened(catalog_table("words"), place)
+
+    def test_too_many_rows_for_the_driver_need_spark(self, place: Place) -> None:
+        words = opened(place.folder / "t", place, engine="delta-rs")
+        with pytest.raises(ConfigError, match="may not be merged by Spark"):
+            words.merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("x.parquet",)))
+
+    @pytest.mark.spark
+    def test_take_turns_at_one_table(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_session(master="local[2]")
+        monkeypatch.setattr(state.delta, "DELTA_RS_ROWS_MAX", 2)
+        words = opened(place.folder / "t", place, properties={"delta.checkpointInterval": "2"})
+        words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
+        words.merge(place.attempt(2, 2), counts({"a": 1}))
+        words.merge(place.attempt(2, 3), counts({"a": 1, "b": 1, "d": 1}))
+        words.merge(place.attempt(3, 4), counts({"a": 1}))
+        assert content(words) == {"a": 3, "b": 2, "c": 1, "d": 1}
+        engines = [entry["engineInfo"].split(":")[0] for entry in DeltaTable(words.location.uri).history(4)]
+        assert engines == [
+            "delta-rs",
+            "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
+            "delta-rs",
+            "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
+        ]
+
+    @pytest.mark.spark
+    def test_spark_finds_a_table_in_its_catalog_and_reads_what_was_written(self, place: Place) -> None:
+        session = spark_session(master="local[2]")
+        session.sql(f"CREATE DATABASE IF NOT EXISTS states LOCATION '{place.folder}'")
+        words = opened(catalog_table("states.words"), place)
+        words.merge(place.attempt(1, 1), counts({"a": 1, None: 2}))
+        rows = session.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
+        assert sorted((tuple(row.values()) for row in rows), key=str) == [("a", 1, 1), (None, 2, 1)]
+        again = opened(catalog_table("states.words"), place, engine="delta-rs")
+        assert content(again) == {"a": 1, None: 2}
+        session.sql("DROP DATABASE states CASCADE")

@@ -1,0 +1,163 @@
+"""Aggregates: their columns and types, what they refuse when a topology is built, and how partial ones meet."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.combine import AggregatingState, Aggregator, Count, Max, Min, StateUpdate, Sum, check_unique, table_of_rows
+from state.memory import MemoryMapState
+from transactional.errors import ConfigError, ProtocolError
+from transactional.schema import Schema
+
+FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
+Make = Callable[[AggregatingState], StateUpdate]
+
+
+def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[MemoryMapState, Aggregator]:
+    """A state and its aggregator, as they are when the topology is built."""
+    state = MemoryMapState(key)
+    update = make(state)
+    assert update.state is state
+    update.check_input(input, used_by="bolt 'per-carrier'")
+    return state, update.aggregator()
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (lambda s: s.count(), "count long"),
+        (lambda s: s.count("flights"), "flights long"),
+        (lambda s: s.sum("delay"), "sum_delay long"),
+        (lambda s: s.sum("miles", "miles"), "miles double"),
+        (lambda s: s.sum("price"), "sum_price decimal(20,2)"),
+        (lambda s: s.min("day"), "min_day date"),
+        (lambda s: s.max("carrier", name="last"), "last string"),
+        (
+            lambda s: s.aggregate(count=Count(), total=Sum("delay"), most=Max("delay")),
+            "count long, total long, most int",
+        ),
+        (lambda s: s.aggregate({"t": Min("price")}), "t decimal(10,2)"),
+    ],
+)
+def test_columns_follow_from_the_input(make: Make, values: str) -> None:
+    state, aggregator = built(make)
+    assert (str(state.key), str(state.values)) == ("carrier string", values)
+    assert aggregator.partial([]).num_rows == 0
+    assert aggregator.partial([]).schema.names == ["carrier", *Schema.parse(values).names]
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "message"),
+    [
+        (lambda s: s.count(), "carier", "bolt 'per-carrier' uses field 'carier'.*did you mean 'carrier'"),
+        (lambda s: s.sum("delays"), "carrier", "uses field 'delays'.*did you mean 'delay'"),
+        (lambda s: s.sum("carrier"), "day", "bolt 'per-carrier': field 'carrier' is a string, which has no sum"),
+        (lambda s: s.min("tags"), "carrier", "field 'tags' is a array<string>, which has no order"),
+        (lambda s: s.count(), "miles", "key column 'miles' is a double.*use decimal"),
+        (lambda s: s.count(), "tags", "key column 'tags' is nested"),
+        (
+            lambda s: s.count(),
+            "carrier long",
+            "declared with key 'carrier long', but the input makes it 'carrier string'",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_input_is_told_when_the_topology_is_built(make: Make, key: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(make, key)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda s: s.aggregate(), r"needs a column, for example aggregate\(count=Count\(\)\)"),
+        (lambda s: s.count("Carrier"), "columns 'carrier' and 'Carrier' collide"),
+        (lambda s: s.count("txid"), "columns 'txid' and 'txid' collide"),
+        (lambda s: s.count("number of"), "column name 'number of' is empty, or has a blank"),
+    ],
+)
+def test_names_are_checked_at_once(make: Make, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(make)
+
+
+def test_the_fields_that_are_needed_are_named_once() -> None:
+    update = MemoryMapState(["carrier", "day"]).aggregate(count=Count(), total=Sum("delay"), last=Max("day"))
+    assert update.input_fields == ("carrier", "day", "delay")
+
+
+def test_a_state_without_types_says_how_to_write_them() -> None:
+    with pytest.raises(ConfigError, match="the key columns have no types; write them like key='a string, b string'"):
+        _ = MemoryMapState(["a", "b"], "count long").key
+    with pytest.raises(ConfigError, match=r"has no value columns: give values='count long', or use .count\(\)"):
+        _ = MemoryMapState("a string").values
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_partial_aggregates_meet() -> None:
+    _, aggregator = built(
+        lambda s: s.aggregate(n=Count(), total=Sum("price"), low=Min("price"), late=Sum("delay"), most=Max("delay"))
+    )
+    prices = pa.array([Decimal("1.10"), None, Decimal("2.00")], pa.decimal128(10, 2))
+    first = batch(carrier=["a", "a", None], price=prices, delay=pa.array([5, 7, None], pa.int32()), other=[1, 2, 3])
+    second = batch(carrier=["b", "a"], price=prices.slice(0, 2), delay=pa.array([None, -1], pa.int32()), other=[1, 2])
+    whole = aggregator.combine([aggregator.partial([first]), aggregator.partial([]), aggregator.partial([second])])
+    rows = {row["carrier"]: tuple(row.values())[1:] for row in whole.to_pylist()}
+    assert rows == {
+        "a": (3, Decimal("1.10"), Decimal("1.10"), 11, 7),
+        None: (1, Decimal("2.00"), Decimal("2.00"), None, None),
+        "b": (1, Decimal("1.10"), Decimal("1.10"), None, None),
+    }
+    assert aggregator.combine_kinds == {"n": "sum", "total": "sum", "low": "min", "late": "sum", "most": "max"}
+
+
+def test_without_a_key_there_is_one_row_or_none() -> None:
+    _, aggregator = built(lambda s: s.count(), key=())
+    tuples = batch(carrier=["a", "b"])
+    assert aggregator.partial([tuples]).to_pydict() == {"count": [2]}
+    assert aggregator.combine([aggregator.partial([tuples]), aggregator.partial([tuples])]).to_pydict() == {
+        "count": [4]
+    }
+    assert aggregator.combine([aggregator.partial([])]).num_rows == 0
+
+
+WORDS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.one_of(st.none(), st.integers(-5, 5))), max_size=12)
+
+
+@given(st.lists(WORDS, max_size=4))
+def test_steps_do_not_matter(parts: list[list[tuple[str | None, int | None]]]) -> None:
+    schema = Schema.parse("word string, number long")
+    _, aggregator = built(
+        lambda s: s.aggregate(n=Count(), total=Sum("number"), low=Min("number"), top=Max("number")), "word", schema
+    )
+    batches = [each for part in parts for each in table_of_rows(part, schema).to_batches()]
+    at_once = aggregator.partial(batches)
+    in_steps = aggregator.combine([aggregator.combine([aggregator.partial([each])]) for each in batches])
+    by_word = [{row["word"]: row for row in table.to_pylist()} for table in (at_once, in_steps)]
+    assert by_word[0] == by_word[1]
+
+
+def test_the_aggregator_travels_to_executors() -> None:
+    _, aggregator = built(lambda s: s.aggregate(n=Count(), total=Sum("delay")))
+    assert pickle.loads(pickle.dumps(aggregator)) == aggregator
+
+
+def test_two_rows_for_one_key_are_refused() -> None:
+    check_unique(pa.table({"k": ["a", None], "v": [1, 1]}), ("k",), "t")
+    check_unique(pa.table({"v": [1]}), (), "t")
+    check_unique(pa.table({"v": pa.array([], pa.int64())}), (), "t")
+    with pytest.raises(ProtocolError, match="2 rows with 1 different keys were to be merged into state t"):
+        check_unique(pa.table({"k": [None, None], "v": [1, 1]}), ("k",), "t")
+    with pytest.raises(ProtocolError):
+        check_unique(pa.table({"v": [1, 1]}), (), "t")

@@ -1,0 +1,186 @@
+"""The rules for one stored value: Storm's facts, seed 004's examples, and random histories against a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.memory import MemoryMapState, MemoryTable
+from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import StoreMismatch
+from transactional.ports import StateKind
+
+
+def to(value: Any) -> Callable[[Any], Any]:
+    """An update that sets a value."""
+    return lambda before: value
+
+
+def plus(number: int) -> Callable[[Any], Any]:
+    """An update that adds to a value."""
+    return lambda before: combined("sum", before, number)
+
+
+STORED = OpaqueValue("v1", "v0", TxId(8), TxId(7))
+
+
+class TestOpaqueValue:
+    """Storm's own facts about a value of transaction 8."""
+
+    @pytest.mark.parametrize(("txid", "value"), [(100, "v1"), (9, "v1"), (8, "v0")])
+    def test_is_read_as_it_was_before_the_transaction(self, txid: TxId, value: str) -> None:
+        assert STORED.before(txid) == value
+
+    def test_knows_nothing_of_earlier_transactions(self) -> None:
+        with pytest.raises(StoreMismatch, match="transaction 7 comes to a value that transaction 8 has written"):
+            STORED.before(TxId(7))
+        with pytest.raises(StoreMismatch):
+            STORED.apply(TxId(7), to("v2"))
+
+    def test_a_replay_starts_again_from_the_previous_value(self) -> None:
+        assert STORED.apply(TxId(8), to("v2")) == OpaqueValue("v2", "v0", TxId(8), TxId(7))
+
+    def test_the_next_transaction_makes_the_value_the_previous_one(self) -> None:
+        assert STORED.apply(TxId(9), to("v2")) == OpaqueValue("v2", "v1", TxId(9), TxId(8))
+
+    @pytest.mark.parametrize(("txid", "value", "previous"), [(3, 6, 4), (2, 3, 1)])
+    def test_four_and_two(self, txid: TxId, value: int, previous: int) -> None:
+        after = OpaqueValue(4, 1, TxId(2), TxId(1)).apply(txid, plus(2))
+        assert (after.value, after.prev_value) == (value, previous)
+
+    def test_a_replay_of_the_first_transaction_of_a_key_starts_from_nothing(self) -> None:
+        seen: list[Any] = []
+        OpaqueValue.first(TxId(5), 1).apply(TxId(5), seen.append)
+        assert seen == [ABSENT]
+
+    def test_none_is_a_value_and_not_an_absent_key(self) -> None:
+        after = OpaqueValue.first(TxId(1), None).apply(TxId(2), to("x"))
+        assert after.before(TxId(2)) is None
+        assert after.roll_back(TxId(2)) is not None
+
+
+class TestTransactionalValue:
+    def test_seed_004_man_dog_apple(self) -> None:
+        table = {"man": (3, 1), "dog": (4, 3), "apple": (10, 2)}
+        stored = {word: TransactionalValue(count, None, TxId(txid), None) for word, (count, txid) in table.items()}
+        for _ in range(2):
+            for word, count in Counter(["man", "man", "dog"]).items():
+                stored[word] = stored[word].apply(TxId(3), plus(count))
+        assert {word: (row.value, row.txid) for word, row in stored.items()} == {
+            "man": (5, 3), "dog": (4, 3), "apple": (10, 2),
+        }  # fmt: skip
+
+    def test_does_not_even_compute_the_update_of_a_replay(self) -> None:
+        seen: list[Any] = []
+        TransactionalValue.first(TxId(5), 1).apply(TxId(5), seen.append)
+        assert seen == []
+
+    def test_knows_nothing_of_earlier_transactions(self) -> None:
+        with pytest.raises(StoreMismatch):
+            TransactionalValue.first(TxId(5), 1).apply(TxId(4), plus(1))
+
+
+class TestRollBack:
+    def test_undoes_its_own_transaction_only(self) -> None:
+        assert STORED.roll_back(TxId(9)) is STORED
+        after = STORED.roll_back(TxId(8))
+        assert after is not None
+        assert (after.value, after.txid) == ("v0", 7)
+
+    def test_forgets_a_key_that_did_not_exist(self) -> None:
+        assert OpaqueValue.first(TxId(8), "v1").roll_back(TxId(8)) is None
+
+    def test_can_be_followed_by_the_same_transaction(self) -> None:
+        after = STORED.roll_back(TxId(8))
+        assert after is not None
+        assert after.apply(TxId(8), to("v2")) == OpaqueValue("v2", "v0", TxId(8), TxId(7))
+
+
+class TestVisibleAt:
+    @pytest.mark.parametrize(("committed", "value"), [(7, "v0"), (8, "v1"), (9, "v1")])
+    def test_hides_what_is_not_yet_committed(self, committed: TxId, value: str) -> None:
+        assert STORED.visible_at(committed) == value
+
+    def test_hides_a_key_that_is_not_yet_committed(self) -> None:
+        assert OpaqueValue.first(TxId(8), None).visible_at(TxId(7)) is ABSENT
+        assert OpaqueValue.first(TxId(8), None).visible_at(TxId(8)) is None
+
+
+@pytest.mark.parametrize(
+    ("how", "stored", "partial", "expected"),
+    [
+        ("sum", ABSENT, 2, 2), ("sum", None, 2, 2), ("sum", 3, None, 3), ("sum", None, None, None), ("sum", 3, 2, 5),
+        ("min", ABSENT, 2, 2), ("min", 3, None, 3), ("min", 3, 2, 2), ("max", 3, 2, 3), ("max", None, 2, 2),
+        ("last", 3, 2, 2), ("last", 3, None, None), ("last", ABSENT, None, None),
+    ],
+)  # fmt: skip
+def test_null_counts_as_nothing_except_for_last(how: str, stored: Any, partial: Any, expected: Any) -> None:
+    assert combined(how, stored, partial) == expected
+
+
+def test_values_are_immutable() -> None:
+    with pytest.raises(AttributeError):
+        StoredValue(1, None, TxId(1), None).value = 2  # type: ignore[misc]
+
+
+COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3), max_size=3)
+# What every attempt of one transaction carries: the last one is the batch that counts.
+HISTORIES = st.lists(st.lists(COUNTS, min_size=1, max_size=4), max_size=8)
+
+
+def counted_once(history: list[list[dict[str, int]]]) -> dict[str, int]:
+    """The model: one failure-free pass over the batches that were committed."""
+    total: dict[str, int] = {}
+    for attempts in history:
+        for word, count in attempts[-1].items():
+            total[word] = total.get(word, 0) + count
+    return total
+
+
+def apply_batch(rows: dict[str, OpaqueValue], txid: TxId, batch: dict[str, int]) -> dict[str, OpaqueValue]:
+    kept = {word: row.roll_back(txid) for word, row in rows.items() if word not in batch}
+    written = {
+        word: rows[word].apply(txid, plus(count)) if word in rows else OpaqueValue.first(txid, count)
+        for word, count in batch.items()
+    }
+    return {**{word: row for word, row in kept.items() if row is not None}, **written}
+
+
+@given(HISTORIES)
+def test_opaque_values_count_the_last_attempt_of_each_transaction(history: list[list[dict[str, int]]]) -> None:
+    rows: dict[str, OpaqueValue] = {}
+    for txid, attempts in enumerate(history, 1):
+        committed = {word: row.value for word, row in rows.items()}
+        for batch in attempts:
+            rows = apply_batch(rows, TxId(txid), batch)
+            seen = {word: row.visible_at(TxId(txid - 1)) for word, row in rows.items()}
+            assert {word: value for word, value in seen.items() if value is not ABSENT} == committed
+    assert {word: row.value for word, row in rows.items()} == counted_once(history)
+
+
+@given(HISTORIES, st.sets(st.integers(0, 40)), st.sampled_from([StateKind.OPAQUE, StateKind.TRANSACTIONAL]))
+def test_memory_states_count_once_over_crashes(
+    history: list[list[dict[str, int]]], crashes: set[int], kind: StateKind
+) -> None:
+    if kind is StateKind.TRANSACTIONAL:
+        history = [[attempts[-1]] * len(attempts) for attempts in history]
+    table, txid_of, attempt_id = MemoryTable(), dict[int, TxId](), AttemptId(0)
+    state = MemoryMapState("word string", "count long", kind=kind, table=table)
+    state.open("t/c", lambda version: txid_of[version])
+    for txid, attempts in enumerate(history, 1):
+        for batch in attempts:
+            attempt_id = AttemptId(attempt_id + 1)
+            txid_of[attempt_id] = TxId(txid)
+            if attempt_id in crashes:
+                state = MemoryMapState("word string", "count long", kind=kind, table=table)
+                state.open("t/c", lambda version: txid_of[version])
+            attempt = TransactionAttempt(TxId(txid), attempt_id)
+            before = state.get(attempt, [(word,) for word in batch])
+            state.put(attempt, {(word,): (before.get((word,), (0,))[0] + count,) for word, count in batch.items()})
+    assert {word: row.value[0] for (word,), row in table.rows.items()} == counted_once(history)
