@@ -1,0 +1,84 @@
+"""Reading offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from spouts.kafka_consumers import consumer_pool
+from spouts.kafka_settings import KafkaConnection
+from transactional.arrow import arrow_schema
+from transactional.batch import OffsetRange, PartitionId
+from transactional.errors import SchemaMismatch
+from transactional.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartitionReader:
+    """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle."""
+
+    connection: KafkaConnection
+    output: Schema
+
+    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
+
+        Raises `ReplayMismatch` when the range is not, or not surely, the one that was planned; `SourceUnavailable`
+        when the broker does not deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8.
+        """
+        if not len(offsets):
+            return
+        schema = arrow_schema(self.output)
+        with consumer_pool().leased(self.connection, partition, offsets) as consumer:
+            records = 0
+            for messages in consumer.read(partition, offsets):
+                records += len(messages)
+                yield pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+            if records < len(offsets):
+                consumer.check_start(partition, offsets)
+            consumer_pool().check_incarnation(self.connection, partition)
+
+
+def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
+    match field.name:
+        case "topic":
+            return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
+        case "offset":
+            return pa.array(list(map(Message.offset, messages)), pa.int64())
+        case "key":
+            return _bytes(field, list(map(Message.key, messages)), messages)
+        case "value":
+            return _bytes(field, list(map(Message.value, messages)), messages)
+        case "timestamp":
+            times = [time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages)]
+            return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(field.type)
+        case _:
+            return pa.array([message.headers() or [] for message in messages], field.type)
+
+
+def _bytes(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:
+    column = pa.array(values, pa.binary())
+    if field.type == pa.binary():
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise _not_text(field.name, values, messages) from error
+
+
+def _not_text(name: str, values: list[Any], messages: list[Message]) -> SchemaMismatch:
+    for value, message in zip(values, messages, strict=True):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError as error:
+            return SchemaMismatch(
+                f"the {name} at offset {message.offset()} of partition {message.partition()} of topic "
+                f"{message.topic()!r} is not UTF-8 ({error.reason} at byte {error.start}); use {name}_type='binary'"
+            )
+    raise AssertionError(f"Arrow refused a {name} as text that Python takes")

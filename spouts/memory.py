@@ -1,0 +1,152 @@
+"""Spouts over rows in memory: for first steps, examples and tests (Storm's `MemoryTransactionalSpout`, seed 004).
+
+An offset is a row's index in its partition. The rows are read where they are given, not copied: rows that are
+appended are new input for a topology that runs in this process. Spark's executors get a copy when the topology
+starts, so there the rows must not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spouts.base import PartitionedSpout
+from spouts.planning import Limits, Logs, PartitionLog
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.errors import ConfigError, ReplayMismatch
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = Sequence[Sequence[Any]]
+
+_SOURCE = "memory"
+_BATCH_ROWS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPartitionReader:
+    """Reads ranges of rows in memory. `partitions` maps a partition's index to its rows."""
+
+    partitions: Mapping[int, Rows]
+    output: Schema
+
+    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the range. Raises `ReplayMismatch` when not all of them are there."""
+        rows = self.partitions.get(partition.index, ())
+        if len(rows) < offsets.until:
+            raise ReplayMismatch(
+                f"{partition} is to be read over {offsets} and has {len(rows)} rows here. Rows that are added to a "
+                "memory spout later reach a topology in the same process only, not Spark's executors"
+            )
+        schema = arrow_schema(self.output)
+        for start in range(offsets.start, offsets.until, _BATCH_ROWS_MAX):
+            part = rows[start : min(start + _BATCH_ROWS_MAX, offsets.until)]
+            yield batch_from_rows([tuple(row) for row in part], schema, component=str(partition))
+
+
+class MemoryTransactionalSpout(PartitionedSpout):
+    """A transactional spout over rows in memory.
+
+    `partitions` is a sequence of partitions, or a mapping from a partition's number to its rows. A row has one value
+    for each of `fields`, which are written in Spark's DDL (`"word string"`). A batch takes at most `take` rows from
+    each partition. Raises `ConfigError` for rows that don't fit the fields.
+
+        MemoryTransactionalSpout({0: [("cat",), ("dog",)], 1: [("cat",)]}, fields="word string", take=3)
+    """
+
+    def __init__(self, partitions: Sequence[Rows] | Mapping[int, Rows], fields: str | Schema, take: int) -> None:
+        super().__init__(fields if isinstance(fields, Schema) else Schema.parse(fields), _limits(take))
+        self._partitions = _numbered(partitions)
+        for index, rows in self._partitions.items():
+            _check_rows(index, rows, self.output)
+
+    @property
+    def replays_exactly(self) -> bool:
+        """True: the rows of a range don't change."""
+        return True
+
+    @property
+    def take(self) -> int | None:
+        """How many rows of a partition go into one batch, at most. May be changed between two batches."""
+        return self.limits.partition_records_max
+
+    @take.setter
+    def take(self, take: int) -> None:
+        self.limits = _limits(take)
+
+    def identity(self) -> Mapping[str, str]:
+        """The class and the fields; not the rows."""
+        return {"kind": type(self).__name__, "fields": str(self.output)}
+
+    def logs(self, after: BatchMetadata) -> Logs:
+        """All rows of all partitions."""
+        return {
+            PartitionId(_SOURCE, index): PartitionLog(Offset(0), Offset(len(rows)))
+            for index, rows in self._partitions.items()
+        }
+
+    def reader(self) -> MemoryPartitionReader:
+        """What reads the rows. Pickling it copies them."""
+        return MemoryPartitionReader(self._partitions, self.output)
+
+
+class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
+    """A memory spout whose replays may hold other rows: change `take`, or disable partitions, between two attempts.
+
+    A disabled partition does not answer, as when its broker is down: its position stays where it is.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[Rows] | Mapping[int, Rows],
+        fields: str | Schema,
+        take: int,
+        *,
+        disabled: Collection[int] = (),
+    ) -> None:
+        super().__init__(partitions, fields, take)
+        self._disabled = set(disabled)
+
+    @property
+    def replays_exactly(self) -> bool:
+        """False: a replay is planned again."""
+        return False
+
+    def set_disabled(self, partition: int, *, disabled: bool) -> None:
+        """Take a partition away, or bring it back."""
+        (self._disabled.add if disabled else self._disabled.discard)(partition)
+
+    def logs(self, after: BatchMetadata) -> Logs:
+        """All rows of the partitions that are not disabled."""
+        return {p: None if p.index in self._disabled else log for p, log in super().logs(after).items()}
+
+
+def _limits(take: int) -> Limits:
+    if type(take) is not int or take < 1:
+        raise ConfigError(f"take is the number of rows per partition and batch, at least 1; got {take!r}")
+    return Limits(partition_records_max=take)
+
+
+def _numbered(partitions: Sequence[Rows] | Mapping[int, Rows]) -> Mapping[int, Rows]:
+    if not partitions:
+        raise ConfigError("a memory spout needs at least one partition, be it an empty one: [[]]")
+    if not isinstance(partitions, Mapping):
+        return dict(enumerate(partitions))
+    wrong = [index for index in partitions if type(index) is not int or index < 0]
+    if wrong:
+        raise ConfigError(f"the partitions of a memory spout are numbered from 0 on; {wrong[0]!r} is no such number")
+    return partitions
+
+
+def _check_rows(index: int, rows: Rows, output: Schema) -> None:
+    for number, row in enumerate(rows):
+        if isinstance(row, str | bytes) or not hasattr(row, "__len__") or len(row) != len(output):
+            raise ConfigError(
+                f"row {number} of partition {index} is {row!r}, but a row is a tuple with a value for each of the "
+                f"{len(output)} fields '{output}'"
+            )
+    batch_from_rows([tuple(row) for row in rows], arrow_schema(output), component=f"{_SOURCE}[{index}]")

@@ -1,0 +1,192 @@
+"""Planning of batches: from positions and from what the partitions' logs hold now, to the next ranges. Pure.
+
+A partition's position is where the previous batch ended. A batch names every partition ever seen: one that has
+nothing new, has vanished or does not answer keeps its position as an empty range (Storm rows T43, T46, T50). What a
+partitioned spout must know of its source to plan is a `PartitionLog` per partition, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.errors import BatchLost, ConfigError, SourceUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """What one partition holds now: the offsets `earliest <= offset < end`.
+
+    `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset.
+    A partition for which `start` is given joins with the next batch even when it has nothing to read, because that
+    place (such as "the end, when the topology first ran") could not be found again later.
+    """
+
+    earliest: Offset
+    end: Offset
+    start: Offset | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.earliest}, {self.end})"
+
+
+Logs = Mapping[PartitionId, PartitionLog | None]
+"""The partitions of a source. None: the partition exists, but does not answer now; one not in the mapping is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many offsets a batch takes, in all and per partition. None: no limit. Raises `ConfigError` below 1."""
+
+    batch_records_max: int | None = None
+    partition_records_max: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name} takes a whole number from 1 on, or None for no limit; got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that an opaque spout skips because the source had lost them before they were read."""
+
+    partition: PartitionId
+    lost: OffsetRange
+
+    def __str__(self) -> str:
+        return f"{self.partition} has lost {self.lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next batch and the gaps before it. A gap also shows in the batch: a range starts above the last one's end."""
+
+    batch: BatchMetadata
+    gaps: tuple[Gap, ...] = ()
+
+
+def plan_batch(
+    after: BatchMetadata, logs: Logs, limits: Limits, *, replays_exactly: bool, replay: bool = False
+) -> Plan | None:
+    """The batch that starts where `after` ends, or None when there is nothing new; with `replay` always a batch.
+
+    Where a log has lost offsets that were not read yet, an opaque spout (`replays_exactly` False) goes on with what
+    is there and gets the gap told; a transactional one raises `BatchLost`. A position beyond the end of a log raises
+    `SourceUnavailable` for both kinds, and for good reason: the end may only be late (a new leader that catches up),
+    and if records were cut off, new ones under the same offsets can't be told from those already read. A source
+    that knows that a partition was made anew gives it a new `PartitionId` instead: then it joins like any other.
+    """
+    positions = {partition: _position(partition, after, logs) for partition in sorted({*after.ranges, *logs})}
+    known = {partition: position for partition, position in positions.items() if position is not None}
+    gaps = tuple(_gaps(known, logs))
+    if gaps and replays_exactly:
+        raise _lost(gaps[0].partition, gaps[0].lost, logs)
+    starts = known | {gap.partition: gap.lost.until for gap in gaps}
+    backlog = {partition: _backlog(partition, start, logs) for partition, start in starts.items()}
+    shares = share(backlog, limits, turn=sum(after.positions().values()))
+    ranges = {p: OffsetRange(start, Offset(start + shares[p])) for p, start in starts.items()}
+    joins = any(log is not None and log.start is not None and p not in after.ranges for p, log in logs.items())
+    nothing_new = not any(shares.values()) and not joins
+    return None if nothing_new and not replay else Plan(BatchMetadata(ranges), gaps)
+
+
+def share(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) -> dict[PartitionId, int]:
+    """How many offsets each partition may give to a batch, out of what it has.
+
+    Fair: no partition gets less than another unless it has no more to give. What can't be split evenly goes to one
+    partition after the other, starting from `turn`, so that none starves when there are more partitions than records.
+    """
+    most = limits.partition_records_max
+    wanted = {partition: count if most is None else min(count, most) for partition, count in backlog.items()}
+    left = limits.batch_records_max
+    if left is None or sum(wanted.values()) <= left:
+        return wanted
+    shares: dict[PartitionId, int] = {}
+    waiting = sorted(wanted, key=lambda partition: (wanted[partition], partition))
+    while waiting and wanted[waiting[0]] <= left // len(waiting):
+        modest = waiting.pop(0)
+        shares[modest] = wanted[modest]
+        left -= shares[modest]
+    return shares | _split_evenly(sorted(waiting), left, turn)
+
+
+def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
+    """Raise `BatchLost` when a range of the batch is gone, `SourceUnavailable` when it only can't be read now."""
+    for partition, wanted in batch.non_empty():
+        log = logs.get(partition)
+        if partition in logs and log is None:
+            raise SourceUnavailable(f"{_name(partition)} does not answer; a recorded batch needs its offsets {wanted}")
+        if log is None or wanted.start < log.earliest:
+            raise _lost(partition, wanted, logs)
+        if wanted.until > log.end:
+            raise _beyond(partition, wanted.until, log)
+
+
+def lag(after: BatchMetadata, logs: Logs) -> int | None:
+    """How many offsets are there that `after` and the batches before it have not read; None: a log does not answer."""
+    total = 0
+    for partition, log in logs.items():
+        if log is None:
+            return None
+        position = _position(partition, after, logs)
+        total += max(0, log.end - max(log.earliest, position or Offset(0)))
+    return total
+
+
+def _position(partition: PartitionId, after: BatchMetadata, logs: Logs) -> Offset | None:
+    if partition in after.ranges:
+        return after.ranges[partition].until
+    log = logs[partition]
+    if log is None:
+        return None
+    return log.earliest if log.start is None else log.start
+
+
+def _gaps(positions: Mapping[PartitionId, Offset], logs: Logs) -> Iterator[Gap]:
+    for partition, position in positions.items():
+        log = logs.get(partition)
+        if log is not None and position < log.earliest:
+            yield Gap(partition, OffsetRange(position, log.earliest))
+
+
+def _backlog(partition: PartitionId, start: Offset, logs: Logs) -> int:
+    log = logs.get(partition)
+    if log is None:
+        return 0
+    if start > log.end:
+        raise _beyond(partition, start, log)
+    return log.end - start
+
+
+def _split_evenly(partitions: list[PartitionId], count: int, turn: int) -> dict[PartitionId, int]:
+    if not partitions:
+        return {}
+    each, over = divmod(count, len(partitions))
+    first = turn % len(partitions)
+    in_turn = partitions[first:] + partitions[:first]
+    return {partition: each + (number < over) for number, partition in enumerate(in_turn)}
+
+
+def _name(partition: PartitionId) -> str:
+    return f"partition {partition.index} of {partition.source!r}"
+
+
+def _lost(partition: PartitionId, wanted: OffsetRange, logs: Logs) -> BatchLost:
+    log = logs.get(partition)
+    there = f"the offsets there are {log}" if log else "the partition is gone"
+    return BatchLost(
+        f"{_name(partition)}: the offsets {wanted} were not read to the end and can't be any more: {there}. A "
+        "transactional spout may not skip them. Bring them back (restore the source), or go on without them: with the "
+        "opaque spout, which takes what is there, or as a topology with a new id; and let the source keep more"
+    )
+
+
+def _beyond(partition: PartitionId, position: Offset, log: PartitionLog) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"{_name(partition)}: offset {position} is expected, but the offsets there are {log}. A new leader may still "
+        "be catching up, so this is tried again. When it stays so, records that were read have been cut off (by an "
+        "unclean leader election, or with the log): restore the source, or start a topology with a new id"
+    )

@@ -1,0 +1,94 @@
+"""Short words for tests that read from a real broker: topics of their own, Kafka transactions, what a batch holds."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from spouts.kafka import KafkaSpout
+from spouts.kafka_admin import create_topic, produce
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange
+
+_numbers = itertools.count(1)
+
+TIMEOUT_MS = 2_000
+
+
+def new_topic(bootstrap: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+    """Create a topic that no other test knows; its name."""
+    name = f"topic-{next(_numbers)}"
+    create_topic(bootstrap, name, partitions, config)
+    return name
+
+
+def put(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
+    """Write records without key."""
+    # An idempotent producer takes half a second to start; no test here needs one.
+    records = [(partition, None, value) for value in values]
+    produce(bootstrap, topic, records, {"enable.idempotence": False})
+
+
+@contextmanager
+def transactional_producer(bootstrap: str) -> Iterator[Producer]:
+    """A producer for Kafka transactions; one that is open at the end is aborted."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"producer-{next(_numbers)}", "log_level": 0}
+    )
+    producer.init_transactions(30)
+    yield producer
+    with suppress(KafkaException):  # none is open
+        producer.abort_transaction(30)
+
+
+def in_transaction(producer: Producer, topic: str, values: Sequence[str], *, outcome: str) -> None:
+    """Write records in one Kafka transaction, and "commit" it, "abort" it, or leave it "open"."""
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    if outcome == "commit":
+        producer.commit_transaction(30)
+    elif outcome == "abort":
+        producer.abort_transaction(30)
+
+
+def span(start: int, until: int) -> OffsetRange:
+    return OffsetRange(Offset(start), Offset(until))
+
+
+def planned(spout: KafkaSpout, after: BatchMetadata = EMPTY_BATCH, *, replay: bool = False) -> BatchMetadata:
+    """The next batch, of which the test is sure."""
+    batch = spout.plan(after, replay=replay)
+    assert batch is not None
+    return batch
+
+
+def awaited(spout: KafkaSpout, after: BatchMetadata = EMPTY_BATCH) -> BatchMetadata:
+    """The next batch, as soon as there is one: the outcome of a Kafka transaction shows a little later."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        batch = spout.plan(after, replay=False)
+        if batch is not None:
+            return batch
+    raise AssertionError(f"nothing came after {after}")
+
+
+def ranges(batch: BatchMetadata) -> list[str]:
+    """The ranges in order of their partitions, without these' names."""
+    return [str(batch.ranges[partition]) for partition in sorted(batch.ranges)]
+
+
+def rows(spout: KafkaSpout, batch: BatchMetadata) -> list[dict[str, Any]]:
+    """Every tuple of a batch."""
+    read = (each for p, offsets in batch.non_empty() for each in spout.reader().read(p, offsets))
+    return [row for each in read for row in each.to_pylist()]
+
+
+def values(spout: KafkaSpout, batch: BatchMetadata) -> list[Any]:
+    """The values of a batch, partition after partition."""
+    return [row["value"] for row in rows(spout, batch)]
