@@ -1,13 +1,13 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check test bench lock clean java postgres
+.PHONY: help run check test bench docs sim lock clean java postgres
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
 READY := .venv/.ready
 # The folders that need no JVM. What needs a server in them is marked.
-FAST_TESTS := $(wildcard tests/unit tests/contract tests/scenarios tests/simulation tests/tidy)
+FAST_TESTS := $(wildcard tests/unit tests/contract tests/scenarios tests/simulation tests/tidy tests/docs)
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
@@ -30,6 +30,12 @@ test: java postgres $(READY) ## Everything: check, and the tests with Spark, Del
 
 bench: java $(READY) ## Measure (needs Java); ARGS="..." is handed on
 	@$(IN_VENV) -m bench $(ARGS)
+
+docs: $(READY) ## Write the generated pages of docs/ anew
+	@$(IN_VENV) tools/make_reference.py
+
+sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
+	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
 lock: ## Write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions that fit
 	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" tools/lock.sh

@@ -18,10 +18,12 @@ class TopologyConfig:
     """Transactions in flight at once, at most (Storm's `topology.max.spout.pending`, whose default is 1 as well)."""
 
     attempt_timeout_ms: int = 30_000
-    """A processing phase without progress for so long fails its attempt (Storm's `topology.message.timeout.secs`)."""
+    """Planning, or a processing phase, without progress for so long fails its attempt (Storm's
+    `topology.message.timeout.secs`)."""
 
     commit_timeout_ms: int = 300_000
-    """A commit phase that takes longer ends the process: it can't be cancelled, only fenced by a restart."""
+    """A commit phase that takes longer ends the process: it can't be cancelled, only fenced by a restart. So does a
+    given-up attempt of which something still runs after so long."""
 
     retry_pause_ms: int = 100
     """Pause before the second attempt; doubled with each further one."""

@@ -52,6 +52,9 @@ from transactional.protocol import (
     Trigger,
 )
 
+_UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
+"""What can't be given up (any more): past its time only the end of the process stops it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -78,7 +81,8 @@ class ActiveAttempt:
 class Coordinator:
     """Issues transactions and orders their phases. `handle` is the only way in.
 
-    `replays_exactly` is True for a transactional spout, False for an opaque one.
+    `replays_exactly` is True for a transactional spout, False for an opaque one. The first event is a `Tick`, from
+    which all time counts.
     """
 
     def __init__(self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
@@ -123,7 +127,8 @@ class Coordinator:
             return []
         match event:
             case ProgressMade():
-                current.since_ms = self._now_ms
+                if current.phase is Phase.PROCESSING:
+                    current.since_ms = self._now_ms
                 return []
             case BatchPlanned(_, batch):
                 if batch is None:
@@ -154,7 +159,8 @@ class Coordinator:
 
     def _on_processed(self, current: ActiveAttempt, digests: Mapping[PartitionId, Digest]) -> list[Action]:
         txid = current.attempt.txid
-        self.recorded[txid] = self.recorded[txid].with_digests(digests)
+        if digests:
+            self.recorded[txid] = self.recorded[txid].with_digests(digests)
         return [RecordProcessed(current.attempt, self.recorded[txid])]
 
     def _on_committed(self, current: ActiveAttempt) -> list[Action]:
@@ -186,13 +192,13 @@ class Coordinator:
         if current is None:
             return []
         age_ms = self._now_ms - current.since_ms
-        if current.phase is Phase.COMMITTING and age_ms > self.config.commit_timeout_ms:
+        if current.phase in _UNSTOPPABLE and age_ms > self.config.commit_timeout_ms:
             return self._halt(
                 CommitStuck.code,
-                f"the commit phase of {current.attempt} has run for {age_ms} ms, over commit_timeout_ms "
+                f"{_UNSTOPPABLE[current.phase]} {current.attempt} has run for {age_ms} ms, over commit_timeout_ms "
                 f"({self.config.commit_timeout_ms}); start again: the transaction is replayed",
             )
-        if current.phase is Phase.PROCESSING and age_ms > self.config.attempt_timeout_ms:
+        if current.phase in (Phase.PLANNING, Phase.PROCESSING) and age_ms > self.config.attempt_timeout_ms:
             reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
             pause_ms = self._count_failure(txid)
             failure = RecordFailure(current.attempt, current.phase, reason, pause_ms)

@@ -153,7 +153,7 @@ class RetriesExhausted(FatalError):
 
 
 class CommitStuck(FatalError):
-    """A commit phase went on past `commit_timeout_ms`; it can't be cancelled, so the process has to end."""
+    """A commit phase, or what is left of a given-up attempt, went on past `commit_timeout_ms`: this process ends."""
 
     code = "TX409"
 

@@ -23,6 +23,7 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
     unknown = [txid for txid, a in active.items() if a.phase in (Phase.PLANNING, Phase.WAITING)]
     ids = [a.attempt.attempt_id for _, a in sorted(living.items())]
     window = coordinator.config.max_spout_pending
+    recorded = sorted(coordinator.recorded)
     return [
         (all(txid == a.attempt.txid for txid, a in active.items()), "an attempt is kept under another txid"),
         (all(committed < txid <= committed + window for txid in active), "a txid outside the window is in flight"),
@@ -37,5 +38,6 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
             "a batch is unrecorded",
         ),
         (ids == sorted(set(ids)), "attempt ids do not grow with txids"),
+        (recorded == list(range(committed + 1, committed + 1 + len(recorded))), "recorded txids have a hole"),
         (all(a.phase is not Phase.GONE for a in active.values()), "a finished attempt is still active"),
     ]

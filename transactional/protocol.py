@@ -17,7 +17,7 @@ one `Phase`; what may happen to it is written in `TRANSITIONS` and nowhere else.
     ABORTING    given up; something of it may still run, so its txid is not issued again
       out: nothing of it runs any more -> gone
 
-`python -m transactional.protocol` prints the diagram of `docs/state-machine.md`.
+`diagram` draws the table; it stands in `docs/state-machine.md`.
 """
 
 from __future__ import annotations
@@ -268,9 +268,3 @@ def diagram() -> str:
     return "\n".join(
         ["stateDiagram-v2", "    [*] --> PLANNING: issued", "    [*] --> PROCESSING: replayed as recorded", *rows]
     )
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(diagram() + "\n")

@@ -179,7 +179,7 @@ def test_a_timed_out_attempt_counts_once_and_comes_back_when_it_is_dead() -> Non
 
 
 def test_progress_starts_the_time_out_anew() -> None:
-    talk = Conversation(config=TIMED)
+    talk = Conversation(config=TopologyConfig(attempt_timeout_ms=1_000))
     talk.start_processing(1)
     talk.wait(900)
     assert talk.tell(ProgressMade(attempt(1, 1))) == []
@@ -196,16 +196,43 @@ def test_the_second_of_two_times_out_alone() -> None:
     assert talk.phase(1) is Phase.PROCESSING
 
 
-@pytest.mark.parametrize("later", [Phase.PROCESSED, Phase.PLANNING])
-def test_only_processing_has_the_attempt_time_out(later: Phase) -> None:
-    talk = Conversation(config=TopologyConfig(max_spout_pending=2, attempt_timeout_ms=1_000, idle_pause_ms=1))
-    talk.start_processing(1 if later is Phase.PLANNING else 2)
-    if later is Phase.PROCESSED:
-        talk.process(2)
+def test_what_is_processed_may_wait_for_its_turn() -> None:
+    talk = Conversation(config=TopologyConfig(max_spout_pending=2, attempt_timeout_ms=1_000))
+    talk.start_processing(2)
+    talk.process(2)
     for _ in range(5):
         talk.tell(ProgressMade(attempt(1, 1)))
         assert talk.wait(900) == []
-    assert talk.phases() == {1: Phase.PROCESSING, 2: later}
+    assert talk.phases() == {1: Phase.PROCESSING, 2: Phase.PROCESSED}
+
+
+def test_a_question_that_is_not_answered_times_out() -> None:
+    talk = Conversation(config=TopologyConfig(attempt_timeout_ms=1_000))
+    talk.start()
+    assert talk.wait(1_000) == []
+    assert kinds(talk.wait(1)) == ["RecordFailure", "AbortAttempt"]
+    assert talk.phase(1) is Phase.ABORTING
+
+
+def test_what_was_given_up_and_still_runs_stops_the_process() -> None:
+    """Its txid can't be issued again; in silence that would be for ever."""
+    talk = Conversation(config=TopologyConfig(attempt_timeout_ms=1_000, commit_timeout_ms=5_000))
+    talk.start_processing(1)
+    talk.wait(1_001)
+    assert talk.wait(5_000) == []
+    [halt] = talk.wait(1)
+    assert isinstance(halt, Halt)
+    assert halt.code == CommitStuck.code
+    assert halt.reason.startswith("what is left of the given-up attempt 1:1 has run for 5001 ms")
+
+
+def test_progress_does_not_prolong_a_commit_phase() -> None:
+    talk = Conversation(config=TopologyConfig(commit_timeout_ms=5_000))
+    talk.start_processing(1)
+    talk.process(1)
+    talk.wait(4_000)
+    talk.tell(ProgressMade(attempt(1, 1)))
+    assert kinds(talk.wait(1_001)) == ["Halt"]
 
 
 def test_time_does_not_go_back() -> None:

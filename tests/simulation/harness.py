@@ -1,0 +1,291 @@
+"""`Simulation(seed).run()`: one topology for some simulated seconds, with faults, then without; checked from outside.
+
+One seed is one run, to the byte: a single `random.Random`, no thread, no clock. In the first part faults strike; in the
+second they have stopped and everything must get committed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from state.memory import MemoryTable
+from tests.simulation.faults import Faults, Wrong, demand
+from tests.simulation.oracle import Oracle
+from tests.simulation.process import Process, WatchedCoordinator, never
+from tests.simulation.source import Source, shown
+from tests.simulation.tables import TOTAL, SimulatedState
+from transactional.attempt import TransactionAttempt
+from transactional.config import TopologyConfig
+from transactional.coordinator import Snapshot
+from transactional.ports import StateKind
+from transactional.protocol import (
+    AttemptFailed,
+    BatchPlanned,
+    CommitSucceeded,
+    Event,
+    PauseRequested,
+    ProcessingSucceeded,
+    ProgressMade,
+    ResumeRequested,
+    StopRequested,
+)
+from transactional.testing import MemoryCoordinatorStore, _snapshot
+
+FAULTY_MS = 15_000
+CALM_MS = 60_000
+TAIL = 40
+
+
+def line_of(what: Event | str) -> str:
+    """An event, or anything else that is noted, in few words."""
+    match what:
+        case str():
+            return what
+        case BatchPlanned(attempt, batch):
+            return f"planned {attempt}: {shown(batch)}"
+        case AttemptFailed(attempt, reason):
+            return f"failed {attempt}: {reason}"
+        case ProcessingSucceeded(attempt) | ProgressMade(attempt) | CommitSucceeded(attempt):
+            return f"{type(what).__name__} {attempt}"
+        case _:
+            return str(what)
+
+
+class SimulationFailed(AssertionError):
+    """A seed has found something. The message names the seed and shows the end of its event log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run did: what it reached, the moves asked of coordinators, and how many transactions were committed."""
+
+    reached: Counter[str]
+    moves: Counter[tuple[str, str]]
+    transactions: int
+
+
+class Simulation:
+    """One run.
+
+    Mutants come in as another coordinator or another state; they run without `verify`, which checks the coordinator's
+    invariants and compares it with the store after each event, so that what is caught is caught by its effects.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        coordinator: type[WatchedCoordinator] = WatchedCoordinator,
+        state: type[SimulatedState] = SimulatedState,
+        verify: bool = True,
+    ) -> None:
+        self.seed, self.coordinator_class, self.state_class, self.verify = seed, coordinator, state, verify
+        self.random = Random(seed)
+        self.reached: Counter[str] = Counter()
+        self.moves: Counter[tuple[str, str]] = Counter()
+        self.now_ms = 0
+        self.log: list[tuple[int, int, Event | str]] = []
+        self.faults = Faults(self.random, self.reached)
+        self.source = Source(self.random)
+        self.oracle = Oracle(self.source)
+        self.store = MemoryCoordinatorStore(self)
+        self.replays_exactly = self.random.random() < 0.4
+        self.kinds = {name: self._table_kind() for name in ("words", TOTAL)}
+        self.tables = [MemoryTable(name) for name in self.kinds]
+        self.config = self._config()
+        self.processes: list[Process] = []
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._standing_still = 0
+        self._store_is_down_until_ms = 0
+        self._is_finished = False
+
+    def _table_kind(self) -> StateKind:
+        """A transactional state is exactly once behind a transactional spout only (row T39)."""
+        transactional = self.replays_exactly and self.random.random() < 0.5
+        return StateKind.TRANSACTIONAL if transactional else StateKind.OPAQUE
+
+    def _config(self) -> TopologyConfig:
+        return TopologyConfig(
+            max_spout_pending=self.random.randint(1, 4),
+            attempt_timeout_ms=3_000,
+            commit_timeout_ms=5_000,
+            retry_pause_ms=50,
+            retry_pause_max_ms=1_000,
+            lease_ms=2_000,
+            tick_ms=100,
+        )
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def monotonic_ms(self) -> int:
+        """The store's clock."""
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._numbers), work))
+
+    def run_for(self, duration_ms: int, until: Callable[[], bool] = never) -> None:
+        """Let time pass, or less when `until` holds; for all but the process that stands still and calls this."""
+        self._standing_still += 1
+        until_ms = self.now_ms + duration_ms
+        while self._queue[0][0] <= until_ms and not until():
+            self._next()
+        self.now_ms = self.now_ms if until() else max(self.now_ms, until_ms)
+        self._standing_still -= 1
+
+    def may_stand_still(self) -> bool:
+        return self._standing_still < 2
+
+    def _next(self) -> None:
+        at_ms, _, work = heapq.heappop(self._queue)
+        self.now_ms = max(self.now_ms, at_ms)
+        work()
+
+    # --- the run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run. Raises `SimulationFailed`."""
+        try:
+            self._run()
+        except Wrong as wrong:
+            raise SimulationFailed(self._report(wrong)) from wrong
+        return Result(self.reached, self.moves, self.oracle.txid)
+
+    def _run(self) -> None:
+        self.faults.draw(loses=not self.replays_exactly)
+        for job in (self._supervise, self._grow, self._make_mischief):
+            self.later(0, job)
+        while self.now_ms < FAULTY_MS:
+            self._next()
+        self.faults.stop()
+        self.source.answer_again()
+        self._is_finished = self.oracle.is_everything_committed()
+        while not self._is_finished:
+            demand(self.now_ms < FAULTY_MS + CALM_MS, "faults have stopped, and yet not everything gets committed")
+            self._next()
+        self._check_tables()
+
+    def _supervise(self) -> None:
+        """Start another process when none is there that works."""
+        self.later(300, self._supervise)
+        if not any(process.works for process in self.processes):
+            self._start()
+
+    def _start(self) -> None:
+        process = Process(self, len(self.processes))
+        self.processes.append(process)
+        process.guarded(process.start)
+
+    def _grow(self) -> None:
+        if self.now_ms < FAULTY_MS:
+            self.source.grow()
+            self.later(self.random.randint(20, self.random.choice((100, 200, 400, 1_500))), self._grow)
+
+    def _make_mischief(self) -> None:
+        """Faults that are not a matter of one call."""
+        self.later(100, self._make_mischief)
+        for name, strike in self._mischief():
+            if self.faults.strikes(name):
+                self.note(None, name)
+                strike()
+
+    def _mischief(self) -> list[tuple[str, Callable[[], None]]]:
+        return [
+            ("the process crashes", lambda: self._on_newest(self._kill)),
+            ("what was processed is lost", lambda: self._on_newest(self._lose)),
+            ("the clock jumps", lambda: self._on_newest(self._jump)),
+            ("an operator pauses", lambda: self._on_newest(self._pause)),
+            ("an operator stops", lambda: self._on_newest(lambda process: process.post(StopRequested()))),
+            ("a second coordinator is started", self._start),
+            ("the store is down", self._take_store_down),
+            ("a partition is added", self.source.add_one_more),
+            ("a partition does not answer", self._silence),
+            ("retention eats a log", self.source.truncate),
+            ("a partition is made anew", self.source.make_anew),
+        ]
+
+    def _on_newest(self, strike: Callable[[Process], None]) -> None:
+        if self.processes and self.processes[-1].is_alive and hasattr(self.processes[-1].driver, "coordinator"):
+            strike(self.processes[-1])
+
+    @staticmethod
+    def _kill(process: Process) -> None:
+        process.is_alive = False
+
+    @staticmethod
+    def _lose(process: Process) -> None:
+        process.later_in_driver(0, process.lose_processed)
+
+    def _jump(self, process: Process) -> None:
+        process.jumped_ms += self.random.choice((500, 3_500, 6_000))
+
+    def _pause(self, process: Process) -> None:
+        process.post(PauseRequested())
+        process.later_in_driver(self.random.randint(0, 2_000), lambda: process.post(ResumeRequested()))
+
+    def _take_store_down(self) -> None:
+        self._store_is_down_until_ms = self.now_ms + self.random.choice((50, 300, 1_000, 4_000))
+
+    def store_is_down(self) -> bool:
+        return self.now_ms < self._store_is_down_until_ms
+
+    def _silence(self) -> None:
+        self.source.fall_silent()
+        self.later(self.random.randint(100, 2_000), self.source.answer_again)
+
+    # --- what is checked ----------------------------------------------------------------------------------------
+
+    def on_move(self, move: tuple[str, str]) -> None:
+        self.moves[move] += 1
+
+    def on_commit(self, attempt: TransactionAttempt) -> None:
+        """A transaction commit is stored: it is the next one, and the tables hold what it should amount to."""
+        if attempt.txid == self.oracle.txid:
+            return
+        records = self.store.attempts("simulated", limit=50)
+        batch = next(record.batch for record in records if record.attempt == attempt)
+        self.oracle.commit(attempt.txid, batch)
+        self._check_tables()
+        self._is_finished = self.faults.are_over and self.oracle.is_everything_committed()
+
+    def _check_tables(self) -> None:
+        for table in self.tables:
+            self.oracle.check(table)
+
+    def compare_with_store(self, process: Process) -> None:
+        """A coordinator that has the lease, and one that would be started from the store now, know the same."""
+        topology, coordinator = self.store._topologies["simulated"], process.driver.coordinator
+        if topology.epoch == process.driver.lease.epoch:
+            stored = _snapshot(topology)
+            live = Snapshot(
+                coordinator.committed_txid, coordinator._committed_batch, coordinator.recorded, stored.attempt_id
+            )
+            demand(live == stored, f"the coordinator knows {live}, the store {stored}")
+
+    def note(self, process: Process | None, what: Event | str) -> None:
+        """A line of the event log."""
+        self.log.append((self.now_ms, process.number if process else -1, what))
+
+    def text(self, last: int = 0) -> str:
+        """The event log, or its last lines."""
+        return "\n".join(
+            f"{at_ms:>6} {f'p{number}' if number >= 0 else '--'} {line_of(what)}"
+            for at_ms, number, what in self.log[-last:]
+        )
+
+    def _report(self, wrong: Wrong) -> str:
+        spout = "transactional" if self.replays_exactly else "opaque"
+        rates = ", ".join(f"{name} {rate:.3f}" for name, rate in self.faults.drawn.items() if rate)
+        return (
+            f"seed {self.seed} ({spout} spout, max_spout_pending {self.config.max_spout_pending}; {rates}): "
+            f"{wrong}\nthe last lines of its event log:\n{self.text(TAIL)}"
+        )

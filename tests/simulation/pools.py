@@ -1,0 +1,142 @@
+"""What takes the place of threads and of Spark: pools whose tasks begin and end at drawn times, and an executor."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from tests.simulation.faults import Faults
+from tests.simulation.source import Source, digest_of, read_batch
+from tests.simulation.tables import TOTAL, Counts
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
+from transactional.errors import AttemptLost, FailedException
+from transactional.ports import Processed
+
+
+class Scheduler(Protocol):
+    """Where a process has things done later; nothing of a dead process is done."""
+
+    def now_ms(self) -> int: ...
+
+    def later(self, delay_ms: int, work: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True)
+class Task:
+    """One call in a pool. `hangs`: it ends only once it is cancelled."""
+
+    attempt: TransactionAttempt
+    work: Callable[[], None]
+    future: Future[None]
+    began_at_ms: int = 0
+    hangs: bool = False
+
+
+class SimulatedPool:
+    """Stands in for a `ThreadPoolExecutor`: the same futures, begun in order by at most `threads` at a time."""
+
+    def __init__(
+        self, scheduler: Scheduler, faults: Faults, threads: int, *, hangs: str = "", slow: str = "", slow_ms: int = 0
+    ) -> None:
+        self._scheduler, self._faults, self._free = scheduler, faults, threads
+        self._hangs, self._slow, self._slow_ms = hangs, slow, slow_ms
+        self._waiting: deque[Task] = deque()
+        self.running: dict[TransactionAttempt, Task] = {}
+
+    def submit(
+        self,
+        answer: Callable[[TransactionAttempt, Callable[[], Any]], None],
+        attempt: TransactionAttempt,
+        work: Callable[[], Any],
+    ) -> Future[None]:
+        task = Task(attempt, partial(answer, attempt, work), Future())
+        self._waiting.append(task)
+        self._scheduler.later(self._faults.random.randint(0, 20), self._begin)
+        return task.future
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """What hangs ends some time after it was cancelled; what goes on ends when it would have."""
+        task = self.running.get(attempt)
+        if task is not None and task.hangs:
+            task.hangs = False
+            self._end_later(task, self._faults.random.randint(1, 400))
+
+    def shutdown(self, **_: bool) -> None:
+        """A process that ends takes its pools along."""
+
+    def _begin(self) -> None:
+        while self._free and self._waiting:
+            task = self._waiting.popleft()
+            if task.future.set_running_or_notify_cancel():
+                self._run(task)
+
+    def _run(self, task: Task) -> None:
+        self._free -= 1
+        task.began_at_ms = self._scheduler.now_ms()
+        self.running[task.attempt] = task
+        task.hangs = bool(self._hangs) and self._faults.strikes(self._hangs)
+        if not task.hangs:
+            is_slow = bool(self._slow) and self._faults.strikes(self._slow)
+            self._end_later(task, self._faults.random.randint(1, 200) + self._slow_ms * is_slow)
+
+    def _end_later(self, task: Task, delay_ms: int) -> None:
+        self._scheduler.later(delay_ms, partial(self._end, task))
+
+    def _end(self, task: Task) -> None:
+        task.work()
+        self._free += 1
+        del self.running[task.attempt]
+        self._scheduler.later(0, self._begin)
+        task.future.set_result(None)
+
+
+@dataclass(slots=True)
+class SimulatedExecutor:
+    """A `JobExecutor` whose jobs take the time that the processing pool gives them."""
+
+    source: Source
+    tables: Sequence[str]
+    faults: Faults
+    scheduler: Scheduler
+    cancelled: dict[TransactionAttempt, bool] = field(default_factory=dict)
+    pool: SimulatedPool | None = None
+
+    def open(self) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        if self.cancelled.pop(attempt, False):
+            raise AttemptLost(f"{attempt} was cancelled")
+        if self.faults.strikes("processing fails"):
+            raise FailedException("a bolt says: replay this batch")
+        records = list(read_batch(self.source, attempt, batch))
+        digests = {
+            partition: digest_of(self.source.read(partition, offsets)) for partition, offsets in batch.non_empty()
+        }
+        return Processed(digests, {table: self._counts(table, records) for table in self.tables}, {})
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        assert self.pool is not None
+        if attempt in self.pool.running:
+            self.cancelled[attempt] = True
+            self.pool.cancel(attempt)
+
+    def progress(self, attempt: TransactionAttempt) -> int:
+        assert self.pool is not None
+        task = self.pool.running.get(attempt)
+        return 0 if task is None or task.hangs else (self.scheduler.now_ms() - task.began_at_ms) // 300
+
+    @staticmethod
+    def _counts(table: str, records: list[tuple[str, int]]) -> Counts:
+        counts: Counter[str] = Counter()
+        for key, amount in records:
+            counts[TOTAL if table == TOTAL else key] += amount
+        return Counts(combine={"count": "sum"}, counts=counts)

@@ -1,0 +1,132 @@
+"""One process' way to the shared store: the real `MemoryCoordinatorStore`, over a line that is not to be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.simulation.faults import Faults
+from tests.simulation.source import shown
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
+from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
+from transactional.ports import AttemptRecord, Lease, TopologyStatus
+from transactional.protocol import Phase
+from transactional.testing import MemoryCoordinatorStore
+
+
+class Line:
+    """A `CoordinatorStore`. A write may be lost, be made twice, or be done while its answer is lost.
+
+    `before` is called where the process may crash or stand still, `committed` once a transaction commit is stored.
+    """
+
+    def __init__(
+        self,
+        store: MemoryCoordinatorStore,
+        faults: Faults,
+        before: Callable[[str], None],
+        committed: Callable[[TransactionAttempt], None],
+        is_down: Callable[[], bool],
+    ) -> None:
+        self._store, self._faults, self._before, self._committed = store, faults, before, committed
+        self._is_down = is_down
+
+    def _write(self, what: str, write: Callable[[], Any]) -> Any:
+        self._before(what)
+        if self._is_down():
+            raise StoreUnavailable(f"{what}: the store is down")
+        if self._faults.strikes("a store write is lost"):
+            raise StoreUnavailable(f"{what}: the store does not answer")
+        try:
+            answer = write()
+            if self._faults.strikes("a store write is made twice"):
+                write()
+        except Fenced:
+            self._faults.reached["the store refuses an old lease"] += 1
+            raise
+        if self._faults.strikes("a store write is done, its answer is lost"):
+            raise StoreUnavailable(f"{what}: the store has not answered")
+        return answer
+
+    def acquire(
+        self,
+        topology_id: str,
+        fingerprint: Mapping[str, Any],
+        *,
+        owner: str,
+        lease_ms: int,
+        accept_changes: bool = False,
+    ) -> Lease:
+        self._before("acquire")
+        try:
+            lease = self._store.acquire(
+                topology_id, fingerprint, owner=owner, lease_ms=lease_ms, accept_changes=accept_changes
+            )
+        except TopologyInUse:
+            self._faults.reached["a lease is refused"] += 1
+            raise
+        if lease.snapshot.recorded:
+            self._faults.reached["a restart replays what was recorded"] += 1
+        return lease
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> None:
+        self._write("renew", lambda: self._store.renew(lease, lease_ms=lease_ms))
+
+    def release(self, lease: Lease) -> None:
+        self._store.release(lease)
+
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+        tries = [
+            known
+            for known in self._store.attempts(lease.topology_id, limit=10)
+            if known.attempt.txid == record.attempt.txid
+        ]
+        if tries and tries[0].batch.ranges != record.batch.ranges:
+            self._faults.reached["a replay is another batch"] += 1
+        text = f"record {record.attempt}: {shown(record.batch)}{', forget later ones' if forget_later else ''}"
+        self._write(text, lambda: self._store.record_attempt(lease, record, forget_later=forget_later))
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        self._write(
+            f"record {attempt} as processed", lambda: self._store.record_processed(lease, attempt, batch, at_ms=at_ms)
+        )
+
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+        def write() -> None:
+            self._store.record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
+            self._committed(attempt)
+
+        self._write(f"record {attempt} as committed", write)
+
+    def record_failure(
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+    ) -> None:
+        if "attempt_timeout_ms" in reason:
+            self._faults.reached["an attempt times out"] += 1
+        self._write(
+            f"record {attempt} as failed in {phase.name}: {reason}",
+            lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms),
+        )
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        text = f"record that fence {lease.fence_id} of {component_id} is at {txid}"
+        self._write(text, lambda: self._store.record_fence(lease, component_id, txid))
+
+    def forget_before(self, lease: Lease, *, at_ms: int) -> int:
+        return int(self._write(f"trim attempts before {at_ms}", lambda: self._store.forget_before(lease, at_ms=at_ms)))
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        return self._store.txid_of(topology_id, component_id, attempt_id)
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        return self._store.has_fence(topology_id, component_id)
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        return self._store.status(topology_id)
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        return self._store.attempts(topology_id, limit=limit)
+
+    def close(self) -> None:
+        """The store outlives its users."""

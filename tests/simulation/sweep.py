@@ -1,0 +1,62 @@
+"""Many seeds one after the other, and what they reached together. Each range of seeds runs once per test session."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.simulation.faults import CONSEQUENCES, RATES_MAX
+from tests.simulation.harness import Simulation
+from transactional.protocol import LATE, TRANSITIONS, Phase, Trigger
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The sum over some seeds."""
+
+    seeds: int = 0
+    transactions: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    moves: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def run(self, seed: int) -> None:
+        """Run one more seed. Raises `SimulationFailed`."""
+        result = Simulation(seed).run()
+        self.seeds += 1
+        self.transactions += result.transactions
+        self.reached += result.reached
+        self.moves += result.moves
+
+    def add(self, other: Sweep) -> None:
+        self.seeds += other.seeds
+        self.transactions += other.transactions
+        self.reached += other.reached
+        self.moves += other.moves
+
+    def counts(self) -> dict[str, int]:
+        """Everything that has to be reached, and how often it was: faults, consequences, transitions."""
+        names = {name: self.reached[name] for name in (*RATES_MAX, *CONSEQUENCES)}
+        return names | {name_of(*move): self.moves[move[0].name, move[1].name] for move in TRANSITIONS}
+
+    def late(self) -> dict[str, int]:
+        """How often an event came late, by phase. Some are so rare that only long sweeps see them."""
+        order = sorted(LATE, key=lambda move: name_of(*move))
+        return {f"late: {name_of(*move)}": self.moves[move[0].name, move[1].name] for move in order}
+
+    def missing(self) -> list[str]:
+        """What was never reached."""
+        return [name for name, count in self.counts().items() if not count]
+
+
+def name_of(phase: Phase, trigger: Trigger) -> str:
+    return f"{phase.name}: {trigger.value}"
+
+
+@functools.cache
+def swept(first: int, count: int) -> Sweep:
+    """The sum over `count` seeds from `first` on. Raises `SimulationFailed`."""
+    sweep = Sweep()
+    for seed in range(first, first + count):
+        sweep.run(seed)
+    return sweep

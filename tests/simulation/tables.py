@@ -1,0 +1,105 @@
+"""The simulated tables: the real `MemoryMapState`, with places at which a process may crash, stand still, or fail.
+
+A table is loaded, then written through what was loaded, as a Delta table is: when it has moved in between, nothing is
+written. What is written are counts by key, which come as a mapping where the real ones are Arrow tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from state.base import Verdict
+from state.memory import MemoryMapState, MemoryTable
+from state.values import ABSENT, StoredValue
+from tests.simulation.faults import Faults
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
+from transactional.errors import FailedException, Fenced, TableConflict
+from transactional.ports import Partials, StateKind
+
+TOTAL = "total"
+"""The table that counts all records under one key; the other one counts by key."""
+
+
+class Before(Protocol):
+    """Called where the process may crash or stand still; it goes on when `until` holds, or later."""
+
+    def __call__(self, effect: str, until: Callable[[], bool] = ..., /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(Partials):
+    """Partial counts of one batch."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def counts_seen(table: MemoryTable, committed_txid: TxId) -> dict[str, int]:
+    """What a reader sees who must not see what is not yet committed."""
+    seen = {key: row.visible_at(committed_txid) for key, row in table.rows.items()}
+    return {key[0]: values[0] for key, values in seen.items() if values is not ABSENT}
+
+
+class SimulatedState(MemoryMapState):
+    """One process' handle of a table. `before` is called where the process may crash or stand still."""
+
+    def __init__(self, table: MemoryTable, kind: StateKind, before: Before, faults: Faults) -> None:
+        super().__init__("word string", "count long", kind=kind, table=table)
+        self._before, self._faults, self._reached = before, faults, faults.reached
+
+    def version(self) -> AttemptId | None:
+        self._before(f"look at {self.stored.name}")
+        return super().version()
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        self._before(f"fence {self.stored.name}")
+        try:
+            super().fence(attempt_id)
+        except TableConflict:
+            self._reached["a table has moved between reading and writing"] += 1
+            raise
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        assert isinstance(partials, Counts)
+        rows = {(key,): (count,) for key, count in partials.counts.items()}
+        try:
+            self._write(attempt, rows, partials.combine)
+        except BaseException:
+            self._reached["a commit phase is done in half of the tables"] += self.stored.name == TOTAL
+            raise
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        if self._faults.strikes("a committer fails"):
+            raise FailedException(f"table {self.stored.name} can't be written")
+        self._before(f"load {self.stored.name} for {attempt}")
+        loaded, found = self.stored.version, self.stored.rows
+        self._judge(loaded, attempt)
+        self._before(f"write {self.stored.name} as {attempt}", lambda: self.stored.rows is not found)
+        self._check_not_moved(loaded)
+        super()._write(attempt, rows, combine)
+
+    def _check_not_moved(self, loaded: AttemptId | None) -> None:
+        if self.stored.version != loaded:
+            self._reached["a table has moved between reading and writing"] += 1
+            raise TableConflict(f"table {self.stored.name} has moved")
+
+    def _check_fence(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
+        try:
+            super()._check_fence(version, attempt_id)
+        except Fenced:
+            self._reached["a table refuses an old attempt"] += 1
+            raise
+
+    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        verdict = super()._judge(version, attempt)
+        self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
+        return verdict
+
+    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], *combine: Any) -> dict[Key, StoredValue]:
+        goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
+        self._reached["a dead attempt's rows go back"] += goes_back
+        return super()._written(txid, rows, *combine)

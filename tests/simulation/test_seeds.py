@@ -1,0 +1,66 @@
+"""The coordinator, driver and store under faults: every seed must end with all tables right and all records committed.
+
+To run one seed with its event log: `python -m tests.simulation --seed N --log`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.harness import Simulation, SimulationFailed
+from tests.simulation.mutants import StartsAttemptsAnew
+from tests.simulation.sweep import swept
+
+ROOT = Path(__file__).parents[2]
+CHUNK = 50
+CHUNKS = range(0, 800, CHUNK)
+
+
+@pytest.mark.parametrize("first", CHUNKS)
+def test_seeds(first: int) -> None:
+    assert swept(first, CHUNK).transactions > CHUNK
+
+
+def log_of_some_seeds(hash_seed: str) -> bytes:
+    """The event logs of three seeds, as another process prints them."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "3", "--seeds", "3", "--log"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True).stdout
+
+
+def test_one_seed_is_one_event_log_to_the_byte() -> None:
+    """Also in another process, where sets and dictionaries of strings have another order."""
+    logs = log_of_some_seeds("1")
+    assert logs.count(b"\n") > 300
+    assert log_of_some_seeds("2") == logs
+
+
+def test_another_seed_is_another_run() -> None:
+    first, second = Simulation(1), Simulation(2)
+    first.run()
+    second.run()
+    assert first.text() != second.text()
+
+
+def first_failure() -> tuple[Simulation, SimulationFailed]:
+    """Of a coordinator that is known to be wrong."""
+    for seed in range(20):
+        simulation = Simulation(seed, coordinator=StartsAttemptsAnew, verify=False)
+        try:
+            simulation.run()
+        except SimulationFailed as failure:
+            return simulation, failure
+    raise AssertionError("not found")
+
+
+def test_a_failure_names_its_seed_and_shows_the_end_of_its_log() -> None:
+    simulation, failure = first_failure()
+    message = str(failure)
+    assert message.startswith(f"seed {simulation.seed} (")
+    assert "\nthe last lines of its event log:\n" in message
+    assert message.endswith(simulation.text(last=10))
