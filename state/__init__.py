@@ -6,6 +6,7 @@ from state.combine import Aggregate, Count, Max, Min, StateUpdate, Sum
 from state.delta import DeltaMapState
 from state.delta_table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
+from state.store_sql import SqlCoordinatorStore
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "MemoryTable",
     "Min",
     "OpaqueValue",
+    "SqlCoordinatorStore",
     "StateUpdate",
     "StoredValue",
     "Sum",

@@ -85,6 +85,8 @@ class SparkMerge:
         session.conf.set("spark.databricks.delta.write.txnVersion", str(attempt.attempt_id))
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
         session.conf.set("spark.sql.session.timeZone", "UTC")
+        # Later transactions are being processed meanwhile, and wait for this one.
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
         return session
 
     def _merge(

@@ -85,7 +85,7 @@ class TopologyContext:
     """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
 
 
-class Bolt(ABC):
+class Bolt:
     """Base of the bolts that are classes. An instance given to the builder is a prototype: each task of each attempt
     works on a fresh copy of it (row T4).
 
@@ -95,7 +95,7 @@ class Bolt(ABC):
     output: ClassVar[str] = ""
 
 
-class BasicBolt(Bolt):
+class BasicBolt(Bolt, ABC):
     """Works on one tuple at a time and knows nothing of batches (seed 004, "Bolts", 1)."""
 
     def prepare(self, context: TopologyContext) -> None:
@@ -106,7 +106,7 @@ class BasicBolt(Bolt):
         """Work on one tuple."""
 
 
-class BatchBolt(Bolt):
+class BatchBolt(Bolt, ABC):
     """Works on the tuples of one batch that reach one task (seed 004, "Bolts", 2).
 
     Set with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
@@ -125,7 +125,7 @@ class BatchBolt(Bolt):
         """Called once, after the last tuple of the batch; also when there was none (row T12)."""
 
 
-class ArrowBatchBolt(Bolt):
+class ArrowBatchBolt(Bolt, ABC):
     """A `BatchBolt` that gets its tuples as Arrow record batches instead of one by one."""
 
     @abstractmethod

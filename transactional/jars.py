@@ -2,8 +2,8 @@
 
 A fresh machine has Python and Java, nothing more. What is missing is fetched with the Ivy that lies inside PySpark,
 compared with the SHA-256 in a lock file of ours, and kept in the user's cache folder. Quieter and quicker than
-`spark.jars.packages`, which asks every repository at every start. `python -m transactional.jars NAME ORG:NAME:REVISION …`
-prints a new lock.
+`spark.jars.packages`, which asks every repository at every start.
+`python -m transactional.jars NAME ORG:NAME:REVISION …` prints a new lock.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class JarSet:
         return base / "transactional" / self.name
 
     def files(self, java: Java | None = None) -> list[Path]:
-        """The jars' files, fetched where they are missing. Raises `ConfigError` (no Java), `OperatingError` (no way)."""
+        """The jars' files, fetched where missing. Raises `ConfigError`, or `OperatingError` when that fails."""
         jars, folder = self.jars(), self.folder()
         missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
         if missing:

@@ -334,7 +334,7 @@ class JobExecutor(Protocol):
         """
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel what runs of the attempt; `run` then raises `AttemptLost` once all of it has ended. Returns at once."""
+        """Cancel what runs of the attempt; `run` then raises `AttemptLost` when all has ended. Returns at once."""
 
     def progress(self, attempt: TransactionAttempt) -> int:
         """A number that grows while the attempt goes forward."""

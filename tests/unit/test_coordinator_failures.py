@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.unit.conversation import Conversation, attempt, batch, kinds
 from transactional.config import TopologyConfig
 from transactional.errors import CommitStuck, RetriesExhausted

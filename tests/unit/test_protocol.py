@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
 
 import pytest
@@ -199,9 +198,3 @@ def test_the_diagram_shows_every_transition() -> None:
         target = "[*]" if after is Phase.GONE else after.name
         assert f"    {phase.name} --> {target}: {trigger.value}" in lines
     assert len(lines) == len(TRANSITIONS) + 3
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
-def test_the_module_prints_its_diagram(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_module("transactional.protocol", run_name="__main__")
-    assert capsys.readouterr().out == protocol.diagram() + "\n"

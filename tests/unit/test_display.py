@@ -1,0 +1,209 @@
+"""What is shown while a topology runs: lines when stdout is no terminal, a live table when it is, and the tables."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.unit.drivers import WAIT_S, World
+from tests.unit.fakes import words
+from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.display import Display, attempts_table, first_line, print_table, statuses_table
+from transactional.errors import SourceUnavailable
+from transactional.ports import AttemptRecord, TopologyStatus
+from transactional.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    BatchPlanned,
+    CommitSucceeded,
+    Phase,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    StartCommit,
+    Tick,
+)
+from transactional.testing import ManualClock
+
+WORDS = PartitionId("memory", 0)
+BATCH = BatchMetadata({WORDS: OffsetRange(Offset(0), Offset(9))})
+READ = BATCH.with_digests({WORDS: Digest(8, 1)})
+
+
+def attempt(txid: int, attempt_id: int) -> TransactionAttempt:
+    return TransactionAttempt(TxId(txid), AttemptId(attempt_id))
+
+
+class Screen:
+    """A display on a terminal that is kept as text."""
+
+    def __init__(self) -> None:
+        self.file = io.StringIO()
+        console = Console(file=self.file, force_terminal=True, width=100, color_system=None)
+        self.display = Display(World().topology(words([[]])), console)
+        self.at_ms = 1_000
+
+    def tell(self, event: Any, *actions: Action, after_ms: int = 0) -> list[list[str]]:
+        """Tell the display, and return the rows of its table."""
+        self.at_ms += after_ms
+        self.display(self.at_ms, event, actions)
+        table = self.display._table(self.at_ms)
+        return [list(cells) for cells in zip(*(column.cells for column in table.columns), strict=True)]
+
+
+def test_the_live_table_follows_a_transaction_through_its_phases() -> None:
+    screen = Screen()
+    first = attempt(1, 2)
+    with screen.display:
+        assert screen.tell(Tick(0), PlanBatch(first, BATCH, replay=False)) == [["1", "2", "planning", "0", "0 ms"]]
+        assert screen.tell(BatchPlanned(first, BATCH), RecordAttempt(first, BATCH, forget_later=False), after_ms=5) == [
+            ["1", "2", "processing", "9", "0 ms"]
+        ]
+        assert screen.tell(Tick(1), after_ms=7) == [["1", "2", "processing", "9", "7 ms"]]
+        assert screen.tell(ProcessingSucceeded(first), StartCommit(first, READ)) == [
+            ["1", "2", "committing", "9", "0 ms"]
+        ]
+        assert screen.tell(CommitSucceeded(first), RecordCommit(first, READ), after_ms=8) == []
+    assert "transaction 1:2 committed: 8 rows in 20 ms; 400 rows/s" in screen.file.getvalue()
+
+
+def test_a_failed_transaction_leaves_the_table_and_comes_back() -> None:
+    screen = Screen()
+    first, second, again = attempt(1, 2), attempt(2, 3), attempt(1, 4)
+    with screen.display:
+        screen.tell(Tick(0), RecordAttempt(first, BATCH, forget_later=False), PlanBatch(second, BATCH, replay=False))
+        failure = RecordFailure(first, Phase.PROCESSING, "no [/red] luck :cat:\nTraceback", 100)
+        rows = screen.tell(AttemptFailed(first, failure.reason), failure, AbortAttempt(second, "transaction 1 failed"))
+        assert rows == [["2", "3", "aborting", "0", "0 ms"]]
+        assert screen.tell(AttemptFailed(second, "…")) == []
+        rows = screen.tell(Tick(1), RecordAttempt(again, BATCH, forget_later=False))
+        assert rows == [["1", "4", "processing", "9", "0 ms"]]
+        assert screen.tell(AttemptFailed(first, "late")) == rows
+    shown = screen.file.getvalue()
+    assert "transaction 1:2 failed in processing, again in 100 ms: no [/red] luck :cat:\n" in shown
+    assert "Traceback" not in shown
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(World().topology(words([[]])))
+    with display:
+        display(1_000, Tick(0), [RecordAttempt(attempt(1, 2), BATCH, forget_later=False)])
+        display(1_250, CommitSucceeded(attempt(1, 2)), [RecordCommit(attempt(1, 2), READ)])
+        display(1_300, Tick(1), [RecordFailure(attempt(2, 3), Phase.COMMITTING, "no [/red] luck", 100)])
+    committed, failed = capsys.readouterr().out.splitlines()
+    assert committed.startswith("transaction 1:2 committed: 8 rows in 250 ms; 32 rows/s")
+    assert failed == "transaction 2:3 failed in committing, again in 100 ms: no [/red] luck"
+
+
+# --- lag ----------------------------------------------------------------------------------------------------------
+
+
+class Lagging:
+    """A display whose spout answers the question for its lag as a test wants."""
+
+    def __init__(self, lag: Any) -> None:
+        spout = words([[]])
+        spout.lag = lag  # type: ignore[method-assign]
+        self.display = Display(World().topology(spout))
+
+    def commit(self, txid: int, at_ms: int) -> None:
+        self.display(at_ms, CommitSucceeded(attempt(txid, txid)), [RecordCommit(attempt(txid, txid), READ)])
+
+
+def test_the_lag_is_asked_for_beside_the_driver_and_not_too_often(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[threading.Thread] = []
+
+    def lag(batch: BatchMetadata) -> int:
+        asked.append(threading.current_thread())
+        return 7
+
+    lagging = Lagging(lag)
+    for txid, at_ms in enumerate([10, 20, 2_000, 2_010, 2_020], 1):
+        lagging.commit(txid, at_ms)
+        lagging.display._asking.join(WAIT_S)
+    assert len(asked) == 2
+    assert threading.current_thread() not in asked
+    assert capsys.readouterr().out.count(", lag 7\n") >= 4, "all but perhaps the line that was written meanwhile"
+
+
+def test_a_broker_that_does_not_answer_holds_nothing_up(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = threading.Event()
+
+    def lag(batch: BatchMetadata) -> int:
+        assert answer.wait(WAIT_S)
+        raise SourceUnavailable("no broker answers")
+
+    lagging = Lagging(lag)
+    for txid in range(1, 4):
+        lagging.commit(txid, txid * 5_000)
+    answer.set()
+    lagging.display._asking.join(WAIT_S)
+    assert capsys.readouterr().out.count("committed: 8 rows") == 3
+
+
+def test_a_run_may_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    topology = world.topology()
+    with Display(topology) as display:
+        world.run(topology, observers=[display], clock=ManualClock(wall_ms=1_000))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" rows")[0] for line in lines] == [
+        "transaction 1:2 committed: 9",
+        "transaction 2:3 committed: 7",
+        "transaction 3:4 committed: 3",
+    ]
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def printed(table: Any, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    print_table(table)
+    lines = capsys.readouterr().out.splitlines()
+    return [[cell.strip() for cell in line.replace("┃", "│").split("│")[1:-1]] for line in lines if line[0] in "┃│"]
+
+
+def test_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    running = TopologyStatus("flights", Epoch(3), "host:1:ab", 5_000, True, TxId(7), AttemptId(9), {})
+    stopped = TopologyStatus("words", Epoch(1), None, None, False, TxId(0), AttemptId(1), {})
+    assert printed(statuses_table([running, stopped]), capsys) == [
+        ["topology", "committed", "running", "owner", "epoch"],
+        ["flights", "7", "yes", "host:1:ab", "3"],
+        ["words", "0", "no", "-", "1"],
+    ]
+
+
+def record(phase: str, *times: int | None, error: str | None = None, rows: int | None = None) -> AttemptRecord:
+    issued, planned, processed, started, committed = times
+    assert issued is not None
+    assert planned is not None
+    return AttemptRecord(attempt(3, 4), phase, BATCH, rows, issued, planned, processed, started, committed, error)
+
+
+def test_attempts(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "processing: TX302 [/red] :cat: " + "x" * 300
+    rows: Sequence[AttemptRecord] = [
+        record("committed", 1_000, 1_005, 1_105, 1_106, 1_130, rows=8),
+        record("failed", 60_000, 60_001, None, None, None, error=f"{long}\nTraceback"),
+    ]
+    header, committed, failed = printed(attempts_table(rows), capsys)
+    assert header[:4] == ["txid", "attempt", "phase", "rows"]
+    assert committed == [
+        *("3", "4", "committed", "8", "00:00:01.005", "00:00:01.105", "00:00:01.130"),
+        *("5", "100", "1", "24", ""),
+    ]
+    assert failed == ["3", "4", "failed", "-", "00:01:00.001", "-", "-", "1", "-", "-", "-", long]
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, ""), ("", ""), ("one", "one"), ("one\ntwo", "one")])
+def test_first_line(text: str | None, expected: str) -> None:
+    assert first_line(text) == expected

@@ -1,0 +1,58 @@
+"""Transactional topologies on Spark: every tuple counts exactly once, whatever dies."""
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.bolts import (
+    ArrowBatchBolt,
+    BasicBolt,
+    BatchBolt,
+    MapState,
+    OutputCollector,
+    TopologyContext,
+    Tuple,
+)
+from transactional.config import TopologyConfig
+from transactional.driver import RunSummary, TopologyDriver
+from transactional.errors import (
+    ConfigError,
+    FailedException,
+    FatalError,
+    OperatingError,
+    SchemaMismatch,
+    TransactionalError,
+)
+from transactional.ports import StateKind
+from transactional.running import run_topology
+from transactional.schema import Schema
+from transactional.topology import Topology, TransactionalTopologyBuilder, WeakerGuaranteeWarning
+
+__all__ = [
+    "ArrowBatchBolt",
+    "AttemptId",
+    "BasicBolt",
+    "BatchBolt",
+    "BatchMetadata",
+    "ConfigError",
+    "FailedException",
+    "FatalError",
+    "MapState",
+    "OffsetRange",
+    "OperatingError",
+    "OutputCollector",
+    "PartitionId",
+    "RunSummary",
+    "Schema",
+    "SchemaMismatch",
+    "StateKind",
+    "Topology",
+    "TopologyConfig",
+    "TopologyContext",
+    "TopologyDriver",
+    "TransactionAttempt",
+    "TransactionalError",
+    "TransactionalTopologyBuilder",
+    "Tuple",
+    "TxId",
+    "WeakerGuaranteeWarning",
+    "run_topology",
+]

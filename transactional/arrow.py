@@ -1,0 +1,230 @@
+"""Between the framework's schemas and Arrow: types, record batches from rows, IPC bytes, digests, key hashes."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transactional.errors import ConfigError, SchemaMismatch
+from transactional.schema import Field, Schema
+
+_PRIMITIVES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of a declared schema; every column may hold NULL."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema])
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of a Spark type in its simple form (see `schema.parse_type`)."""
+    if name in _PRIMITIVES:
+        return _PRIMITIVES[name]
+    kind, inner = re.split(r"[<(]", name[:-1], maxsplit=1)
+    if kind == "decimal":
+        precision, scale = inner.split(",")
+        return pa.decimal128(int(precision), int(scale))
+    if kind == "array":
+        return pa.list_(arrow_type(inner))
+    if kind == "struct":
+        return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in Schema.parse(inner)])
+    return pa.map_(*(arrow_type(part) for part in _key_and_value(inner)))
+
+
+def _key_and_value(inner: str) -> tuple[str, str]:
+    """The two types inside of `map<…>`: cut at the comma that is in no brackets."""
+    for comma in (match.start() for match in re.finditer(",", inner)):
+        key = inner[:comma]
+        if key.count("<") == key.count(">") and key.count("(") == key.count(")"):
+            return key, inner[comma + 1 :]
+    raise ConfigError(f"map<{inner}> has no value type")
+
+
+def spark_type(type_: pa.DataType) -> str:
+    """The Spark type, in its simple form, of an Arrow type. Raises `ConfigError` where there is none."""
+    for name, known in _PRIMITIVES.items():
+        if type_ == known:
+            return name
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
+        return "binary"
+    if pa.types.is_timestamp(type_):
+        return "timestamp"
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return f"array<{spark_type(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<{spark_type(type_.key_type)},{spark_type(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return "struct<" + ",".join(f"{field.name}:{spark_type(field.type)}" for field in type_) + ">"
+    raise ConfigError(f"Arrow type {type_} has no counterpart among the supported types")
+
+
+def declared_schema(schema: pa.Schema) -> Schema:
+    """The declared schema of an Arrow schema."""
+    return Schema(tuple(Field(field.name, spark_type(field.type)) for field in schema))
+
+
+def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
+    """A record batch of what a bolt emitted value by value. Raises `SchemaMismatch` naming the field that is wrong."""
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
+    arrays = [_array(values, field, component) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
+    try:
+        if pa.types.is_integer(field.type):
+            _refuse_fractions(values)
+        return pa.array(values, type=field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatch(
+            f"{component!r} declares field {field.name!r} as {spark_type(field.type)} and emitted something else: "
+            f"{error}"
+        ) from error
+
+
+def _refuse_fractions(values: Sequence[Any]) -> None:
+    """Arrow would cut what stands behind the decimal point off, without a word."""
+    for kind in set(map(type, values)):
+        if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
+            raise TypeError(f"a {kind.__name__} is no whole number")
+
+
+def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: str) -> list[pa.RecordBatch]:
+    """Record batches with exactly the declared columns, in order. Raises `SchemaMismatch`."""
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        raise SchemaMismatch(f"{component!r} must emit a RecordBatch or a Table, and emitted a {type(batch).__name__}")
+    if batch.schema.names != schema.names:
+        raise SchemaMismatch(f"{component!r} declares the fields {schema.names} and emitted {batch.schema.names}")
+    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    try:
+        batches: list[pa.RecordBatch] = (table if table.schema == schema else table.cast(schema)).to_batches()
+        return batches
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"{component!r} declares '{declared_schema(schema)}', what it emitted can't be cast: {error}"
+        ) from error
+
+
+def to_ipc(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """Record batches as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_ipc(data: bytes) -> list[pa.RecordBatch]:
+    """The inverse of `to_ipc`."""
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
+
+
+def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int) -> pa.Array:
+    """For each row the task that its values in `fields` belong to. The same in every process and on every retry."""
+    total = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    for field in fields:
+        total = pc.modulo(pc.add(pc.multiply(total, 31), _stable_codes(batch.column(field))), 2**32)
+    return pc.modulo(total, task_count)
+
+
+def _stable_codes(column: pa.Array) -> pa.Array:
+    """A number below 2**32 for each value: equal for equal values, whatever else is installed where it is computed."""
+    if pa.types.is_nested(column.type):
+        return pa.array([_stable_code(value) for value in column.to_pylist()], type=pa.int64())
+    if pa.types.is_temporal(column.type):  # its Python value would show the time zone in the installed library's way
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    elif pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0, column.type))  # -0.0 equals 0.0
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return pa.array(map(_stable_code, encoded.dictionary.to_pylist()), type=pa.int64()).take(encoded.indices)
+
+
+def _stable_code(value: Any) -> int:
+    return zlib.crc32(repr(value).encode())
+
+
+def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Array]]:
+    """For each task that has rows: its number and the positions of its rows, in order."""
+    for task in range(task_count):
+        positions = pc.indices_nonzero(pc.equal(tasks, task))
+        if len(positions):
+            yield task, positions
+
+
+class RecordDigest:
+    """Counts records and sums up their contents (CRC-32), whatever record batches they come in."""
+
+    def __init__(self, *, with_checksum: bool) -> None:
+        self.records = 0
+        self._with_checksum = with_checksum
+        self._sums: list[int] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in the next records."""
+        if self._with_checksum and batch.num_rows:
+            parts = [part for column in batch.columns for part in _parts(column, self.records)]
+            self._sums = [
+                zlib.crc32(part, start) for part, start in zip(parts, self._sums or [0] * len(parts), strict=True)
+            ]
+        self.records += batch.num_rows
+
+    @property
+    def checksum(self) -> int:
+        """One number for all columns; 0 without checksum or without records."""
+        return zlib.crc32(repr(self._sums).encode()) if self._sums else 0
+
+
+Bytes = memoryview | bytes
+
+
+def _parts(column: pa.Array, first: int) -> tuple[Bytes, Bytes, Bytes]:
+    """A column as bytes: positions of NULLs, lengths, values. `first` is the position of its first row.
+
+    Each part is summed up by itself, so that the sums go on from batch to batch wherever these are cut.
+    """
+    nulls: Bytes = b""
+    if column.null_count:  # what a NULL's place holds in the other parts is not defined, so it is filled
+        nulls = _fixed_width(pc.add(pc.indices_nonzero(column.is_null()).cast(pa.int64()), first))
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        column = pc.fill_null(column, "" if pa.types.is_string(column.type) else b"")
+        return nulls, _fixed_width(pc.binary_length(column)), _variable_width(column)
+    if not pa.types.is_primitive(column.type) and not pa.types.is_decimal(column.type):
+        return nulls, b"", "".join(f"{value!r}\0" for value in column.to_pylist()).encode()
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+    return nulls, b"", _fixed_width(pc.fill_null(column, pa.scalar(0, column.type)))
+
+
+def _variable_width(column: pa.Array) -> Bytes:
+    _, offsets, data = column.buffers()
+    if offsets is None or data is None:
+        return b""
+    bounds = memoryview(offsets).cast("i")
+    return memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]]
+
+
+def _fixed_width(column: pa.Array) -> Bytes:
+    width, data = column.type.bit_width // 8, column.buffers()[1]
+    return memoryview(data)[column.offset * width : (column.offset + len(column)) * width] if data else b""

@@ -1,0 +1,226 @@
+"""What the command line shows: a live line per transaction in flight, plain lines when not a terminal, and tables."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
+from transactional.ports import AttemptRecord, TopologyStatus
+from transactional.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    Event,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    StartCommit,
+)
+from transactional.topology import Topology
+
+LAG_EVERY_MS = 2_000
+WIDTH_MAX = 10_000
+
+
+def plain_line(text: str) -> None:
+    """One line on stdout, without colours or wrapping."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def plain_console(width: int | None = None) -> Console:
+    """A console that shows texts as they are: an error may hold what rich would take for markup or emoji."""
+    return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """A table; as wide as it needs to be when stdout is not a terminal."""
+    plain_console(None if sys.stdout.isatty() else WIDTH_MAX).print(table)
+
+
+def first_line(text: str | None) -> str:
+    """What stands before a traceback."""
+    return next(iter((text or "").splitlines()), "")
+
+
+@dataclass(slots=True)
+class Flight:
+    """A transaction in flight, as shown."""
+
+    attempt: TransactionAttempt
+    phase: str
+    since_ms: int
+    started_ms: int
+    offsets: int = 0
+
+
+class Display:
+    """An observer of the driver: shows what is in flight, rows per second and lag while the topology runs."""
+
+    def __init__(self, topology: Topology, console: Console | None = None) -> None:
+        self._topology, self._console = topology, console or plain_console()
+        self._flights: dict[int, Flight] = {}
+        self._live: Live | None = None
+        self._rows = 0
+        self._first_ms: int | None = None
+        self._lag: int | None = None
+        self._lag_at_ms = -LAG_EVERY_MS
+        self._asking = threading.Thread()
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Take in what has happened."""
+        self._first_ms = self._first_ms or at_ms
+        if isinstance(event, ProcessingSucceeded):
+            self._enter(event.attempt, "processed", at_ms)
+        elif isinstance(event, AttemptFailed):
+            self._drop(event.attempt)
+        for action in actions:
+            self._show(action, at_ms)
+        if self._live is not None:
+            self._live.update(self._table(at_ms))
+
+    def _show(self, action: Action, at_ms: int) -> None:
+        match action:
+            case PlanBatch(attempt, _, _):
+                self._enter(attempt, "planning", at_ms)
+            case RecordAttempt(attempt, batch, _):
+                self._enter(attempt, "processing", at_ms).offsets = batch.offset_count
+            case StartCommit(attempt, _):
+                self._enter(attempt, "committing", at_ms)
+            case AbortAttempt(attempt, _):
+                self._enter(attempt, "aborting", at_ms)
+            case RecordFailure(attempt, phase, reason, retry_in_ms):
+                again = f"again in {retry_in_ms} ms: {first_line(reason)}"
+                self._line(f"transaction {attempt} failed in {phase.value}, {again}")
+            case RecordCommit(attempt, batch):
+                flight = self._flights.pop(attempt.txid, None)
+                self._rows += batch.record_count or 0
+                took = f" in {at_ms - flight.started_ms} ms" if flight else ""
+                self._line(
+                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(at_ms, batch)}"
+                )
+
+    def _enter(self, attempt: TransactionAttempt, phase: str, at_ms: int) -> Flight:
+        flight = self._flights.get(attempt.txid)
+        if flight is None or flight.attempt != attempt:
+            flight = self._flights[attempt.txid] = Flight(attempt, phase, at_ms, at_ms)
+        flight.phase, flight.since_ms = phase, at_ms
+        return flight
+
+    def _drop(self, attempt: TransactionAttempt) -> None:
+        flight = self._flights.get(attempt.txid)
+        if flight is not None and flight.attempt == attempt:
+            del self._flights[attempt.txid]
+
+    def _pace(self, at_ms: int, batch: BatchMetadata) -> str:
+        elapsed_ms = max(at_ms - (self._first_ms or at_ms), 1)
+        if at_ms - self._lag_at_ms >= LAG_EVERY_MS and not self._asking.is_alive():
+            self._lag_at_ms, self._asking = at_ms, threading.Thread(target=self._ask, args=(batch,), daemon=True)
+            self._asking.start()
+        lag = "" if self._lag is None else f", lag {self._lag}"
+        return f"{self._rows * 1000 // elapsed_ms} rows/s{lag}"
+
+    def _ask(self, batch: BatchMetadata) -> None:
+        """Beside the driver, which can't wait for a broker that does not answer."""
+        try:
+            self._lag = self._topology.spout.lag(batch)
+        except Exception:  # it is there for show
+            self._lag = None
+
+    def _line(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(Text(text), soft_wrap=True)
+        else:
+            plain_line(text)
+
+    def _table(self, at_ms: int) -> Table:
+        table = Table("txid", "attempt", "phase", "offsets", "in phase", box=None)
+        for txid in sorted(self._flights):
+            flight = self._flights[txid]
+            table.add_row(
+                str(txid),
+                str(flight.attempt.attempt_id),
+                flight.phase,
+                str(flight.offsets),
+                f"{at_ms - flight.since_ms} ms",
+            )
+        return table
+
+
+def statuses_table(statuses: Sequence[TopologyStatus]) -> Table:
+    """The topologies of a store."""
+    table = Table("topology", "committed", "running", "owner", "epoch")
+    for status in statuses:
+        table.add_row(
+            status.topology_id,
+            str(status.committed_txid),
+            "yes" if status.is_leased else "no",
+            status.owner or "-",
+            str(status.epoch),
+        )
+    return table
+
+
+def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
+    """Attempts with the time at which each step ended, and the milliseconds that it took."""
+    table = Table(
+        "txid",
+        "attempt",
+        "phase",
+        "rows",
+        "planned",
+        "processed",
+        "committed",
+        "plan ms",
+        "process ms",
+        "wait ms",
+        "commit ms",
+        "error",
+    )
+    for record in attempts:
+        table.add_row(
+            str(record.attempt.txid),
+            str(record.attempt.attempt_id),
+            record.phase,
+            "-" if record.rows is None else str(record.rows),
+            *(_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
+            _between(record.issued_at_ms, record.planned_at_ms),
+            _between(record.planned_at_ms, record.processed_at_ms),
+            _between(record.processed_at_ms, record.commit_started_at_ms),
+            _between(record.commit_started_at_ms, record.committed_at_ms),
+            first_line(record.error),
+        )
+    return table
+
+
+def _time(at_ms: int | None) -> str:
+    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> str:
+    return "-" if start_ms is None or end_ms is None else str(end_ms - start_ms)

@@ -1,0 +1,356 @@
+"""`TopologyDriver`: the shell around the coordinator: takes the lease, fences tables, feeds events, performs actions.
+
+One thread owns the coordinator and the store's writes; `step` takes one event in and performs its actions in order.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from transactional import errors
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.clock import SystemClock
+from transactional.config import TopologyConfig
+from transactional.coordinator import Coordinator, Snapshot
+from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable, TableConflict
+from transactional.ports import AttemptRecord, Clock, CoordinatorStore, JobExecutor, Lease, TransactionState
+from transactional.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    CommitSucceeded,
+    Event,
+    Halt,
+    PlanBatch,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    RecordProcessed,
+    StartCommit,
+    StartProcessing,
+    StopRequested,
+    Tick,
+)
+from transactional.runner import Fatal, PhaseRunner
+from transactional.topology import Topology
+
+FENCE_TRIES = 10
+
+
+class Observer(Protocol):
+    """Told of every event and the actions that followed, after they were performed."""
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """`at_ms` is wall-clock time."""
+
+
+@runtime_checkable
+class RunObserver(Observer, Protocol):
+    """An observer that is also told how a run begins, before the first event."""
+
+    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+        """All that a coordinator is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What one run has done."""
+
+    first_txid: TxId
+    committed_txid: TxId
+    failures: int
+
+    @property
+    def transactions(self) -> int:
+        """Number of transactions committed by this run."""
+        return self.committed_txid - self.first_txid + 1
+
+
+class TopologyDriver:
+    """Runs one topology until it is stopped, drained, fenced or out of retries."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        store: CoordinatorStore,
+        executor: JobExecutor,
+        config: TopologyConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        observers: Sequence[Observer] = (),
+        owner: str | None = None,
+        accept_changes: bool = False,
+    ) -> None:
+        self.topology, self.store, self.executor = topology, store, executor
+        self.config = config or TopologyConfig()
+        self.clock = clock or SystemClock()
+        self.observers = observers
+        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.accept_changes = accept_changes
+        self.failures = 0
+        self._halt: FatalError | None = None
+        self._pause = threading.Event()
+        self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
+        self._issued_at_ms: dict[TransactionAttempt, int] = {}
+        self._commit_started_at_ms: dict[TransactionAttempt, int] = {}
+
+    def stop(self) -> None:
+        """Ask the run to end: what is in its commit phase ends, all else is given up. May be called from any thread."""
+        self._events.put(StopRequested())
+
+    def run(self) -> RunSummary:
+        """Run until done. Raises a `FatalError` or `ConfigError`; what was committed by then stays right."""
+        self.topology.spout.open()
+        try:
+            return self._run_with_lease()
+        finally:
+            self.topology.spout.close()
+
+    def _run_with_lease(self) -> RunSummary:
+        self.lease = self.store.acquire(
+            self.topology.id,
+            self.topology.fingerprint(),
+            owner=self.owner,
+            lease_ms=self.config.lease_ms,
+            accept_changes=self.accept_changes,
+        )
+        with ExitStack() as stack:
+            stack.callback(self._release)
+            stack.callback(close_tables, self.topology)
+            stack.callback(self.executor.close)
+            self.executor.open()
+            self.store.renew(self.lease, lease_ms=self.config.lease_ms)
+            self._fence_tables()
+            kept_ms = self.config.keep_attempts_days * 86_400_000
+            self.store.forget_before(self.lease, at_ms=self.clock.wall_ms() - kept_ms)
+            return self._loop()
+
+    def _fence_tables(self) -> None:
+        try:
+            fence_tables(self.topology, self.store, self.lease)
+        except StoreMismatch:
+            # Raises `Fenced` when another coordinator has taken over meanwhile: then that is why.
+            self.store.renew(self.lease, lease_ms=self.config.lease_ms)
+            raise
+
+    def _release(self) -> None:
+        with suppress(StoreUnavailable):  # then the lease ends by itself
+            self.store.release(self.lease)
+
+    def _loop(self) -> RunSummary:
+        snapshot = self.lease.snapshot
+        self.coordinator = Coordinator(snapshot, self.config, replays_exactly=self.topology.spout.replays_exactly)
+        self.runner = PhaseRunner(
+            self.topology, self.executor, self._events.put, max_pending=self.config.max_spout_pending
+        )
+        self._renewed_at_ms = self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
+        try:
+            self._begin(snapshot)
+            self.step(Tick(self._ticked_at_ms))
+            while not self.coordinator.done:
+                self._turn()
+        except CommitStuck:
+            self.runner.close(wait=False)
+            raise
+        except BaseException:
+            self.runner.close()
+            raise
+        self.runner.close()
+        return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        at_ms, replays_exactly = self.clock.wall_ms(), self.topology.spout.replays_exactly
+        for observer in self.observers:
+            if isinstance(observer, RunObserver):
+                observer.begin(at_ms, snapshot, self.config, replays_exactly=replays_exactly)
+
+    def _turn(self) -> None:
+        """Wait for one event, at most until the next tick is due."""
+        wait_ms = self._ticked_at_ms + self.config.tick_ms - self.clock.monotonic_ms()
+        try:
+            event = self._events.get(timeout=max(wait_ms, 0) / 1000) if wait_ms > 0 else self._events.get_nowait()
+        except queue.Empty:
+            self._tick()
+            return
+        if isinstance(event, Fatal):
+            raise event.error
+        self.step(event)
+        if self.clock.monotonic_ms() - self._ticked_at_ms >= self.config.tick_ms:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticked_at_ms = now_ms = self.clock.monotonic_ms()
+        if now_ms - self._renewed_at_ms >= self.config.lease_ms // 3:
+            self._write(lambda: self.store.renew(self.lease, lease_ms=self.config.lease_ms))
+            self._renewed_at_ms = now_ms
+        if now_ms - self._looked_at_ms >= 1_000:
+            self.runner.look_for_progress()
+            self._looked_at_ms = now_ms
+        self.step(Tick(now_ms))
+
+    def step(self, event: Event) -> None:
+        """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
+        if isinstance(event, AttemptFailed):
+            self.runner.forget(event.attempt)
+            self._issued_at_ms.pop(event.attempt, None)
+        actions = self.coordinator.handle(event)
+        for action in actions:
+            self._perform(action)
+        if isinstance(event, CommitSucceeded):
+            self.runner.forget(event.attempt)
+        at_ms = self.clock.wall_ms()
+        for observe in self.observers:
+            observe(at_ms, event, actions)
+        if self._halt is not None:
+            raise self._halt
+
+    def _perform(self, action: Action) -> None:
+        now_ms = self.clock.wall_ms()
+        match action:
+            case PlanBatch(attempt, after, replay):
+                self._issued_at_ms.setdefault(attempt, now_ms)
+                self.runner.plan(attempt, after, replay=replay)
+            case RecordAttempt():
+                self._record_attempt(action, now_ms)
+            case StartProcessing(attempt, batch):
+                self.runner.process(attempt, batch)
+            case RecordProcessed(attempt, batch):
+                self._write(lambda: self.store.record_processed(self.lease, attempt, batch, at_ms=now_ms))
+            case StartCommit(attempt, _):
+                self._commit_started_at_ms[attempt] = now_ms
+                self.runner.commit(attempt)
+            case RecordCommit(attempt, batch):
+                started = self._commit_started_at_ms.pop(attempt)
+                self._write(lambda: self.store.record_commit(self.lease, attempt, started_at_ms=started, at_ms=now_ms))
+                self.runner.tell_committed(attempt, batch)
+            case RecordFailure(attempt, phase, reason, _):
+                self.failures += 1
+                self._commit_started_at_ms.pop(attempt, None)
+                self._write(lambda: self.store.record_failure(self.lease, attempt, phase, reason, at_ms=now_ms))
+            case AbortAttempt(attempt, reason):
+                self.runner.abort(attempt, reason)
+            case Halt(code, reason):
+                self._halt = error_of(code)(reason)
+
+    def _record_attempt(self, action: RecordAttempt, now_ms: int) -> None:
+        issued_at_ms = self._issued_at_ms.pop(action.attempt, now_ms)
+        record = AttemptRecord(
+            action.attempt, "processing", action.batch, None, issued_at_ms, now_ms, None, None, None, None
+        )
+        self._write(lambda: self.store.record_attempt(self.lease, record, forget_later=action.forget_later))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.
+
+        Whatever the first write has done: the store takes the same write twice as one.
+        """
+        for tried in range(self.config.lease_ms // self.config.tick_ms):
+            try:
+                return write()
+            except StoreUnavailable:
+                if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms:
+                    raise
+            self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
+        return write()
+
+
+def error_of(code: str) -> type[FatalError]:
+    """The fatal error with the given code."""
+    return next(
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, FatalError) and error.code == code
+    )
+
+
+def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease) -> None:
+    """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are shut out.
+
+    Raises `StoreMismatch` when a table is not where the store says it should be (row T56).
+    """
+    for component in topology.committers:
+        assert component.state is not None
+        component.state.open(f"{topology.id}/{component.id}", txid_lookup(store, topology.id, component.id))
+        _fence(component.id, component.state, store, lease)
+
+
+def close_tables(topology: Topology) -> None:
+    """Close every committer's table."""
+    for component in topology.committers:
+        assert component.state is not None
+        component.state.close()
+
+
+def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> None:
+    """The store has to know the fence before the table has it. A committer has joined only once its table has it too:
+    until then it notes its fences as one that is joining, so that whoever dies in between can be started again."""
+    has_joined = store.has_fence(lease.topology_id, component_id)
+    for tried in range(1, FENCE_TRIES + 1):
+        txid = _table_txid(component_id, state, store, lease)
+        store.record_fence(lease, component_id if has_joined else joining(component_id), txid)
+        try:
+            state.fence(lease.fence_id)
+        except TableConflict:
+            if tried == FENCE_TRIES:
+                raise
+            continue
+        if not has_joined:
+            store.record_fence(lease, component_id, txid)
+        return
+
+
+def joining(component_id: str) -> str:
+    """The id under which a committer's fences are noted until its table has one. No component can have such an id."""
+    return f"{component_id}/joining"
+
+
+def _table_txid(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> TxId:
+    committed, version = lease.snapshot.committed_txid, state.version()
+    table = " ".join(f"{name}={value}" for name, value in state.identity().items())
+    if version is None:
+        if committed and store.has_fence(lease.topology_id, component_id):
+            raise StoreMismatch(
+                f"committer {component_id!r}: the store says that transaction {committed} is committed, but its table "
+                f"({table}) holds none; restore the table, or start under another topology id"
+            )
+        return committed
+    txid = _txid_of(store, lease.topology_id, component_id, version)
+    if txid is None:
+        raise StoreMismatch(
+            f"committer {component_id!r}: its table ({table}) was last written by attempt {version}, which the store "
+            f"of topology {lease.topology_id!r} knows nothing of; was the store wiped? Restore the store, or use "
+            "another table"
+        )
+    if txid not in (committed, committed + 1):
+        raise StoreMismatch(
+            f"committer {component_id!r}: its table ({table}) is at transaction {txid}, the store says {committed} is "
+            "committed; restore whichever is too old, or start under another topology id with an empty table"
+        )
+    return txid
+
+
+def _txid_of(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+    txid = store.txid_of(topology_id, component_id, attempt_id)
+    return txid if txid is not None else store.txid_of(topology_id, joining(component_id), attempt_id)
+
+
+def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
+    """A function from the version of a committer's table to the txid that it is at."""
+
+    def txid_of(attempt_id: AttemptId) -> TxId:
+        txid = _txid_of(store, topology_id, component_id, attempt_id)
+        if txid is None:
+            raise StoreMismatch(
+                f"committer {component_id!r}: the store knows nothing of attempt {attempt_id}, which its table holds"
+            )
+        return txid
+
+    return txid_of

@@ -1,0 +1,154 @@
+"""The event journal: every event and the actions that followed, one JSON line each. `replay.py` reads it back.
+
+A journal tells all that coordinators did and why; run through fresh ones it must give the same actions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from transactional import protocol
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.config import TopologyConfig
+from transactional.coordinator import Snapshot
+from transactional.errors import ConfigError, CorruptRecord
+from transactional.protocol import Action, Event, Phase
+
+_WORDS: Mapping[str, type[Any]] = {
+    name: word
+    for name, word in vars(protocol).items()
+    if isinstance(word, type) and hasattr(word, "__dataclass_fields__")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first line of a run: all that its coordinator is made of."""
+
+    snapshot: Snapshot
+    config: TopologyConfig
+    replays_exactly: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        snapshot = {
+            "committed_txid": self.snapshot.committed_txid,
+            "committed_batch": self.snapshot.committed_batch.to_json(),
+            "recorded": [[txid, batch.to_json()] for txid, batch in sorted(self.snapshot.recorded.items())],
+            "attempt_id": self.snapshot.attempt_id,
+        }
+        return {"snapshot": snapshot, "config": asdict(self.config), "replays_exactly": self.replays_exactly}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
+        """The inverse of `to_json`."""
+        known = row["snapshot"]
+        snapshot = Snapshot(
+            TxId(known["committed_txid"]),
+            BatchMetadata.from_json(known["committed_batch"]),
+            {TxId(txid): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
+            AttemptId(known["attempt_id"]),
+        )
+        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"])
+
+
+JournalLine = tuple[int, RunStarted | Event, list[Action]]
+
+
+class JournalWriter:
+    """An observer of the driver that appends to a file, a line per event, flushed at once.
+
+    Of the ticks that led to nothing only the last one before a line is written: it tells what time it was.
+    Raises `ConfigError` when the file can't be written.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        try:
+            self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
+        except OSError as error:
+            raise ConfigError(f"the journal {path} can't be written: {error.strerror}") from error
+        self._last_tick: tuple[int, Event] | None = None
+
+    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+        """Write how a run begins."""
+        self._last_tick = None
+        self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly).to_json()})
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Write one line."""
+        if isinstance(event, protocol.Tick) and not actions:
+            self._last_tick = (at_ms, event)
+            return
+        if self._last_tick is not None:
+            self._write_event(*self._last_tick, ())
+            self._last_tick = None
+        self._write_event(at_ms, event, actions)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_event(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        self._write({"at_ms": at_ms, "event": encode(event), "actions": [encode(action) for action in actions]})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def read_journal(path: Path | str) -> Iterator[JournalLine]:
+    """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`."""
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield _read_line(json.loads(line))
+            except (ValueError, LookupError, TypeError, OverflowError, ConfigError, CorruptRecord) as error:
+                raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
+
+
+def _read_line(row: Mapping[str, Any]) -> JournalLine:
+    if "run" in row:
+        return row["at_ms"], RunStarted.from_json(row["run"]), []
+    return row["at_ms"], decode(row["event"]), [decode(action) for action in row["actions"]]
+
+
+def encode(word: Any) -> dict[str, Any]:
+    """An event or action as JSON values: its name and its fields."""
+    return {"is": type(word).__name__} | {f.name: _plain(getattr(word, f.name)) for f in fields(word)}
+
+
+def decode(row: Mapping[str, Any]) -> Any:
+    """The inverse of `encode`."""
+    word = _WORDS[row["is"]]
+    return word(**{name: _word(name, value) for name, value in row.items() if name != "is"})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case TransactionAttempt():
+            return [value.txid, value.attempt_id]
+        case BatchMetadata():
+            return value.to_json()
+        case Phase():
+            return value.value
+        case Mapping():
+            return [[p.source, p.index, digest.records, digest.checksum] for p, digest in sorted(value.items())]
+    return value
+
+
+def _word(name: str, value: Any) -> Any:
+    match name:
+        case "attempt":
+            return TransactionAttempt(TxId(value[0]), AttemptId(value[1]))
+        case "batch" | "after":
+            return None if value is None else BatchMetadata.from_json(value)
+        case "phase":
+            return Phase(value)
+        case "digests":
+            return {PartitionId(source, index): Digest(records, sum_) for source, index, records, sum_ in value}
+    return value

@@ -1,0 +1,90 @@
+"""Finds what the command line names: `MODULE:TOPOLOGY`, and a store by its URL."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from transactional.errors import ConfigError
+from transactional.ports import CoordinatorStore
+from transactional.schema import did_you_mean
+from transactional.topology import Topology
+
+STORES = "transactional.stores"
+
+
+def load_topology(target: str) -> Topology:
+    """The `Topology` that `MODULE:NAME` names, or that the function of that name returns. Raises `ConfigError`.
+
+    The module's own classes and functions are sent to executors by value, so it need not be installed there.
+    """
+    module_name, _, name = target.partition(":")
+    if not name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"{target!r} is not of the form MODULE:TOPOLOGY, such as examples.opaque_kafka_count:build")
+    sys.path.insert(0, os.getcwd())
+    module = _import(module_name, target)
+    found = getattr(module, name, None)
+    if found is None:
+        known = [known for known, value in vars(module).items() if isinstance(value, Topology) or callable(value)]
+        raise ConfigError(f"module {module_name} has no {name!r}{did_you_mean(name, known)}")
+    cloudpickle.register_pickle_by_value(module)
+    _register_with_spark(module)
+    topology: Any = _call(found, target) if callable(found) else found
+    if not isinstance(topology, Topology):
+        raise ConfigError(f"{target} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
+    return topology
+
+
+def _call(function: Callable[..., Any], target: str) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigError(f"{target} can't be called without arguments: {error}") from error
+    return function()
+
+
+def _import(module_name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{target}: {error}; run from the folder that holds it, or install it") from error
+
+
+def _register_with_spark(module: ModuleType) -> None:
+    """Spark carries a cloudpickle of its own."""
+    from pyspark import cloudpickle as spark_cloudpickle
+
+    spark_cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def open_existing_store(url: str) -> CoordinatorStore:
+    """As `open_store`, for those who only look: a file that is not there is an error, not a new store."""
+    scheme, _, path = url.partition(":///")
+    if scheme == "sqlite" and not Path(path).is_file():
+        raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")
+    return open_store(url)
+
+
+def open_store(url: str) -> CoordinatorStore:
+    """The store at a URL: the entry point of group `transactional.stores` that is named as the URL's scheme makes it.
+
+    Raises `ConfigError` for an unknown scheme, `StoreTooNew`, `StoreUnavailable`.
+    """
+    scheme = url.partition(":")[0].partition("+")[0]
+    stores = {entry.name: entry for entry in entry_points(group=STORES)}
+    if scheme not in stores:
+        raise ConfigError(
+            f"no store for {scheme!r} URLs; known: {', '.join(sorted(stores)) or '(none: is transactional installed?)'}"
+            f"{did_you_mean(scheme, stores)}"
+        )
+    store: CoordinatorStore = stores[scheme].load()(url)
+    return store

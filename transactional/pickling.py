@@ -1,0 +1,88 @@
+"""How a committer's instance travels from its task to the driver: without its collector and its state.
+
+Both are stand-ins on the executor. They are pickled by name and replaced by the driver's own when the instance arrives
+(pickle's persistent ids). Only what our own tasks sent in the same Spark job is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from transactional.bolts import Key, OutputCollector
+from transactional.errors import ConfigError
+
+
+class DeferredState:
+    """What a committer has for its state while its batch is processed: it may only be used in `finish_batch`."""
+
+    def __init__(self, component: str) -> None:
+        self.component = component
+
+    def get(self, *key: Any) -> Any:
+        """Refused."""
+        self._refuse()
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Refused."""
+        self._refuse()
+
+    def put(self, key: Key | Any, value: Any) -> None:
+        """Refused."""
+        self._refuse()
+
+    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            f"committer {self.component!r} used its state in prepare or execute; earlier transactions may not be "
+            "committed yet there: gather in execute, and use the state in finish_batch"
+        )
+
+
+def check_picklable(what: str, value: object) -> None:
+    """Raise `ConfigError` naming what can't be sent to executors."""
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} can't be sent to executors: {error}; open connections, locks and the like in prepare"
+        ) from error
+
+
+def dump_committer(bolt: object, collector: OutputCollector) -> bytes:
+    """Pickle a committer's instance, leaving out its collector and state."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, collector).dump(bolt)
+    return buffer.getvalue()
+
+
+def load_committer(data: bytes, collector: OutputCollector, state: object) -> Any:
+    """Unpickle a committer's instance with the given collector and state in place of the stand-ins."""
+    return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state}).load()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, buffer: io.BytesIO, collector: OutputCollector) -> None:
+        super().__init__(buffer)
+        self._collector = collector
+
+    def persistent_id(self, obj: Any) -> str | None:
+        if obj is self._collector:
+            return "collector"
+        return "state" if isinstance(obj, DeferredState) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, replacements: dict[str, object]) -> None:
+        super().__init__(buffer)
+        self._replacements = replacements
+
+    def persistent_load(self, pid: Any) -> object:
+        return self._replacements[pid]

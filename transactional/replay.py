@@ -1,0 +1,46 @@
+"""Runs a journal through fresh coordinators and compares: `python -m transactional.replay FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from transactional.coordinator import Coordinator
+from transactional.errors import CorruptRecord
+from transactional.invariants import check
+from transactional.journal import JournalLine, RunStarted, read_journal
+
+
+def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None) -> int:
+    """Feed a journal's events to a coordinator; return the number of events.
+
+    Each run in the journal begins with a coordinator of its own; `coordinator` takes the events before that.
+    Raises `AssertionError` naming the first line whose actions differ, `ProtocolError` where an invariant breaks.
+    """
+    count = 0
+    for number, (_, event, actions) in enumerate(lines, 1):
+        if isinstance(event, RunStarted):
+            coordinator = Coordinator(event.snapshot, event.config, replays_exactly=event.replays_exactly)
+            continue
+        if coordinator is None:
+            raise CorruptRecord(f"line {number} is an event, but the journal does not tell how its run began")
+        again = coordinator.handle(event)
+        check(coordinator)
+        if again != actions:
+            raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {again}")
+        count += 1
+    return count
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("journal", type=Path)
+    options = parser.parse_args()
+    sys.stdout.write(f"{replay(read_journal(options.journal))} events, every action the same\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Runs what the coordinator asks for in threads, and answers each request with exactly one event.
+
+Three pools: one thread plans, some wait for processing phases, one thread runs commit phases: these are ordered by
+construction. The spout is asked one thing at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata, OffsetRange
+from transactional.committing import commit_transaction
+from transactional.errors import FatalError, TransactionalError
+from transactional.ports import JobExecutor, Processed
+from transactional.protocol import (
+    AttemptFailed,
+    BatchPlanned,
+    CommitSucceeded,
+    Event,
+    ProcessingSucceeded,
+    ProgressMade,
+)
+from transactional.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Not an event of the protocol: the process has to stop with this error."""
+
+    error: BaseException
+
+
+Post = Callable[[Event | Fatal], None]
+
+
+class PhaseRunner:
+    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers; it must be thread-safe."""
+
+    def __init__(self, topology: Topology, executor: JobExecutor, post: Post, *, max_pending: int) -> None:
+        self.topology, self.executor, self.post = topology, executor, post
+        self._planning = ThreadPoolExecutor(1, "planning")
+        # What was given up may still hold a thread.
+        self._processing = ThreadPoolExecutor(2 * max_pending, "processing")
+        self._commits = ThreadPoolExecutor(1, "commit")
+        self._running: dict[TransactionAttempt, Future[None]] = {}
+        self._aborting: dict[TransactionAttempt, Future[None]] = {}
+        self._processed: dict[TransactionAttempt, Processed] = {}
+        self._progress: dict[TransactionAttempt, int] = {}
+        self._spout = threading.Lock()
+
+    def plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> None:
+        """Ask the spout for a batch; answers `BatchPlanned`."""
+        self._submit(self._planning, attempt, lambda: self._plan(attempt, after, replay=replay))
+
+    def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Run a processing phase; answers `ProcessingSucceeded`."""
+        self._submit(self._processing, attempt, lambda: self._process(attempt, batch))
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Run a commit phase; answers `CommitSucceeded`."""
+        self._submit(self._commits, attempt, lambda: self._commit(attempt))
+
+    def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Tell the spout of a transaction commit; returns at once."""
+        self._planning.submit(self._tell, attempt, lambda: self.topology.spout.committed(batch))
+
+    def abort(self, attempt: TransactionAttempt, reason: str) -> None:
+        """Cancel what runs of the attempt; answers `AttemptFailed` once nothing does."""
+        running = self._running.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        if running is None:
+            self.post(AttemptFailed(attempt, reason))
+            return
+        self._aborting[attempt] = running
+        if not running.cancel():
+            self.executor.cancel(attempt)
+        running.add_done_callback(lambda _: self.post(AttemptFailed(attempt, reason)))
+
+    def forget(self, attempt: TransactionAttempt) -> None:
+        """Drop what is kept of an attempt that has ended."""
+        self._running.pop(attempt, None)
+        self._aborting.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        self._progress.pop(attempt, None)
+
+    def look_for_progress(self) -> None:
+        """Answer `ProgressMade` for attempts that went forward; cancel again what was given up and still runs."""
+        for attempt, running in list(self._aborting.items()):
+            if not running.done():
+                self.executor.cancel(attempt)
+        for attempt, running in list(self._running.items()):
+            made = 0 if running.done() else self.executor.progress(attempt)
+            if made > self._progress.get(attempt, 0):
+                self._progress[attempt] = made
+                self.post(ProgressMade(attempt))
+
+    def close(self, *, wait: bool = True) -> None:
+        """Cancel everything, and wait for the threads, unless one of them is known to be stuck."""
+        for attempt, running in {**self._running, **self._aborting}.items():
+            if not running.done() and not running.cancel():
+                self.executor.cancel(attempt)
+        for pool in (self._planning, self._processing, self._commits):
+            pool.shutdown(wait=wait, cancel_futures=not wait)
+
+    # --- in the threads -----------------------------------------------------------------------------------------
+
+    def _submit(self, pool: ThreadPoolExecutor, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        self._running[attempt] = pool.submit(self._answer, attempt, work)
+
+    def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        try:
+            self.post(work())
+        except FatalError as error:
+            self.post(Fatal(error))
+        except TransactionalError as error:
+            self.post(AttemptFailed(attempt, f"{error.code} {error}"))
+        except (Exception, SystemExit) as error:
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
+
+    def _tell(self, attempt: TransactionAttempt, tell: Callable[[], None]) -> None:
+        try:
+            with self._spout:
+                tell()
+        except Exception:
+            _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
+
+    def _plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> Event:
+        with self._spout:
+            batch = self.topology.spout.plan(after, replay=replay)
+        if batch is None and replay:
+            batch = BatchMetadata({p: OffsetRange(offset, offset) for p, offset in after.positions().items()})
+        return BatchPlanned(attempt, batch)
+
+    def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
+        try:
+            processed = self.executor.run(attempt, batch)
+        except TransactionalError:
+            if self.topology.spout.replays_exactly:
+                with self._spout:
+                    self.topology.spout.check_replay(batch)
+            raise
+        self._processed[attempt] = processed
+        return ProcessingSucceeded(attempt, processed.digests)
+
+    def _commit(self, attempt: TransactionAttempt) -> Event:
+        commit_transaction(self.topology, attempt, self._processed[attempt])
+        return CommitSucceeded(attempt)

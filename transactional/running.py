@@ -1,0 +1,48 @@
+"""`run_topology`: a topology, a store's URL and a place to run, put together in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from transactional.config import TopologyConfig
+from transactional.driver import Observer, RunSummary, TopologyDriver
+from transactional.loading import open_store
+from transactional.ports import JobExecutor
+from transactional.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_topology(
+    topology: Topology,
+    *,
+    store: str = "sqlite:///transactional.db",
+    config: TopologyConfig | None = None,
+    session: SparkSession | None = None,
+    master: str = "local[*]",
+    observers: Sequence[Observer] = (),
+) -> RunSummary:
+    """Run a topology in this process until it is done, and return what it did.
+
+    With `session` its jobs run on that Spark; else one is started on `master`, where `"none"` stands for no Spark at
+    all: the bolts then run in this process. Raises `ConfigError` or a `FatalError`.
+    """
+    coordinator_store = open_store(store)
+    try:
+        executor = make_executor(topology, session=session, master=master)
+        return TopologyDriver(topology, coordinator_store, executor, config, observers=observers).run()
+    finally:
+        coordinator_store.close()
+
+
+def make_executor(topology: Topology, *, session: SparkSession | None = None, master: str = "local[*]") -> JobExecutor:
+    """The executor for a master. PySpark is imported only when it is needed: that takes a while."""
+    if master == "none" and session is None:
+        from transactional.local_executor import LocalExecutor
+
+        return LocalExecutor(topology)
+    from transactional.spark_executor import SparkExecutor
+
+    return SparkExecutor(topology, session, master=master)

@@ -1,0 +1,87 @@
+"""A `SparkSession` with the settings that small, frequent batches want. A user's own session is respected."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from transactional.errors import ConfigError
+from transactional.jars import JarSet
+
+DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
+
+
+def spark_session(
+    app_name: str = "transactional",
+    *,
+    master: str = "local[*]",
+    parallelism: int = 2,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A classic SparkSession: the one that already runs, with its own settings and `conf`, or a new one.
+
+    Of a new one `parallelism` becomes the number of shuffle partitions; `conf` overrides any of the defaults below.
+    Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs.
+    """
+    # Executors would otherwise start whatever `python3` is on their path, and fail on imports.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    settings = dict(conf or {})
+    if not is_running():
+        builder = builder.master(master).appName(app_name)
+        settings = defaults(master, parallelism) | settings
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return require_classic(builder.getOrCreate())
+
+
+def is_running() -> bool:
+    """Whether this process has a Spark session already."""
+    return SparkContext._active_spark_context is not None
+
+
+def require_classic(session: SparkSession) -> SparkSession:
+    """The session itself. Raises `ConfigError` when it is a Spark Connect session."""
+    if not hasattr(session, "_jsparkSession"):
+        raise ConfigError(
+            "this is a Spark Connect session; transactions need a classic one, for job tags and RDDs: "
+            "SparkSession.builder.master(…) instead of .remote(…)"
+        )
+    return session
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).as_uri()
+
+
+def defaults(master: str, parallelism: int) -> dict[str, str]:
+    """The settings, each with its reason."""
+    settings = {
+        # Small fixed plans: planning them anew at run time, or with 200 partitions, costs more than running them.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(parallelism),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # The commit pool goes before the processing pool.
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": _beside("fairscheduler.xml"),
+        # A second copy of a task would read the source, and call user code, twice at once.
+        "spark.speculation": "false",
+        # An aborted attempt counts as dead only once its tasks have ended.
+        "spark.task.reaper.enabled": "true",
+        # TCP with delayed ACKs adds some 40 ms to every Python task.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.jars": ",".join(str(jar) for jar in DELTA_JARS.files()),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_beside('log4j2.properties')}",
+    }
+    if master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
