@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transactional.protocol import diagram
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -302,6 +304,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in PAGES:
         (folder / f"{name}.md").write_text(reference_page(name), encoding="utf-8")
+    page = ROOT / "docs" / "state-machine.md"
+    drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
+    page.write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

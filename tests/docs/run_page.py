@@ -1,0 +1,99 @@
+"""Does what a page tells its reader to do, in order: `python -m tests.docs.run_page PAGE`, in an empty folder.
+
+- A `python` block is executed; the blocks of a page share their names. What it prints must be the `text` block that
+  stands right below it, if one does. A block that begins with `# name.py` is saved under that name and imported.
+- The commands of a `console` block (`$ …`) are run in the same folder, and must print what stands below them.
+- `...` in an expected output stands for anything.
+
+`localhost:9092` becomes the address in the environment variable `BOOTSTRAP`. Ends with code 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.docs.pages import Block, blocks, commands
+
+ADDRESS = "localhost:9092"
+COMMAND_TIMEOUT_S = 120
+SAID_BY_JAVA = re.compile(r"^WARNING: Using incubator modules.*\n", re.MULTILINE)
+"""Some versions of Java say this when Spark starts them."""
+
+
+class Difference(Exception):
+    """Something did not do what the page says."""
+
+
+def compare(place: str, expected: str, got: str) -> None:
+    """Raise `Difference` unless what was printed is what the page shows."""
+    if not doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS):
+        raise Difference(f"{place}: the page shows\n{expected}\nbut what is printed is\n{got}")
+
+
+class PageRunner:
+    """Runs the blocks of one page."""
+
+    def __init__(self, page: Path, bootstrap: str) -> None:
+        self.page = page
+        self.blocks = blocks(page.read_text(encoding="utf-8").replace(ADDRESS, bootstrap))
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+
+    def run(self) -> None:
+        """Run all of them."""
+        for number, block in enumerate(self.blocks):
+            following = self.blocks[number + 1] if number + 1 < len(self.blocks) else None
+            if block.file_name is not None:
+                self._save(block, block.file_name)
+            elif block.language == "python":
+                self._execute(block, following)
+            elif block.language == "console":
+                self._command(block)
+
+    def _save(self, block: Block, name: str) -> None:
+        Path(name).write_text(block.text, encoding="utf-8")
+        importlib.invalidate_caches()
+        importlib.import_module(name.removesuffix(".py"))
+
+    def _execute(self, block: Block, following: Block | None) -> None:
+        # The blank lines make tracebacks and warnings name the page's own lines.
+        code = compile("\n" * (block.line - 1) + block.text, str(self.page), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, self.names)
+        if following is not None and following.language == "text" and following.answers_previous:
+            compare(f"{self.page}, line {block.line}", following.text, printed.getvalue())
+
+    def _command(self, block: Block) -> None:
+        for command, expected in commands(block):
+            done = subprocess.run(
+                command,
+                shell=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+            )
+            compare(f"{self.page}, line {block.line}: $ {command}", expected, SAID_BY_JAVA.sub("", done.stdout))
+
+
+def main() -> None:
+    """The command line."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        PageRunner(Path(sys.argv[1]), os.environ.get("BOOTSTRAP", ADDRESS)).run()
+    except Difference as difference:
+        raise SystemExit(str(difference)) from None
+
+
+if __name__ == "__main__":
+    main()
