@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from state.base import KeyedState, check_names
-from transactional.arrow import arrow_schema
+from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError
 from transactional.ports import TransactionState
 from transactional.schema import Field, Schema
@@ -226,9 +226,6 @@ def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
 
 
 def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
-    """An Arrow table of rows of Python values. Raises what Arrow raises for a value that doesn't fit its column."""
+    """An Arrow table of rows of Python values. Raises `SchemaMismatch` for a value that doesn't fit its column."""
     schema = arrow_schema(columns)
-    values = list(zip(*rows, strict=True)) or [() for _ in schema]
-    return pa.Table.from_arrays(
-        [pa.array(each, type=field.type) for each, field in zip(values, schema, strict=True)], schema=schema
-    )
+    return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)

@@ -268,7 +268,7 @@ class DeltaMapState(AggregatingState):
     def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
         try:
             return table_of_rows(rows, columns)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
                 f"state {self.table} has the columns '{columns}'; what was given does not fit: {error}"
             ) from error

@@ -79,7 +79,7 @@ class MemoryMapState(AggregatingState):
         """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""
         try:
             table_of_rows([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
-        except (TypeError, ValueError, OverflowError) as error:
+        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
                 f"state {self.table} has the columns '{self.columns.all}'; what was put does not fit: {error}"
             ) from error

@@ -29,7 +29,11 @@ class Tuple:
     stream: str = "default"
 
     def __getitem__(self, field: str | int) -> Any:
-        return self.values[field if isinstance(field, int) else self.fields.index(field)]
+        if isinstance(field, int):
+            return self.values[field]
+        if field not in self.fields:
+            raise KeyError(f"{self.source!r} emits no field {field!r}; its fields are {', '.join(self.fields)}")
+        return self.values[self.fields.index(field)]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.values)

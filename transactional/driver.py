@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from transactional import errors
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.clock import SystemClock
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
-from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable, TableConflict
-from transactional.ports import AttemptRecord, Clock, CoordinatorStore, JobExecutor, Lease, TransactionState
+from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable
+from transactional.fencing import close_tables, fence_tables
+from transactional.ports import AttemptRecord, Clock, CoordinatorStore, JobExecutor
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -41,8 +42,6 @@ from transactional.protocol import (
 )
 from transactional.runner import Fatal, PhaseRunner
 from transactional.topology import Topology
-
-FENCE_TRIES = 10
 
 
 class Observer(Protocol):
@@ -200,7 +199,6 @@ class TopologyDriver:
         """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
-            self._issued_at_ms.pop(event.attempt, None)
         actions = self.coordinator.handle(event)
         for action in actions:
             self._perform(action)
@@ -230,6 +228,7 @@ class TopologyDriver:
             case RecordCommit(attempt, batch):
                 started = self._commit_started_at_ms.pop(attempt)
                 self._write(lambda: self.store.record_commit(self.lease, attempt, started_at_ms=started, at_ms=now_ms))
+                self._issued_at_ms = {later: at_ms for later, at_ms in self._issued_at_ms.items() if later > attempt}
                 self.runner.tell_committed(attempt, batch)
             case RecordFailure(attempt, phase, reason, _):
                 self.failures += 1
@@ -269,88 +268,3 @@ def error_of(code: str) -> type[FatalError]:
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, FatalError) and error.code == code
     )
-
-
-def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease) -> None:
-    """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are shut out.
-
-    Raises `StoreMismatch` when a table is not where the store says it should be (row T56).
-    """
-    for component in topology.committers:
-        assert component.state is not None
-        component.state.open(f"{topology.id}/{component.id}", txid_lookup(store, topology.id, component.id))
-        _fence(component.id, component.state, store, lease)
-
-
-def close_tables(topology: Topology) -> None:
-    """Close every committer's table."""
-    for component in topology.committers:
-        assert component.state is not None
-        component.state.close()
-
-
-def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> None:
-    """The store has to know the fence before the table has it. A committer has joined only once its table has it too:
-    until then it notes its fences as one that is joining, so that whoever dies in between can be started again."""
-    has_joined = store.has_fence(lease.topology_id, component_id)
-    for tried in range(1, FENCE_TRIES + 1):
-        txid = _table_txid(component_id, state, store, lease)
-        store.record_fence(lease, component_id if has_joined else joining(component_id), txid)
-        try:
-            state.fence(lease.fence_id)
-        except TableConflict:
-            if tried == FENCE_TRIES:
-                raise
-            continue
-        if not has_joined:
-            store.record_fence(lease, component_id, txid)
-        return
-
-
-def joining(component_id: str) -> str:
-    """The id under which a committer's fences are noted until its table has one. No component can have such an id."""
-    return f"{component_id}/joining"
-
-
-def _table_txid(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> TxId:
-    committed, version = lease.snapshot.committed_txid, state.version()
-    table = " ".join(f"{name}={value}" for name, value in state.identity().items())
-    if version is None:
-        if committed and store.has_fence(lease.topology_id, component_id):
-            raise StoreMismatch(
-                f"committer {component_id!r}: the store says that transaction {committed} is committed, but its table "
-                f"({table}) holds none; restore the table, or start under another topology id"
-            )
-        return committed
-    txid = _txid_of(store, lease.topology_id, component_id, version)
-    if txid is None:
-        raise StoreMismatch(
-            f"committer {component_id!r}: its table ({table}) was last written by attempt {version}, which the store "
-            f"of topology {lease.topology_id!r} knows nothing of; was the store wiped? Restore the store, or use "
-            "another table"
-        )
-    if txid not in (committed, committed + 1):
-        raise StoreMismatch(
-            f"committer {component_id!r}: its table ({table}) is at transaction {txid}, the store says {committed} is "
-            "committed; restore whichever is too old, or start under another topology id with an empty table"
-        )
-    return txid
-
-
-def _txid_of(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
-    txid = store.txid_of(topology_id, component_id, attempt_id)
-    return txid if txid is not None else store.txid_of(topology_id, joining(component_id), attempt_id)
-
-
-def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
-    """A function from the version of a committer's table to the txid that it is at."""
-
-    def txid_of(attempt_id: AttemptId) -> TxId:
-        txid = _txid_of(store, topology_id, component_id, attempt_id)
-        if txid is None:
-            raise StoreMismatch(
-                f"committer {component_id!r}: the store knows nothing of attempt {attempt_id}, which its table holds"
-            )
-        return txid
-
-    return txid_of

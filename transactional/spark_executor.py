@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -48,9 +49,10 @@ class SparkExecutor:
         """Start Spark when no session was given and none runs, check the executors, and plan the first level once."""
         if self.session is None:
             self._owns_session = not is_running()
-            self.session = spark_session(
-                f"transactional {self.topology.id}", master=self.master, parallelism=self.topology.spout_parallelism
-            )
+            with keeping_ctrl_c():
+                self.session = spark_session(
+                    f"transactional {self.topology.id}", master=self.master, parallelism=self.topology.spout_parallelism
+                )
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
@@ -161,6 +163,17 @@ class SparkExecutor:
         if self._owns_session and self.session is not None:
             self.session.stop()
             self.session = None
+
+
+@contextlib.contextmanager
+def keeping_ctrl_c() -> Iterator[None]:
+    """PySpark takes SIGINT over when it starts, to cancel all jobs; this leaves it with whoever had it."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def task_input() -> AttemptInput:

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from transactional.errors import ConfigError
-from transactional.jars import JarSet
+from transactional.jars import JarSet, find_java
 
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
 
@@ -26,13 +26,14 @@ def spark_session(
     """A classic SparkSession: the one that already runs, with its own settings and `conf`, or a new one.
 
     Of a new one `parallelism` becomes the number of shuffle partitions; `conf` overrides any of the defaults below.
-    Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs.
+    Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs; and without Java.
     """
     # Executors would otherwise start whatever `python3` is on their path, and fail on imports.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     settings = dict(conf or {})
     if not is_running():
+        find_java()  # PySpark would only say that its gateway has exited
         builder = builder.master(master).appName(app_name)
         settings = defaults(master, parallelism) | settings
     for name, value in settings.items():

@@ -340,7 +340,8 @@ class TransactionalTopologyBuilder:
         tables: dict[str, str] = {}
         for component in topology.committers:
             assert component.state is not None
-            table = str(sorted(component.state.identity().items()))
+            identity = component.state.identity()
+            table = str(sorted((name, value) for name, value in identity.items() if name != "kind"))
             if table in tables:
                 raise ConfigError(
                     f"committers {tables[table]!r} and {component.id!r} keep the same table; give each its own"

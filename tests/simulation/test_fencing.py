@@ -16,8 +16,9 @@ from tests.simulation.source import OUTPUT, SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.driver import FENCE_TRIES, TopologyDriver
+from transactional.driver import TopologyDriver
 from transactional.errors import Fenced, StoreMismatch, TableConflict
+from transactional.fencing import FENCE_TRIES
 from transactional.ports import AttemptRecord, Lease, StateKind
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Component, Topology

@@ -46,6 +46,7 @@ LAYERS = {
         "transactional.clock",
         "transactional.committing",
         "transactional.driver",
+        "transactional.fencing",
         "transactional.journal",
         "transactional.pickling",
         "transactional.replay",

@@ -72,9 +72,13 @@ class Gate:
 
 
 class HookedState(MemoryMapState):
-    """A state that calls `before` with the attempt before each write."""
+    """A state that calls `before` with the attempt before each write, and notes that it was closed."""
 
     before: Callable[[TransactionAttempt], None] = staticmethod(lambda attempt: None)
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
 
     def put(self, attempt: TransactionAttempt, rows: Any) -> None:
         self.before(attempt)

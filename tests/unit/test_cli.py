@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cloudpickle
 import pytest
+from pyspark import cloudpickle as spark_cloudpickle
 
 from transactional import cli
 from transactional.errors import CommitStuck
 from transactional.journal import read_journal
+from transactional.loading import load_topology
 from transactional.replay import replay
 
 SCRIPT = Path(sys.executable).parent / "transactional"
@@ -239,6 +242,13 @@ def test_a_mistake_is_told_in_one_line(
     done = command(*arguments[:1], *(("--master", "none") if arguments[0] == "run" else ()), *arguments[1:])
     assert done.err.startswith(expected.format(m=module))
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+
+
+def test_the_module_is_sent_to_executors_by_value(module: str) -> None:
+    topology = load_topology(f"{module}:failing")
+    bolt = next(component for component in topology.components if component.id == "bolt").bolt
+    for pickled in (cloudpickle.dumps(bolt), spark_cloudpickle.dumps(bolt)):  # type: ignore[no-untyped-call]
+        assert b"no [/red] :cat:" in pickled, "the function itself, not its name"
 
 
 @pytest.mark.parametrize("looking", ["status", "txns"])

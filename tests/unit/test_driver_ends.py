@@ -66,7 +66,7 @@ def test_a_fenced_commit_ends_the_run_and_gives_the_lease_back(failing: str) -> 
     with pytest.raises(Fenced, match="another coordinator has taken over"):
         world.run(topology, executor=executor, observers=[recorder])
     assert [action.attempt.txid for action in recorder.of(RecordCommit)] == [1]
-    assert executor.closed == 1
+    assert [executor.closed, *(state.closed for state in world.states.values())] == [1, 1, 1]
     assert not world.is_leased
     assert world.run().first_txid == 2
     assert is_exact(world)
@@ -177,6 +177,22 @@ def test_a_store_that_does_not_answer_until_the_lease_ends_ends_the_run() -> Non
     world.store.before = lambda call: None
     assert world.run().first_txid == 1
     assert is_exact(world)
+
+
+def test_a_write_is_not_made_again_when_the_lease_has_ended() -> None:
+    world, clock = World(), ManualClock()
+    calls: list[str] = []
+
+    def take_long(call: str) -> None:
+        if call == "record_attempt":
+            calls.append(call)
+            clock.advance(DRAINED.lease_ms // 2)
+            raise StoreUnavailable("the store does not answer")
+
+    world.store.before = take_long
+    with pytest.raises(StoreUnavailable):
+        world.run(clock=clock)
+    assert len(calls) == 2
 
 
 def test_the_lease_is_renewed_although_the_store_was_away() -> None:

@@ -13,8 +13,9 @@ from state.store_sql import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, HookedState, HookedStore, World
 from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
 from transactional.attempt import AttemptId, TxId
-from transactional.driver import FENCE_TRIES, RunSummary, TopologyDriver, fence_tables
+from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
+from transactional.fencing import FENCE_TRIES, fence_tables
 from transactional.local_executor import LocalExecutor
 from transactional.ports import Lease
 from transactional.testing import MemoryCoordinatorStore

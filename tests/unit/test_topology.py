@@ -235,6 +235,11 @@ def one_table_twice(made: TransactionalTopologyBuilder) -> None:
     made.set_committer_bolt("sum", Total(), state=total()).global_grouping("spout")
 
 
+def one_table_as_two_kinds(made: TransactionalTopologyBuilder) -> None:
+    state = MemoryMapState((), "count long", kind=StateKind.TRANSACTIONAL, table=MemoryTable("total"))
+    made.set_committer_bolt("sum", Total(), state=state).global_grouping("spout")
+
+
 MISTAKES = [
     (
         unknown_component,
@@ -320,6 +325,7 @@ MISTAKES = [
         "bolt 'sum' uses field 'wrod', which 'spout' does not have; its fields are: word — did you mean 'word'?",
     ),
     (a_sum_of_words, "bolt 'sum': field 'word' is a string, which has no sum; use a number"),
+    (one_table_as_two_kinds, "committers 'total' and 'sum' keep the same table; give each its own"),
     (one_table_twice, "committers 'total' and 'sum' keep the same table; give each its own"),
 ]
 
