@@ -107,6 +107,8 @@ def written_name(call: ast.Call) -> str:
     match call.func:
         case ast.Name(id=name):
             return name
+        case ast.Attribute(value=ast.Name(id="gc"), attr=name):
+            return f"gc.{name}"
         case ast.Attribute(attr="collect") if not call.args and not call.keywords:
             return ".collect"
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
