@@ -28,7 +28,9 @@ def parse_flight(batch: pa.RecordBatch) -> pa.Table:
     return pyarrow.json.read_json(io.BytesIO(lines)).select(["carrier", "origin"])
 
 
-def build(bootstrap: str, directory: str, topic: str, batch: int) -> Topology:
+def build(
+    bootstrap: str = "localhost:9092", directory: str = "data/flights", topic: str = "flights", batch: int = 50_000
+) -> Topology:
     """The topology: tables in the given directory, at most `batch` records in a transaction."""
     spout = OpaqueKafkaSpout(bootstrap, topics=[topic], fields=("value",), batch_records_max=batch)
     builder = TransactionalTopologyBuilder("flights", "departures", spout, parallelism=PARTITIONS)

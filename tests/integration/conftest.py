@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts.local_broker import LocalBroker
+from tests.integration.programs import JAVA_OPTIONS
 from tests.integration.signals import Gate, Signals
 from transactional.spark_session import spark_session
 
@@ -26,7 +27,9 @@ def spark() -> Iterator[SparkSession]:
     left_over = SparkSession.getActiveSession()
     if left_over is not None:
         left_over.stop()
-    session = spark_session("tests", master="local[2,4]", conf={"spark.ui.enabled": "false"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+        session = spark_session("tests", master="local[2,4]", conf={"spark.ui.enabled": "false"})
     yield session
     session.stop()
 

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 from spouts import kafka_admin
 from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import KAFKA_JARS
+from transactional.errors import ConfigError, OperatingError
 from transactional.jars import Jar, JarSet, find_java
 from transactional.spark_session import DELTA_JARS
-from transactional.errors import ConfigError, OperatingError
 
 pytestmark = pytest.mark.kafka
 
@@ -178,9 +178,7 @@ def test_a_jar_that_is_not_the_locked_one_is_not_installed(tmp_path: Path, monke
     for jar in (right, wrong):
         (downloaded / jar.file_name).write_bytes(b"jar")
 
-    with pytest.raises(
-        OperatingError, match=r"wrong-1\.jar was downloaded with SHA-256 .*, but some\.lock says"
-    ):
+    with pytest.raises(OperatingError, match=r"wrong-1\.jar was downloaded with SHA-256 .*, but some\.lock says"):
         jars.install([right, wrong], downloaded)
     assert [file.name for file in folder.iterdir()] == ["right-1.jar"]
 

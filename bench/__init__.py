@@ -1,0 +1,1 @@
+"""Benchmarks: the same work done by transactional and by its peers, side by side; `python -m bench`."""

@@ -1,0 +1,90 @@
+"""The same work as a topology: Kafka, a count per key, a Delta table; one or several transactions in flight."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import tables
+from bench.rounds import BatchTimes, Stage, WrongResult
+from bench.workload import TOPIC
+from spouts import OpaqueKafkaSpout
+from spouts.planning import Logs, PartitionLog
+from state import DeltaMapState
+from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.batch import BatchMetadata, Offset
+from transactional.loading import open_store
+from transactional.ports import AttemptRecord
+
+
+class BoundedKafkaSpout(OpaqueKafkaSpout):
+    """Takes each partition for as long as `until` says, so that a run ends where the peers' runs end."""
+
+    def __init__(self, bootstrap: str, topic: str, until: Mapping[int, int], **options: Any) -> None:
+        super().__init__(bootstrap, topics=[topic], **options)
+        self._until = dict(until)
+
+    def logs(self, after: BatchMetadata) -> Logs:
+        """What the broker says, cut off at `until`."""
+        logs = super().logs(after)
+        ends = {p: min(log.end, Offset(self._until[p.index])) for p, log in logs.items() if log is not None}
+        return {p: log and PartitionLog(log.earliest, ends[p], log.start) for p, log in logs.items()}
+
+
+class Ours:
+    """A topology on the shared Spark session; its store is SQLite beside the table, written with full sync."""
+
+    def __init__(self, stage: Stage, label: str, *, in_flight: int) -> None:
+        self.stage, self.in_flight, self.name = stage, in_flight, f"ours-{in_flight}"
+        self.topology_id = f"bench-{label}-{in_flight}"
+        directory = stage.directory / self.topology_id
+        Path(directory).mkdir(parents=True)
+        self.path, self.store = str(directory / "table"), f"sqlite:///{directory}/store.db"
+
+    def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
+        """Run the topology until it is drained. Raises `WrongResult` when an attempt failed: that is not the work."""
+        config = TopologyConfig(max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1)
+        topology = self._topology(until, batch_messages)
+        summary = run_topology(topology, store=self.store, config=config, session=self.stage.session)
+        # Off the clock; else the garbage of one run is collected in the time of the next one.
+        gc.collect()
+        if summary.failures:
+            raise WrongResult(f"{self.name}: {summary.failures} attempts failed")
+        return [times_of(record) for record in self._attempts(summary.transactions)]
+
+    def counts(self) -> dict[str, int]:
+        """The table's contents."""
+        return tables.read_counts(self.path)
+
+    def _topology(self, until: Mapping[int, int], batch_messages: int) -> Topology:
+        options = {"fields": ("key",), "key_type": "string", "batch_records_max": batch_messages}
+        spout = BoundedKafkaSpout(self.stage.bootstrap, TOPIC, until, **options)
+        builder = TransactionalTopologyBuilder(self.topology_id, "words", spout, parallelism=self.stage.tasks)
+        count = DeltaMapState(self.path, key="key string").count()
+        builder.set_committer_bolt("count", count).fields_grouping("words", "key")
+        return builder.build()
+
+    def _attempts(self, number: int) -> Iterable[AttemptRecord]:
+        store = open_store(self.store)
+        try:
+            return reversed(store.attempts(self.topology_id, limit=number))
+        finally:
+            store.close()
+
+
+def times_of(record: AttemptRecord) -> BatchTimes:
+    """The times that the store keeps of a committed transaction. `waiting` is for the transaction before it."""
+    processed, started, committed = record.processed_at_ms, record.commit_started_at_ms, record.committed_at_ms
+    assert processed is not None
+    assert started is not None
+    assert committed is not None
+    phases = {
+        "planning": record.planned_at_ms - record.issued_at_ms,
+        "processing": processed - record.planned_at_ms,
+        "waiting": started - processed,
+        "commit": committed - started,
+    }
+    whole_ms, planned_ms = committed - record.issued_at_ms, committed - record.planned_at_ms
+    return BatchTimes(float(record.issued_at_ms), float(whole_ms), float(planned_ms), phases)

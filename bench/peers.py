@@ -1,0 +1,138 @@
+"""The peers, with every setting that makes them quick: two recipes for Structured Streaming, exactly once into Delta.
+
+They run on the Spark session of our own topologies (`transactional.spark_session`): AQE off, shuffle partitions as many
+as cores, Delta snapshots with 2 partitions, unix-domain sockets, FAIR scheduling. Same broker, same topic, same disk.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from deltalake import CommitProperties, Transaction
+from deltalake import DeltaTable as RustDeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench import tables
+from bench.rounds import BatchTimes, Stage
+from bench.source import KafkaWords
+from bench.workload import TOPIC
+
+SETTINGS = {
+    # Progress of every micro-batch, not of the last hundred.
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+}
+_TIMEOUT_S = 300
+
+
+class StreamingPeer(ABC):
+    """One recipe: the query, its checkpoint and its table. A run goes on where the last one ended."""
+
+    name: str
+
+    def __init__(self, stage: Stage, label: str) -> None:
+        self.stage = stage
+        directory = stage.directory / f"{self.name}-{label}"
+        self.path, self.checkpoint = str(directory / "table"), str(directory / "checkpoint")
+        Path(directory).mkdir(parents=True)
+        tables.create(self.path)
+        stage.session.dataSource.register(KafkaWords)
+
+    @abstractmethod
+    def upsert(self, batch: DataFrame, batch_id: int) -> None:
+        """Count the micro-batch into the table, exactly once."""
+
+    def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
+        """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause."""
+        self._phases: dict[int, dict[str, float]] = {}
+        source = self.stage.session.readStream.format(KafkaWords.name()).options(
+            bootstrap=self.stage.bootstrap,
+            topic=TOPIC,
+            until=json.dumps(until),
+            batch=str(batch_messages),
+            tasks=str(self.stage.tasks),
+        )
+        writer = source.load().writeStream.foreachBatch(self.upsert).option("checkpointLocation", self.checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            if not query.awaitTermination(_TIMEOUT_S):
+                raise TimeoutError(f"{self.name} did not finish a round within {_TIMEOUT_S} s")
+            return [self._times(progress) for progress in _worked(query)]
+        finally:
+            with suppress(Exception):
+                query.stop()
+
+    def counts(self) -> dict[str, int]:
+        """The table's contents."""
+        return tables.read_counts(self.path)
+
+    def _times(self, progress: Any) -> BatchTimes:
+        durations = {name: float(ms) for name, ms in progress.durationMs.items()}
+        whole_ms = durations.pop("triggerExecution")
+        started_at_ms = datetime.fromisoformat(progress.timestamp).timestamp() * 1000
+        phases = durations | self._phases.get(progress.batchId, {})
+        return BatchTimes(started_at_ms, whole_ms, whole_ms - durations.get("latestOffset", 0), phases)
+
+
+def _worked(query: StreamingQuery) -> list[Any]:
+    """The progress of the micro-batches that had something to read."""
+    return [p for p in query.recentProgress if p.sources[0].startOffset != p.sources[0].endOffset]
+
+
+class SparkMerge(StreamingPeer):
+    """What the manuals say: `foreachBatch` with a Delta MERGE, made idempotent by txnAppId and txnVersion."""
+
+    name = "merge"
+
+    def upsert(self, batch: DataFrame, batch_id: int) -> None:
+        """One MERGE, which does nothing when the table's version of this application is not lower."""
+        session = batch.sparkSession
+        session.conf.set("spark.databricks.delta.write.txnAppId", self.checkpoint)
+        session.conf.set("spark.databricks.delta.write.txnVersion", str(batch_id))
+        (
+            SparkDeltaTable.forPath(session, self.path)
+            .alias("t")
+            .merge(batch.groupBy("key").count().alias("s"), "t.key = s.key")
+            .whenMatchedUpdate(set={"count": "t.count + s.count"})
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+
+class ExpertRecipe(StreamingPeer):
+    """The best recipe we know: `foreachBatch` that counts in Spark, fetches Arrow, and merges with delta-rs.
+
+    The table's handle is kept from one micro-batch to the next, so that no log is read twice.
+    """
+
+    name = "expert"
+
+    def __init__(self, stage: Stage, label: str) -> None:
+        super().__init__(stage, label)
+        self._table = RustDeltaTable(self.path)
+
+    def upsert(self, batch: DataFrame, batch_id: int) -> None:
+        """Count, fetch, and merge, unless the table's version of this application says that it is done."""
+        done = self._table.transaction_version(self.checkpoint)
+        if done is not None and done >= batch_id:
+            return
+        counts = batch.groupBy("key").count().toArrow()
+        (
+            self._table.merge(
+                counts,
+                "t.key = s.key",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=CommitProperties(app_transactions=[Transaction(self.checkpoint, batch_id)]),
+            )
+            .when_matched_update({"count": 't."count" + s."count"'})
+            .when_not_matched_insert_all()
+            .execute()
+        )

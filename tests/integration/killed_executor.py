@@ -1,0 +1,90 @@
+"""A topology whose tasks behind an exchange wait until the test has killed an executor: run by `transactional run`."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+from spouts import OpaqueMemoryTransactionalSpout
+from state import DeltaMapState
+from tests.integration.signals import is_first, send, wait_at
+from transactional import (
+    BatchBolt,
+    OutputCollector,
+    Topology,
+    TopologyContext,
+    TransactionalTopologyBuilder,
+    TransactionAttempt,
+    Tuple,
+)
+
+PARTITIONS, ROWS, TAKE = 2, 300, 100
+
+
+class Tokens(BatchBolt):
+    """Not deterministic: adds to its tuples a token that is another one whenever a task is run."""
+
+    output = "batch long, task int, token string, word string"
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector, self.txid, self.task = collector, attempt.txid, context.task_index
+        self.token = uuid.uuid4().hex
+        meet(context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(self.txid, self.task, self.token, tuple["word"])
+
+    def finish_batch(self) -> None:
+        pass
+
+
+class Waits(BatchBolt):
+    """Waits with its tuples in hand."""
+
+    output = Tokens.output
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector = collector
+        meet(context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(*tuple.values)
+
+    def finish_batch(self) -> None:
+        pass
+
+
+def meet(context: TopologyContext, attempt: TransactionAttempt) -> None:
+    """In the second transaction each task, the first time that it runs, tells the test its pid and waits at a gate.
+
+    So all tasks of a bolt run at once, on a core each.
+    """
+    folder, component = context.options["folder"], context.component_id
+    if attempt.txid == 2 and is_first(f"{folder}/{component}-{context.task_index}"):
+        send(f"{folder}/signals", f"{component} {os.getpid()}")
+        wait_at(f"{folder}/gate-{component}")
+
+
+def words() -> list[list[tuple[str]]]:
+    """Rows of both partitions."""
+    return [[(f"word-{row % 7}",) for row in range(ROWS)] for _ in range(PARTITIONS)]
+
+
+def build() -> Topology:
+    """The topology, with its tables in the current directory."""
+    folder = os.getcwd()
+    spout = OpaqueMemoryTransactionalSpout(words(), fields="word string", take=TAKE)
+    builder = TransactionalTopologyBuilder("killed", "words", spout, PARTITIONS)
+    builder.set_bolt("tokens", Tokens(), PARTITIONS).shuffle_grouping("words")
+    builder.set_bolt("waits", Waits(), 2).fields_grouping("tokens", "word")
+    for name, key in (("words", ("word",)), ("tokens", ("batch", "task", "token"))):
+        count = DeltaMapState(f"{folder}/{name}", key=key).count()
+        builder.set_committer_bolt(f"count-{name}", count).shuffle_grouping("waits")
+    return builder.build(options={"folder": folder})
+
+
+def expected() -> Iterator[tuple[str, int]]:
+    """Each word with its count."""
+    for number in range(7):
+        yield f"word-{number}", sum(row == (f"word-{number}",) for rows in words() for row in rows)

@@ -1,0 +1,71 @@
+"""A Spark standalone cluster on this machine: a master and one-core workers, none of them outliving the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from tests.integration.programs import Program
+
+_CLASSES = "org.apache.spark.deploy"
+_LOGGING = """\
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_OUT
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster. `master` is its URL."""
+
+    master: str
+
+
+@contextmanager
+def spark_cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
+    """Start a cluster, wait until its workers are registered, and stop it at the end."""
+    (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
+    with ExitStack() as stack:
+        master = stack.enter_context(_start(folder, "master.Master", ["--port", "0"]))
+        url = master.await_line(r"Starting Spark master at (spark://\S+)")[1]
+        options = ["--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(folder / "workers"), url]
+        started = [stack.enter_context(_start(folder, "worker.Worker", options)) for _ in range(workers)]
+        for worker in started:
+            worker.await_line("Successfully registered with master")
+        yield Cluster(url)
+
+
+def _start(folder: Path, main: str, arguments: list[str]) -> Program:
+    spark_class = Path(pyspark.__file__).with_name("bin") / "spark-class"
+    command = [str(spark_class), f"{_CLASSES}.{main}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+    options = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+    return Program(command, folder, SPARK_DAEMON_JAVA_OPTS=options, SPARK_DAEMON_MEMORY="256m")
+
+
+def executor_of(python_pid: int) -> int:
+    """The pid of the executor JVM that a Python worker belongs to: its daemon's parent."""
+    return _parent(_parent(python_pid))
+
+
+def kill_executor(python_pid: int) -> None:
+    """SIGKILL to the executor JVM that a Python worker belongs to."""
+    pid = executor_of(python_pid)
+    name = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"CoarseGrainedExecutorBackend" in name, name
+    os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines())
+    return int(fields["PPid"])

@@ -1,0 +1,150 @@
+"""What a user gets wrong is told on the command line: soon, in one line that names it, without a stack trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spouts.local_broker import LocalBroker
+from tests.integration.programs import CLI, Program
+from tests.integration.signals import Gate, Signals
+
+MISTAKES = "tests.integration.mistakes"
+TIMEOUT_S = 60
+# Java itself prints it, whatever one sets, since Spark asks for that module.
+JVM_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
+
+
+def run(target: str, folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`transactional run MODULE:TARGET` to its end, which has to come soon."""
+    command = [*CLI, "run", target, "--until-drained", *options]
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def refusal(target: str, folder: Path, *options: str, **variables: str) -> str:
+    """The one line that a run is refused with."""
+    done = run(target, folder, *(options or ("--master", "none")), **variables)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
+    return line
+
+
+def run_well(target: str, folder: Path) -> None:
+    done = run(target, folder, "--master", "none")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (f"{MISTAKES}:fien", r"TX100: module tests\.integration\.mistakes has no 'fien' — did you mean 'fine'\?"),
+        (f"{MISTAKES}:no_topology", r"TX100: .*:no_topology is a int, not a Topology"),
+        (
+            f"{MISTAKES}:no_build",
+            r"TX100: .* is a TransactionalTopologyBuilder, not a Topology: did you forget \.build",
+        ),
+        (f"{MISTAKES}:kafka", r"TX100: .*:kafka can't be called without arguments: missing .* 'topic'"),
+        (MISTAKES, r"TX100: 'tests\.integration\.mistakes' is not of the form MODULE:TOPOLOGY"),
+        ("no_such_module:build", r"TX100: no_such_module:build: No module named 'no_such_module'; run from the folder"),
+        (
+            f"{MISTAKES}:unknown_component",
+            r"TX100: bolt 'waits' subscribes to 'wrods', .* are: words, waits, count — did you mean 'words'",
+        ),
+        (f"{MISTAKES}:unknown_field", r"TX100: bolt 'count' uses field 'wrod', .* — did you mean 'word'\?"),
+        (f"{MISTAKES}:committer_without_state", r"TX100: committer bolt 'total' has no state: give state="),
+    ],
+)
+def test_a_topology_that_can_not_be(target: str, line: str, tmp_path: Path) -> None:
+    assert re.match(line, refusal(target, tmp_path))
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("store", "line"),
+    [
+        ("mysql://localhost/progress", r"TX100: no store for 'mysql' URLs; known: postgresql, sqlite"),
+        ("sqlite", r"TX100: "),
+        ("sqlite:///no/such/folder/store.db", r"TX100: the folder of the SQLite store .* does not exist; create it"),
+        ("sqlite://", r"TX100: a SQLite store without a file forgets its progress"),
+    ],
+)
+def test_a_store_that_can_not_be(store: str, line: str, tmp_path: Path) -> None:
+    assert re.match(line, refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", store))
+
+
+def test_a_broker_that_can_not_be_reached(tmp_path: Path) -> None:
+    line = refusal(f"{MISTAKES}:kafka_topology", tmp_path, BOOTSTRAP="127.0.0.1:9")
+    assert re.match(r"TX301: no Kafka broker at 127\.0\.0\.1:9 answers within 2000 ms", line)
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_not_there(kafka_broker: LocalBroker, tmp_path: Path) -> None:
+    line = refusal(f"{MISTAKES}:kafka_topology", tmp_path, BOOTSTRAP=kafka_broker.bootstrap)
+    assert re.match(r"TX100: there is no topic 'flihgts' at .*; create it first", line)
+
+
+def test_a_table_of_another_schema(tmp_path: Path) -> None:
+    run_well(f"{MISTAKES}:fine", tmp_path)
+    target = f"{MISTAKES}:of_another_schema"
+    line = refusal(target, tmp_path, "--master", "none", "--store", "sqlite:///another.db")
+    assert re.match(
+        r"TX101: Delta table .*/count has the columns .*count int64.*; the state needs .*count double", line
+    )
+
+
+def test_a_topology_that_is_another_one_now(tmp_path: Path) -> None:
+    run_well(f"{MISTAKES}:fine", tmp_path)
+    line = refusal(f"{MISTAKES}:of_another_schema", tmp_path)
+    assert re.match(r"TX403: topology 'words' is not the one .* committers\.count\.values: .*--accept-changes", line)
+
+
+def test_a_table_without_its_store(tmp_path: Path) -> None:
+    run_well(f"{MISTAKES}:fine", tmp_path)
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", "sqlite:///another.db")
+    assert re.match(
+        r"TX404: committer 'count': its table .* was last written by attempt \d+, .*was the store wiped", line
+    )
+
+
+def test_a_store_of_a_newer_version(tmp_path: Path) -> None:
+    run_well(f"{MISTAKES}:fine", tmp_path)
+    with sqlite3.connect(tmp_path / "transactional.db") as store:
+        store.execute("UPDATE transactional_schema SET version = 99")
+    store.close()
+    line = refusal(f"{MISTAKES}:fine", tmp_path)
+    assert re.match(r"TX405: the store .* has schema version 99, .* install the version that wrote it", line)
+
+
+def test_a_second_run_at_the_same_time(tmp_path: Path, signals: Signals, gate: Gate) -> None:
+    first = [*CLI, "run", f"{MISTAKES}:that_waits", "--master", "none", "--until-drained"]
+    with Program(first, tmp_path) as program:
+        signals.receive()
+        line = refusal(f"{MISTAKES}:that_waits", tmp_path)
+        assert re.match(r"TX402: topology 'words' is coordinated by '.*', whose lease \(epoch 1\) holds until", line)
+        gate.open()
+        assert program.wait() == 0, program.text
+    assert program.lines[-1] == "3 transactions committed, the last is 3; 0 attempts failed"
+
+
+@pytest.mark.spark
+def test_spark_without_java(tmp_path: Path) -> None:
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "local[2]", PATH="/nowhere", JAVA_HOME="")
+    assert re.match(r"TX100: Java 17 or newer is needed, and there is none at 'java': install Java 17 or newer", line)
+
+
+@pytest.mark.spark
+def test_executors_without_the_packages(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', "utf-8")
+    python.chmod(0o755)
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "local[2]", PYSPARK_PYTHON=str(python))
+    assert re.match(r"TX100: Spark's executors lack the Python packages .*pyarrow.*: install transactional on", line)
