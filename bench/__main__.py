@@ -27,6 +27,7 @@ TASKS = 2
 FILL_MESSAGES = 200_000
 """Every table first gets so many messages in one batch: it then holds nearly all keys, and everything is warm."""
 
+RAW_MESSAGES = 2_000_000
 _ROUND_MESSAGES = 1_600_000
 _ROUND_BATCHES_MIN, _ROUND_BATCHES_MAX = 8, 15
 
@@ -97,7 +98,7 @@ class Benchmark:
             for system in systems:
                 self._round(stage, system, number, size, done)
             if "raw" in self.options.peers and size == max(self.options.batches):
-                until = stage.workload.until(done)
+                until = stage.workload.until(min(done, RAW_MESSAGES))
                 self.results.raw.append(raw.messages_per_second(stage.bootstrap, TOPIC, until, TASKS))
         expected = stage.workload.counts(stage.workload.until(done))
         for system in systems:

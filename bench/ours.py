@@ -14,9 +14,11 @@ from spouts import OpaqueKafkaSpout
 from spouts.planning import Logs, PartitionLog
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset
 from transactional.loading import open_store
 from transactional.ports import AttemptRecord
+from transactional.protocol import Action, CommitSucceeded, Event
 
 
 class BoundedKafkaSpout(OpaqueKafkaSpout):
@@ -33,6 +35,21 @@ class BoundedKafkaSpout(OpaqueKafkaSpout):
         return {p: log and PartitionLog(log.earliest, ends[p], log.start) for p, log in logs.items()}
 
 
+class EndTimes:
+    """An observer that notes when each transaction commit was on disk, in milliseconds since 1970.
+
+    The store's own time stamp is drawn before that write.
+    """
+
+    def __init__(self) -> None:
+        self.ended_at_ms: dict[TransactionAttempt, int] = {}
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Called after the actions that follow an event were performed."""
+        if isinstance(event, CommitSucceeded):
+            self.ended_at_ms[event.attempt] = at_ms
+
+
 class Ours:
     """A topology on the shared Spark session; its store is SQLite beside the table, written with full sync."""
 
@@ -47,12 +64,14 @@ class Ours:
         """Run the topology until it is drained. Raises `WrongResult` when an attempt failed: that is not the work."""
         config = TopologyConfig(max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1)
         topology = self._topology(until, batch_messages)
-        summary = run_topology(topology, store=self.store, config=config, session=self.stage.session)
+        ends = EndTimes()
+        summary = run_topology(topology, store=self.store, config=config, session=self.stage.session, observers=[ends])
         # Off the clock; else the garbage of one run is collected in the time of the next one.
         gc.collect()
         if summary.failures:
             raise WrongResult(f"{self.name}: {summary.failures} attempts failed")
-        return [times_of(record) for record in self._attempts(summary.transactions)]
+        records = self._attempts(summary.transactions)
+        return [times_of(record, ends.ended_at_ms[record.attempt]) for record in records]
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
@@ -74,8 +93,8 @@ class Ours:
             store.close()
 
 
-def times_of(record: AttemptRecord) -> BatchTimes:
-    """The times that the store keeps of a committed transaction. `waiting` is for the transaction before it."""
+def times_of(record: AttemptRecord, ended_at_ms: int) -> BatchTimes:
+    """The times of a committed transaction. `waiting` is for its turn, `recording` is the write to the store."""
     processed, started, committed = record.processed_at_ms, record.commit_started_at_ms, record.committed_at_ms
     assert processed is not None
     assert started is not None
@@ -85,6 +104,7 @@ def times_of(record: AttemptRecord) -> BatchTimes:
         "processing": processed - record.planned_at_ms,
         "waiting": started - processed,
         "commit": committed - started,
+        "recording": ended_at_ms - committed,
     }
-    whole_ms, planned_ms = committed - record.issued_at_ms, committed - record.planned_at_ms
+    whole_ms, planned_ms = ended_at_ms - record.issued_at_ms, ended_at_ms - record.planned_at_ms
     return BatchTimes(float(record.issued_at_ms), float(whole_ms), float(planned_ms), phases)

@@ -65,7 +65,7 @@ def show(results: Results, console: Console) -> None:
     console.print(_ratios(list(results.ratios())))
     if results.raw:
         raw = Spread.of(results.raw)
-        console.print(f"Bare consumers into Arrow, on the same cores: {_thousands(raw)} messages/s.")
+        console.print(f"Bare consumers into Arrow, on the same cores: {_thousands(raw)} thousand messages/s.")
     console.print(f"Checked: {len(results.checked)} tables hold exactly what was produced.")
 
 
