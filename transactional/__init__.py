@@ -11,6 +11,7 @@ from transactional.bolts import (
     TopologyContext,
     Tuple,
 )
+from transactional.builder import TransactionalTopologyBuilder
 from transactional.config import TopologyConfig
 from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import (
@@ -21,10 +22,12 @@ from transactional.errors import (
     SchemaMismatch,
     TransactionalError,
 )
+from transactional.groupings import CustomStreamGrouping
 from transactional.ports import StateKind
 from transactional.running import run_topology
 from transactional.schema import Schema
-from transactional.topology import Topology, TransactionalTopologyBuilder, WeakerGuaranteeWarning
+from transactional.topology import Topology
+from transactional.wiring import WeakerGuaranteeWarning
 
 __all__ = [
     "ArrowBatchBolt",
@@ -33,6 +36,7 @@ __all__ = [
     "BatchBolt",
     "BatchMetadata",
     "ConfigError",
+    "CustomStreamGrouping",
     "FailedException",
     "FatalError",
     "MapState",

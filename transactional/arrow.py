@@ -142,9 +142,28 @@ def from_ipc(data: bytes) -> list[pa.RecordBatch]:
         return list(reader)
 
 
-def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int) -> pa.Array:
-    """For each row the task that its values in `fields` belong to. The same in every process and on every retry."""
-    total = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+def with_origin(batch: pa.RecordBatch, component: str, stream: str) -> pa.RecordBatch:
+    """The record batch with a note of where it was emitted, for bolts with several inputs."""
+    return batch.replace_schema_metadata({"component": component, "stream": stream})
+
+
+def origin_of(batch: pa.RecordBatch) -> tuple[str, str]:
+    """The component and the stream that a record batch was emitted by, as a bolt with several inputs is given it.
+
+    Raises `ConfigError` for any other batch: a bolt with one input knows where its tuples are from.
+    """
+    metadata = batch.schema.metadata or {}
+    if b"component" not in metadata:
+        raise ConfigError("a record batch tells its origin only in a bolt with several inputs, and only as it is given")
+    return metadata[b"component"].decode(), metadata[b"stream"].decode()
+
+
+def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int, *, seed: int = 0) -> pa.Array:
+    """For each row the task that its values in `fields` belong to. The same in every process and on every retry.
+
+    Another `seed` deals the values out in another way.
+    """
+    total = pa.repeat(pa.scalar(seed, pa.int64()), batch.num_rows)
     for field in fields:
         total = pc.modulo(pc.add(pc.multiply(total, 31), _stable_codes(batch.column(field))), 2**32)
     return pc.modulo(total, task_count)
@@ -175,10 +194,10 @@ def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Arr
 
 
 class RecordDigest:
-    """Counts records and sums up their contents (CRC-32), whatever record batches they come in."""
+    """Counts records and bytes, and sums up their contents (CRC-32), whatever record batches they come in."""
 
     def __init__(self, *, with_checksum: bool) -> None:
-        self.records = 0
+        self.records = self.bytes = 0
         self._with_checksum = with_checksum
         self._sums: list[int] = []
 
@@ -190,6 +209,7 @@ class RecordDigest:
                 zlib.crc32(part, start) for part, start in zip(parts, self._sums or [0] * len(parts), strict=True)
             ]
         self.records += batch.num_rows
+        self.bytes += batch.nbytes
 
     @property
     def checksum(self) -> int:

@@ -11,7 +11,7 @@ from transactional.errors import CorruptRecord
 
 Offset = NewType("Offset", int)
 
-METADATA_VERSION = 1
+METADATA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,10 +48,14 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What was read from one range: the number of records and a checksum (CRC-32) of their contents."""
+    """What was read from one range: the number of records, a checksum (CRC-32) of their contents, and their size.
+
+    `bytes` is what they took as Arrow columns; it says how large the next batch may be, and is not compared.
+    """
 
     records: int
     checksum: int
+    bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,15 @@ class BatchMetadata:
     `ranges` names every partition seen so far. A partition with nothing new, or one that has vanished, is there
     with an empty range, so that positions are always carried forward (rows T43, T46, T50). `digests` is
     filled in once the batch was processed; a replay that reads something else is refused.
+
+    `metadata` is what a spout keeps per partition instead of offsets, as JSON (row T10). A range longer than
+    `split_records` is cut at multiples of it, for several tasks to read.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
     digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
+    metadata: Mapping[PartitionId, Any] = field(default_factory=dict)
+    split_records: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -89,17 +98,32 @@ class BatchMetadata:
         """The partitions that have something to read, in order."""
         return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
 
+    def portions(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
+        """What is there to be read, in order, cut by `split_records`: the same for every attempt at this batch."""
+        for partition, offsets in self.non_empty():
+            size = self.split_records or len(offsets)
+            first = offsets.start // size * size if self.split_records else offsets.start
+            for start in range(first, offsets.until, size):
+                cut = Offset(max(start, offsets.start)), Offset(min(start + size, offsets.until))
+                yield partition, OffsetRange(*cut)
+
     def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
         """The same batch, with what was read from it."""
         return replace(self, digests=dict(digests))
 
     def to_json(self) -> str:
-        """The batch as JSON: one row `[source, index, start, until, records, checksum]` per partition, in order."""
-        return json.dumps({"version": METADATA_VERSION, "partitions": [self._row(p) for p in sorted(self.ranges)]})
+        """The batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition."""
+        document: dict[str, Any] = {"version": METADATA_VERSION}
+        document["partitions"] = [self._row(partition) for partition in sorted(self.ranges)]
+        if self.metadata:
+            document["metadata"] = [[p.source, p.index, self.metadata[p]] for p in sorted(self.metadata)]
+        if self.split_records is not None:
+            document["split_records"] = self.split_records
+        return json.dumps(document)
 
     def _row(self, partition: PartitionId) -> list[Any]:
         offsets, digest = self.ranges[partition], self.digests.get(partition)
-        evidence = [digest.records, digest.checksum] if digest else [None, None]
+        evidence = [digest.records, digest.checksum, digest.bytes] if digest else [None, None, None]
         return [partition.source, partition.index, offsets.start, offsets.until, *evidence]
 
     @classmethod
@@ -115,21 +139,29 @@ class BatchMetadata:
                     f"a batch was recorded in format {document['version']!r}, this version reads {METADATA_VERSION}; "
                     "run the version of transactional that wrote it, or a newer one"
                 )
-            return cls._from_rows(document["partitions"])
+            return cls._from_document(document)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise CorruptRecord(f"the recorded batch {text[:200]!r} is not readable: {error}") from error
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:
+        metadata = {PartitionId(_text(p), _whole(i)): value for p, i, value in document.get("metadata", [])}
+        split = document.get("split_records")
+        if split is not None and _whole(split) < 1:
+            raise ValueError(f"split_records is {split}")
+        return replace(cls._from_rows(document["partitions"]), metadata=metadata, split_records=split)
 
     @classmethod
     def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:
         ranges: dict[PartitionId, OffsetRange] = {}
         digests: dict[PartitionId, Digest] = {}
-        for source, index, start, until, records, checksum in rows:
+        for source, index, start, until, *evidence in rows:
             partition = PartitionId(_text(source), _whole(index))
-            if partition in ranges or (records is None) != (checksum is None):
+            if partition in ranges or len(evidence) != 3 or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is there twice, or half")
             ranges[partition] = OffsetRange(Offset(_whole(start)), Offset(_whole(until)))
-            if records is not None:
-                digests[partition] = Digest(_whole(records), _whole(checksum))
+            if evidence[0] is not None:
+                digests[partition] = Digest(*map(_whole, evidence))
         return cls(ranges, digests)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from transactional.attempt import TransactionAttempt
+from transactional.groupings import DEFAULT_STREAM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ class Tuple:
     fields: tuple[str, ...]
     values: tuple[Any, ...]
     source: str
-    stream: str = "default"
+    stream: str = DEFAULT_STREAM
 
     def __getitem__(self, field: str | int) -> Any:
         if isinstance(field, int):
@@ -47,13 +48,16 @@ class Tuple:
 
 
 class OutputCollector(Protocol):
-    """Where a bolt puts what it emits."""
+    """Where a bolt puts what it emits, on its default stream or another that it declares in `streams`."""
 
-    def emit(self, *values: Any) -> None:
-        """Emit one tuple: a value for each field of the bolt's `output`, in order."""
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple: a value for each field of the stream, in order."""
 
-    def emit_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Emit many tuples at once, as Arrow columns named as in `output`."""
+    def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
+        """Emit many tuples at once, as Arrow columns named as the stream's fields."""
+
+    def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping` (row C7)."""
 
 
 class MapState(Protocol):
@@ -78,7 +82,8 @@ class MapState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopologyContext:
-    """What a task of a bolt knows about itself. `options` is the mapping given to `build()`."""
+    """What a task of a bolt knows about itself. `options` is the mapping given to `build()`, `subscribers` how many
+    tasks each bolt has that subscribes to this one, for `emit_direct`."""
 
     topology_id: str
     component_id: str
@@ -87,16 +92,19 @@ class TopologyContext:
     options: Mapping[str, Any]
     state: MapState | None = None
     """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
+    subscribers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Bolt:
     """Base of the bolts that are classes. An instance given to the builder is a prototype: each task of each attempt
     works on a fresh copy of it (row T4).
 
-    `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty.
+    `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty. `streams` declares
+    the fields of further streams by their names.
     """
 
     output: ClassVar[str] = ""
+    streams: ClassVar[Mapping[str, str]] = {}
 
 
 class BasicBolt(Bolt, ABC):
@@ -130,7 +138,10 @@ class BatchBolt(Bolt, ABC):
 
 
 class ArrowBatchBolt(Bolt, ABC):
-    """A `BatchBolt` that gets its tuples as Arrow record batches instead of one by one."""
+    """A `BatchBolt` that gets its tuples as Arrow record batches instead of one by one.
+
+    With several inputs, `transactional.arrow.origin_of` tells the component and the stream that a batch is from.
+    """
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:

@@ -1,35 +1,44 @@
-"""The command line, `transactional run | status | txns`: options and exit codes. `display` holds the looks."""
+"""The command line: `run`, `status`, `txns`, `describe`, and exit codes. `display` holds the looks.
+
+Other commands are in `cli_lifecycle` and `cli_config`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import warnings
 from contextlib import ExitStack, closing
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from transactional.config import TopologyConfig
-from transactional.display import Display, attempts_table, first_line, plain_line, print_table, statuses_table
+from transactional import cli_lifecycle
+from transactional.cli_config import config_app
+from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.config_sources import load_config
+from transactional.describing import as_mermaid, described
+from transactional.display import (
+    Display,
+    attempts_table,
+    components_table,
+    first_line,
+    plain_line,
+    print_table,
+    statuses_table,
+)
 from transactional.driver import Observer, TopologyDriver
-from transactional.errors import CommitStuck, ConfigError, TransactionalError
+from transactional.errors import CommitStuck, TransactionalError
 from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
-from transactional.ports import CoordinatorStore, TopologyStatus
 from transactional.running import make_executor
-from transactional.schema import did_you_mean
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
-
-StoreUrl = Annotated[
-    str,
-    typer.Option("--store", envvar="TRANSACTIONAL_STORE", help="Where progress is kept: an SQLite or PostgreSQL URL."),
-]
-DEFAULT_STORE = "sqlite:///transactional.db"
 
 
 @app.command()
@@ -38,22 +47,33 @@ def run(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     store: StoreUrl = DEFAULT_STORE,
-    max_pending: Annotated[int, typer.Option(help="Transactions in flight at once.")] = 1,
-    until_drained: Annotated[bool, typer.Option(help="End once the source has nothing more.")] = False,
+    name: Annotated[str | None, typer.Option(help="What `status` calls this run; progress goes by the id.")] = None,
+    max_pending: Annotated[int | None, typer.Option(help="Transactions in flight at once.")] = None,
+    until_drained: Annotated[
+        bool, typer.Option("--until-drained", help="End once the source has nothing more.")
+    ] = False,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
     attempts_max: Annotated[int | None, typer.Option(help="Give up after so many attempts at one transaction.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
     journal: Annotated[Path | None, typer.Option(help="Append every event and action to this file.")] = None,
     accept_changes: Annotated[
         bool, typer.Option(help="Go on although the topology differs from the stored one.")
     ] = False,
 ) -> None:
-    """Run a topology until it is stopped (Ctrl-C), drained, or can't go on.
+    """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't go on.
 
     Ctrl-C drains: nothing new starts, what is in its commit phase ends; the next run goes on from there. A second
     Ctrl-C ends at once.
     """
-    config = TopologyConfig(max_spout_pending=max_pending, stop_when_drained=until_drained, attempts_max=attempts_max)
     topology = load_topology(target)
+    given = {
+        "max_spout_pending": ("--max-pending", max_pending),
+        "stop_when_drained": ("--until-drained", until_drained or None),
+        "attempts_max": ("--attempts-max", attempts_max),
+    }
+    options = {option: value for option, value in given.items() if value[1] is not None}
+    resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
     with ExitStack() as stack:
         display = stack.enter_context(Display(topology))
         observers: list[Observer] = [display]
@@ -67,9 +87,10 @@ def run(
             topology,
             coordinator_store,
             make_executor(topology, master=master),
-            config,
+            resolved.config,
             observers=observers,
             accept_changes=accept_changes,
+            name=name,
         )
         _stop_on_signals(driver)
         summary = driver.run()
@@ -94,19 +115,19 @@ def _stop_on_signals(driver: TopologyDriver) -> None:
 def status(store: StoreUrl = DEFAULT_STORE, topology_id: Annotated[str | None, typer.Argument()] = None) -> None:
     """Show the topologies of a store: who runs them, and how far they are."""
     with closing(open_existing_store(store)) as coordinator_store:
-        print_table(statuses_table(_statuses(coordinator_store, topology_id)))
+        print_table(statuses_table(statuses_of(coordinator_store, topology_id)))
 
 
 @app.command()
 def txns(
-    topology_id: Annotated[str, typer.Argument(help="The topology's id.")],
+    topology_id: TopologyId,
     store: StoreUrl = DEFAULT_STORE,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many attempts.")] = 20,
     errors: Annotated[bool, typer.Option("--errors", help="Show the errors in full, with their tracebacks.")] = False,
 ) -> None:
     """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
     with closing(open_existing_store(store)) as coordinator_store:
-        _statuses(coordinator_store, topology_id)
+        statuses_of(coordinator_store, topology_id)
         attempts = coordinator_store.attempts(topology_id, limit=limit)
     print_table(attempts_table(attempts))
     for record in attempts if errors else ():
@@ -114,16 +135,35 @@ def txns(
             plain_line(f"\nattempt {record.attempt} failed in {record.error}")
 
 
-def _statuses(store: CoordinatorStore, topology_id: str | None) -> list[TopologyStatus]:
-    """The topologies, or the one named. Raises `ConfigError` when it is not there."""
-    found = store.status(topology_id)
-    if topology_id is not None and not found:
-        known = [status.topology_id for status in store.status()]
-        raise ConfigError(
-            f"the store knows no topology {topology_id!r}; it knows: {', '.join(known) or '(none)'}"
-            f"{did_you_mean(topology_id, known)}"
-        )
-    return found
+class Format(StrEnum):
+    """How `describe` shows a topology."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+@app.command()
+def describe(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    format: Annotated[Format, typer.Option(help="A table, a Mermaid flowchart, or JSON.")] = Format.TEXT,
+) -> None:
+    """Show a topology: its components, what they read from, and in which phase of a transaction each works."""
+    topology = load_topology(target)
+    match format:
+        case Format.TEXT:
+            print_table(components_table(topology))
+        case Format.MERMAID:
+            plain_line(as_mermaid(topology))
+        case Format.JSON:
+            plain_line(json.dumps(described(topology), indent=2))
+
+
+for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
+    app.command()(_command)
+app.add_typer(config_app, name="config")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -1,59 +1,119 @@
-"""The commit phase of one transaction: every committer finishes its batch, one after the other, in the driver."""
+"""The commit phase of one transaction, in the driver: committers finish their batch, and bolts behind them work."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import BatchBolt, Key
-from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
-from transactional.pickling import load_committer
+from transactional.bolts import Bolt, Key
+from transactional.emitting import Emitter, TaskFailed, error_of, guarded, make_aggregators, make_emitter
+from transactional.errors import SchemaMismatch, TransactionalError
+from transactional.operators import Operator, Place, load_operator, make_operator
 from transactional.ports import Partials, Processed, TransactionState
-from transactional.topology import Component, Topology
+from transactional.stages import plan_stages
+from transactional.topology import Component, Topology, WorkPhase
+
+Inbox = dict[tuple[str, int], list[tuple[Sequence[pa.RecordBatch], str, str]]]
+"""Tuples for the bolts that are still to come: by component and task, record batches with their source and stream."""
+
+
+class CommitPhase:
+    """The commit phase of one attempt: what finishes in it, component after component, each behind those that it reads
+    from. A committer's table is written before what it has emitted is worked on (row T5).
+
+    A crash between two tables does no harm: on the replay the first committer reads its state as it was before the
+    transaction (row R24), so it emits what fits to what it writes then.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.plan = plan_stages(topology)
+        self.aggregators = make_aggregators(topology)
+        self.components = [c for c in topology.components if self.plan.phases[c.id] is not WorkPhase.PROCESSING]
+
+    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
+        """Run it. Every committer writes to its table, also when it has nothing to change: so every table's version
+        says at which transaction it is.
+
+        Raises `Fenced`, an `OperatingError`, or what a bolt has raised as `BoltFailed`.
+        """
+        inbox: Inbox = {}
+        partials: dict[str, list[pa.Table]] = {}
+        for tuples in processed.late:
+            inbox.setdefault((tuples.target, tuples.task), []).append((tuples.batches, tuples.source, tuples.stream))
+        for component in self.components:
+            if component.is_update:
+                self._merge(component, attempt, processed, partials.get(component.id, []))
+            else:
+                self._finish(component, attempt, processed, inbox, partials)
+
+    def _merge(
+        self, component: Component, attempt: TransactionAttempt, processed: Processed, late: list[pa.Table]
+    ) -> None:
+        assert component.state is not None
+        part = processed.parts[component.id]
+        assert isinstance(part, Partials)
+        if late:
+            early = [part.table] if part.table is not None else []
+            part = replace(part, table=self.aggregators[component.id].combine([*early, *late]))
+        component.state.merge(attempt, part)
+
+    def _finish(
+        self,
+        component: Component,
+        attempt: TransactionAttempt,
+        processed: Processed,
+        inbox: Inbox,
+        partials: dict[str, list[pa.Table]],
+    ) -> None:
+        view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
+        for task in range(component.parallelism):
+            emitter = make_emitter(self.topology, self.plan, self.aggregators, component.id, task)
+            place = Place(self.topology, attempt, task, component.parallelism, view)
+            try:
+                operator = self._operator(place, component, processed, emitter)
+                for batches, source, stream in inbox.pop((component.id, task), []):
+                    for batch in batches:
+                        operator.receive(batch, source, stream)
+                operator.finish()
+                emitter.flush()
+                for committer, partial in emitter.partials():
+                    partials.setdefault(committer, []).append(partial)
+            except TaskFailed as failed:
+                raise self._error(component, task, failed) from failed
+            for edge, target_task, emitted in emitter.addressed():
+                inbox.setdefault((edge.target, target_task), []).append((emitted, component.id, edge.grouping.stream))
+        if view is not None:
+            assert component.state is not None
+            component.state.put(attempt, view.written)
+
+    def _operator(self, place: Place, component: Component, processed: Processed, emitter: Emitter) -> Operator:
+        """As it came out of the processing phase; or a new one, where there was nothing to be kept."""
+        if self.plan.phases[component.id] is WorkPhase.BOTH and isinstance(component.bolt, Bolt):
+            instances = processed.parts[component.id]
+            assert not isinstance(instances, Partials)
+            return load_operator(place, component, instances[place.task], emitter)
+        with guarded(component.id):
+            operator = make_operator(place, component, emitter)
+        operator.prepare()
+        return operator
+
+    @staticmethod
+    def _error(component: Component, task: int, failed: TaskFailed) -> BaseException:
+        """What a state has raised inside of a bolt goes on as it is."""
+        if isinstance(failed.__cause__, TransactionalError):
+            return failed.__cause__
+        where = f"task {task} of {component.parallelism}, in the commit phase"
+        return error_of(failed.code, f"{where}: {failed}")
 
 
 def commit_transaction(topology: Topology, attempt: TransactionAttempt, processed: Processed) -> None:
-    """Run the commit phase of one attempt.
-
-    Every committer writes to its table, also when it has nothing to change: so every table's version says at which
-    transaction it is. Raises `Fenced`, an `OperatingError`, or what a bolt has raised as `BoltFailed`.
-    """
-    for component in topology.committers:
-        assert component.state is not None
-        part = processed.parts[component.id]
-        if isinstance(part, Partials):
-            component.state.merge(attempt, part)
-        else:
-            _finish_bolts(component, component.state, attempt, part)
-
-
-def _finish_bolts(
-    component: Component, state: TransactionState, attempt: TransactionAttempt, instances: Sequence[bytes]
-) -> None:
-    view = MapStateView(component.id, state, attempt)
-    collector = DiscardingCollector()
-    try:
-        for pickled in instances:
-            bolt: BatchBolt = load_committer(pickled, collector, view)
-            bolt.finish_batch()
-    except TransactionalError:
-        raise
-    except Exception as error:
-        text = "".join(traceback.format_exception(error)).rstrip()
-        raise BoltFailed(f"committer {component.id!r} raised {type(error).__name__}: {error}\n{text}") from error
-    state.put(attempt, view.written)
-
-
-class DiscardingCollector:
-    """Takes what a committer emits; nothing stands downstream of it."""
-
-    def emit(self, *values: Any) -> None:
-        """Drop a tuple."""
-
-    def emit_batch(self, batch: Any) -> None:
-        """Drop tuples."""
+    """Run the commit phase of one attempt (see `CommitPhase`)."""
+    CommitPhase(topology).run(attempt, processed)
 
 
 class MapStateView:

@@ -1,10 +1,41 @@
-"""`TopologyConfig`: every option of a running topology, with its default, its unit and what must hold of it."""
+"""`TopologyConfig`: every option of a running topology, with its default, its unit and what must hold of it.
+
+Where options come from (a file, the environment, code, the command line) is told in `config_sources`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from transactional.errors import ConfigError
+from transactional.schema import did_you_mean
+
+STORM_NAMES: Final[Mapping[str, str]] = {
+    "topology.max.spout.pending": "max_spout_pending",
+    "topology.message.timeout.secs": "attempt_timeout_ms",
+    "topology.max.task.parallelism": "parallelism of set_bolt",
+    "topology.transactional.id": "the id given to TransactionalTopologyBuilder",
+    "topology.name": "the option --name of `transactional run`",
+    "transactional.zookeeper.servers": "the store's URL",
+    "transactional.zookeeper.root": "the store's URL",
+}
+"""Storm's options (row T41), and what bears their meaning here."""
+
+UNITS: Final = ("ms", "days")
+_MILLISECONDS: Final = {"ms": 1, "s": 1_000, "sec": 1_000, "secs": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_WORDS: Final = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +81,8 @@ class TopologyConfig:
     """Committed attempts, with the ranges they read, are kept so long for `txns` and for repair."""
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            _check_option(name, value)
+        for name in OPTIONS:
+            check_option(name, getattr(self, name))
         self._check_relations()
 
     def _check_relations(self) -> None:
@@ -69,12 +99,70 @@ class TopologyConfig:
         return min(doubled, self.retry_pause_max_ms)
 
 
-def _check_option(name: str, value: object) -> None:
+OPTIONS: Final = tuple(option.name for option in fields(TopologyConfig))
+"""The names of all options, in the order of `TopologyConfig`."""
+
+
+def unit_of(name: str) -> str:
+    """The unit that an option's name ends with, or nothing."""
+    last = name.rpartition("_")[2]
+    return last if last in UNITS else ""
+
+
+def check_name(name: str) -> None:
+    """Raise `ConfigError`, with the name that was probably meant, unless there is an option of this name."""
+    if name in OPTIONS:
+        return
+    if name in STORM_NAMES:
+        raise ConfigError(f"no option is called {name!r}: what Storm calls so is {STORM_NAMES[name]} here")
+    raise ConfigError(f"no option is called {name!r}{did_you_mean(name, OPTIONS)}; there are: {', '.join(OPTIONS)}")
+
+
+def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """A copy of some options by name. Raises `ConfigError` for a name or a value that is none."""
+    for name, value in options.items():
+        check_name(name)
+        check_option(name, value)
+    return dict(options)
+
+
+def parse_option(name: str, text: str) -> int | bool | None:
+    """The value of an option that is given as text. Raises `ConfigError` for a name or a text that is none."""
+    check_name(name)
+    value: int | bool | str | None = text
+    if name == "attempts_max" and text.lower() == "none":
+        value = None
+    elif name == "stop_when_drained":
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    elif re.fullmatch(r"-?[0-9]+(_[0-9]+)*", text):
+        value = int(text)
+    check_option(name, value)
+    assert not isinstance(value, str)
+    return value
+
+
+def check_option(name: str, value: object) -> None:
+    """Raise `ConfigError`, with what was probably meant, unless the option can have this value."""
     if name == "stop_when_drained":
         if not isinstance(value, bool):
-            raise ConfigError(f"{name} takes True or False, got {value!r}")
+            raise ConfigError(f"{name} takes True or False, got {value!r}{_switch_meant(value)}")
     elif not (name == "attempts_max" and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} takes a whole number, got {value!r}")
+            raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+def _switch_meant(value: object) -> str:
+    meant = _WORDS.get(str(value).lower())
+    return "" if meant is None else f" — did you mean {str(meant).lower()}?"
+
+
+def _number_meant(name: str, value: object) -> str:
+    """For `'10s'` and `'3'` what they amount to."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).lower())
+    if match is None:
+        return ""
+    factor = _MILLISECONDS.get(match[2], 0) if unit_of(name) == "ms" and match[2] else int(not match[2])
+    meant = float(match[1]) * factor
+    return f" — did you mean {meant:.0f}?" if meant >= 1 and meant == int(meant) else ""

@@ -33,6 +33,7 @@ from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
+    DrainRequested,
     Event,
     Halt,
     PauseRequested,
@@ -81,8 +82,8 @@ class ActiveAttempt:
 class Coordinator:
     """Issues transactions and orders their phases. `handle` is the only way in.
 
-    `replays_exactly` is True for a transactional spout, False for an opaque one. The first event is a `Tick`, from
-    which all time counts.
+    `replays_exactly` is True for a transactional spout, False for an opaque one. Nothing is issued before the first
+    `Tick`, from which all time counts.
     """
 
     def __init__(self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
@@ -91,17 +92,21 @@ class Coordinator:
         self.committed_txid = snapshot.committed_txid
         self.active: dict[TxId, ActiveAttempt] = {}
         self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
-        self.paused = self.stopping = self.draining = self.halted = False
+        self.paused = self.stopping = self.halted = False
+        # Nothing new is issued: the source has no more (after a failure it is asked again), or somebody wishes it.
+        self.draining = self.finishing = False
         self._committed_batch = snapshot.committed_batch
         self._attempt_id = snapshot.attempt_id
         self._failures: dict[TxId, int] = {}
         self._not_before_ms: dict[TxId, int] = {}
         self._now_ms = 0
+        self._has_begun = False
 
     @property
     def done(self) -> bool:
         """True when nothing is in flight and nothing more will be issued."""
-        return self.halted or ((self.stopping or self.draining) and not self.active)
+        is_last = self.stopping or self.draining or (self.finishing and not self.recorded)
+        return self.halted or (is_last and not self.active)
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event in; return what is to be done, in order. Raises `ProtocolError`, and then changes nothing."""
@@ -112,8 +117,9 @@ class Coordinator:
                 actions = self._on_tick(now_ms)
             case StopRequested():
                 actions = self._on_stop()
-            case PauseRequested() | ResumeRequested():
+            case PauseRequested() | ResumeRequested() | DrainRequested():
                 self.paused = isinstance(event, PauseRequested)
+                self.finishing = isinstance(event, DrainRequested)
                 actions = []
             case _:
                 actions = self._on_attempt_event(event)
@@ -180,7 +186,7 @@ class Coordinator:
         return actions + self._give_up_after(txid, f"transaction {txid} failed") + self._check_exhausted(txid, reason)
 
     def _on_tick(self, now_ms: int) -> list[Action]:
-        self._now_ms = max(self._now_ms, now_ms)
+        self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
         actions: list[Action] = []
         for txid in sorted(self.active):
             if not self.halted:
@@ -259,7 +265,7 @@ class Coordinator:
     # --- what can go on -----------------------------------------------------------------------------------------
 
     def _advance(self) -> Iterator[Action]:
-        if self.halted:
+        if self.halted or not self._has_begun:
             return
         yield from self._commit_head()
         if not self.stopping:
@@ -289,7 +295,7 @@ class Coordinator:
         replay = txid in self.recorded
         if self._now_ms < self._not_before_ms.get(txid, 0):
             return
-        if not replay and (self.paused or self.draining):
+        if not replay and self._issues_nothing_new():
             return
         self._attempt_id = AttemptId(self._attempt_id + 1)
         attempt = TransactionAttempt(txid, self._attempt_id)
@@ -302,8 +308,11 @@ class Coordinator:
             self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
             yield PlanBatch(attempt, after, replay)
 
+    def _issues_nothing_new(self) -> bool:
+        return self.paused or self.draining or self.finishing
+
     def _ask_again(self, current: ActiveAttempt, after: BatchMetadata) -> Iterator[Action]:
-        if self.paused or self.draining:
+        if self._issues_nothing_new():
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
             self._move(current, Trigger.ASK_AGAIN)

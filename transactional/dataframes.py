@@ -23,8 +23,9 @@ def dataframe_items(
     session: SparkSession, program: TaskProgram, stage: Stage, rdd: RDD[Item], task_input: Callable[[], AttemptInput]
 ) -> RDD[Item]:
     """Apply a stage's DataFrame bolt to the items of `rdd` that are for it. Raises `BoltFailed`, `SchemaMismatch`."""
-    component = next(c for c in program.topology.components if c.id == stage.components[0])
-    source = program.topology.output_of(component.inputs[0].source)
+    component = program.topology.component(stage.components[0])
+    [grouping] = component.inputs
+    source = program.topology.output_of(grouping.source, grouping.stream)
     level, slots = stage.level, {program.slot_of[(stage.index, task)] for task in range(stage.task_count)}
     blobs = rdd.filter(lambda item: item.level == level and item.slot in slots).map(lambda item: (item.payload,))
     batch = map_in_arrow(session.createDataFrame(blobs, "ipc binary"), _decode, str(source))

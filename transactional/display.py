@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -16,23 +17,37 @@ from rich.text import Text
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
+from transactional.config_sources import Given, Setting
+from transactional.describing import table_rows
 from transactional.ports import AttemptRecord, TopologyStatus
 from transactional.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
+    DrainRequested,
     Event,
+    PauseRequested,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
     RecordCommit,
     RecordFailure,
+    ResumeRequested,
     StartCommit,
+    StopRequested,
 )
 from transactional.topology import Topology
 
 LAG_EVERY_MS = 2_000
 WIDTH_MAX = 10_000
+
+REQUESTS: Mapping[type[Event], str] = {
+    PauseRequested: "no new transactions are issued until the topology is activated",
+    ResumeRequested: "new transactions are issued again",
+    DrainRequested: "no new transactions are issued; the run ends once all that is in flight is committed",
+    StopRequested: "stopping: what is in its commit phase ends",
+}
+"""What is told when people wish something of a running topology."""
 
 
 def plain_line(text: str) -> None:
@@ -49,6 +64,14 @@ def plain_console(width: int | None = None) -> Console:
 def print_table(table: Table) -> None:
     """A table; as wide as it needs to be when stdout is not a terminal."""
     plain_console(None if sys.stdout.isatty() else WIDTH_MAX).print(table)
+
+
+def components_table(topology: Topology) -> Table:
+    """A topology's components, in the order in which they finish."""
+    table = Table("component", "kind", "tasks", "phase", "reads", "emits", "state")
+    for row in table_rows(topology):
+        table.add_row(*map(Text, row))
+    return table
 
 
 def first_line(text: str | None) -> str:
@@ -99,6 +122,8 @@ class Display:
             self._enter(event.attempt, "processed", at_ms)
         elif isinstance(event, AttemptFailed):
             self._drop(event.attempt)
+        elif type(event) in REQUESTS:
+            self._line(REQUESTS[type(event)])
         for action in actions:
             self._show(action, at_ms)
         if self._live is not None:
@@ -174,16 +199,34 @@ class Display:
 
 def statuses_table(statuses: Sequence[TopologyStatus]) -> Table:
     """The topologies of a store."""
-    table = Table("topology", "committed", "running", "owner", "epoch")
+    table = Table("topology", "name", "committed", "desired", "running", "owner", "epoch")
     for status in statuses:
         table.add_row(
             status.topology_id,
+            status.name or status.topology_id,
             str(status.committed_txid),
+            status.desired.value,
             "yes" if status.is_leased else "no",
             status.owner or "-",
             str(status.epoch),
         )
     return table
+
+
+def settings_table(settings: Sequence[Setting]) -> Table:
+    """The options of a topology, and where their values came from."""
+    table = Table(
+        "option", "value", "unit", "source", "instead of", box=box.HEAVY_HEAD if sys.stdout.isatty() else None
+    )
+    for setting in settings:
+        before = ", ".join(f"{_text(given)} ({given.source})" for given in setting.instead_of)
+        table.add_row(setting.name, _text(setting.given), setting.unit, setting.given.source, before)
+    return table
+
+
+def _text(given: Given) -> str:
+    """A value as it is written on the command line."""
+    return str(given.value).lower()
 
 
 def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:

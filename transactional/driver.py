@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -22,19 +22,22 @@ from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
 from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable
 from transactional.fencing import close_tables, fence_tables
-from transactional.ports import AttemptRecord, Clock, CoordinatorStore, JobExecutor
+from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor
 from transactional.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
     CommitSucceeded,
+    DrainRequested,
     Event,
     Halt,
+    PauseRequested,
     PlanBatch,
     RecordAttempt,
     RecordCommit,
     RecordFailure,
     RecordProcessed,
+    ResumeRequested,
     StartCommit,
     StartProcessing,
     StopRequested,
@@ -42,6 +45,16 @@ from transactional.protocol import (
 )
 from transactional.runner import Fatal, PhaseRunner
 from transactional.topology import Topology
+
+LOOK_EVERY_MS = 1_000
+"""How often a running driver looks what goes forward, and what people wish."""
+
+REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
+    DesiredState.ACTIVE: ResumeRequested,
+    DesiredState.INACTIVE: PauseRequested,
+    DesiredState.DRAINING: DrainRequested,
+    DesiredState.KILLED: PauseRequested,
+}
 
 
 class Observer(Protocol):
@@ -87,15 +100,18 @@ class TopologyDriver:
         observers: Sequence[Observer] = (),
         owner: str | None = None,
         accept_changes: bool = False,
+        name: str | None = None,
     ) -> None:
         self.topology, self.store, self.executor = topology, store, executor
         self.config = config or TopologyConfig()
         self.clock = clock or SystemClock()
         self.observers = observers
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self.accept_changes = accept_changes
+        self.accept_changes, self.name = accept_changes, name
         self.failures = 0
         self._halt: FatalError | None = None
+        self._obeyed = DesiredState.ACTIVE
+        self._is_performed = False
         self._pause = threading.Event()
         self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
         self._issued_at_ms: dict[TransactionAttempt, int] = {}
@@ -114,25 +130,31 @@ class TopologyDriver:
             self.topology.spout.close()
 
     def _run_with_lease(self) -> RunSummary:
+        self.take_lease()
+        with ExitStack() as stack:
+            stack.callback(self.release)
+            stack.callback(close_tables, self.topology)
+            stack.callback(self.executor.close)
+            self.executor.open()
+            self.store.renew(self.lease, lease_ms=self.config.lease_ms)
+            self.fence_tables()
+            kept_ms = self.config.keep_attempts_days * 86_400_000
+            self.store.forget_before(self.lease, at_ms=self.clock.wall_ms() - kept_ms)
+            return self._loop()
+
+    def take_lease(self) -> None:
+        """Become the one process that coordinates the topology."""
         self.lease = self.store.acquire(
             self.topology.id,
             self.topology.fingerprint(),
             owner=self.owner,
             lease_ms=self.config.lease_ms,
             accept_changes=self.accept_changes,
+            name=self.name,
         )
-        with ExitStack() as stack:
-            stack.callback(self._release)
-            stack.callback(close_tables, self.topology)
-            stack.callback(self.executor.close)
-            self.executor.open()
-            self.store.renew(self.lease, lease_ms=self.config.lease_ms)
-            self._fence_tables()
-            kept_ms = self.config.keep_attempts_days * 86_400_000
-            self.store.forget_before(self.lease, at_ms=self.clock.wall_ms() - kept_ms)
-            return self._loop()
 
-    def _fence_tables(self) -> None:
+    def fence_tables(self) -> None:
+        """Keep every earlier coordinator from writing to the tables, and check them against the store."""
         try:
             fence_tables(self.topology, self.store, self.lease)
         except StoreMismatch:
@@ -140,20 +162,26 @@ class TopologyDriver:
             self.store.renew(self.lease, lease_ms=self.config.lease_ms)
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give the lease back."""
         with suppress(StoreUnavailable):  # then the lease ends by itself
-            self.store.release(self.lease)
+            self.store.release(self.lease, is_done=self.has_carried_out)
+
+    @property
+    def has_carried_out(self) -> bool:
+        """True when the run has ended as was wished from outside: it was drained or killed."""
+        if not self._is_performed or not self.coordinator.done or self.coordinator.halted:
+            return False
+        drained = self._obeyed is DesiredState.DRAINING and not self.coordinator.stopping
+        return drained or self._obeyed is DesiredState.KILLED
 
     def _loop(self) -> RunSummary:
         snapshot = self.lease.snapshot
-        self.coordinator = Coordinator(snapshot, self.config, replays_exactly=self.topology.spout.replays_exactly)
-        self.runner = PhaseRunner(
-            self.topology, self.executor, self._events.put, max_pending=self.config.max_spout_pending
-        )
-        self._renewed_at_ms = self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
+        coordinator = Coordinator(snapshot, self.config, replays_exactly=self.topology.spout.replays_exactly)
+        pending = self.config.max_spout_pending
+        self.runner = PhaseRunner(self.topology, self.executor, self._events.put, max_pending=pending)
         try:
-            self._begin(snapshot)
-            self.step(Tick(self._ticked_at_ms))
+            self.begin(coordinator, self.runner)
             while not self.coordinator.done:
                 self._turn()
         except CommitStuck:
@@ -165,11 +193,26 @@ class TopologyDriver:
         self.runner.close()
         return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
-    def _begin(self, snapshot: Snapshot) -> None:
-        at_ms, replays_exactly = self.clock.wall_ms(), self.topology.spout.replays_exactly
+    def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
+        """Tell the observers how the run begins, then the coordinator what people wish and what time it is.
+
+        What was wished before the run began comes first: one that is deactivated issues nothing new.
+        """
+        self.coordinator, self.runner = coordinator, runner
+        self._renewed_at_ms = self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
+        at_ms, snapshot = self.clock.wall_ms(), self.lease.snapshot
         for observer in self.observers:
             if isinstance(observer, RunObserver):
-                observer.begin(at_ms, snapshot, self.config, replays_exactly=replays_exactly)
+                observer.begin(at_ms, snapshot, self.config, replays_exactly=coordinator.replays_exactly)
+        self._obey(self.lease.desired)
+        self.step(Tick(self._ticked_at_ms))
+
+    def _obey(self, desired: Desired) -> None:
+        if desired.state is not self._obeyed:
+            self._obeyed = desired.state
+            self.step(REQUESTS[desired.state]())
+        if desired.stop_in_ms == 0 and not self.coordinator.stopping:
+            self.step(StopRequested())
 
     def _turn(self) -> None:
         """Wait for one event, at most until the next tick is due."""
@@ -177,26 +220,36 @@ class TopologyDriver:
         try:
             event = self._events.get(timeout=max(wait_ms, 0) / 1000) if wait_ms > 0 else self._events.get_nowait()
         except queue.Empty:
-            self._tick()
+            self.tick()
             return
         if isinstance(event, Fatal):
             raise event.error
         self.step(event)
         if self.clock.monotonic_ms() - self._ticked_at_ms >= self.config.tick_ms:
-            self._tick()
+            self.tick()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Do what is a matter of time: renew the lease, look around about once a second, tell the coordinator."""
         self._ticked_at_ms = now_ms = self.clock.monotonic_ms()
         if now_ms - self._renewed_at_ms >= self.config.lease_ms // 3:
             self._write(lambda: self.store.renew(self.lease, lease_ms=self.config.lease_ms))
             self._renewed_at_ms = now_ms
-        if now_ms - self._looked_at_ms >= 1_000:
-            self.runner.look_for_progress()
+        if now_ms - self._looked_at_ms >= LOOK_EVERY_MS:
             self._looked_at_ms = now_ms
+            self.runner.look_for_progress()
+            self._look_what_is_desired()
         self.step(Tick(now_ms))
+
+    def _look_what_is_desired(self) -> None:
+        try:
+            desired = self.store.desired(self.topology.id)
+        except StoreUnavailable:
+            return  # a wish can wait; writes find out when the store is away for too long
+        self._obey(desired)
 
     def step(self, event: Event) -> None:
         """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
+        self._is_performed = False
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
         actions = self.coordinator.handle(event)
@@ -209,6 +262,7 @@ class TopologyDriver:
             observe(at_ms, event, actions)
         if self._halt is not None:
             raise self._halt
+        self._is_performed = True
 
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from transactional import errors
+from transactional.arrow import from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.errors import AttemptLost, BoltFailed, OperatingError, ReplayMismatch, TransactionalError
-from transactional.ports import Partials, Processed
+from transactional.emitting import Subscription, error_of
+from transactional.errors import AttemptLost, ReplayMismatch
+from transactional.groupings import DEFAULT_STREAM
+from transactional.ports import LateTuples, Partials, Processed
 from transactional.tasks import Item, Report, TaskProgram
-from transactional.topology import GroupingKind
-
-_ERROR_OF = {
-    error.code: error
-    for error in vars(errors).values()
-    if isinstance(error, type) and issubclass(error, TransactionalError)
-}
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
@@ -32,22 +28,24 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         by_kind.setdefault(item.kind, []).append(item)
     _raise_failure(by_kind.get("failure", []))
     _check_reports(program, by_kind.get("report", []))
-    received, emitted, digests = _total([item.payload for item in by_kind.get("report", [])])
-    _check_counts(program, received, emitted)
+    reports: list[Report] = [item.payload for item in by_kind.get("report", [])]
+    late = [
+        LateTuples(item.target, item.slot, item.component, item.stream, from_ipc(item.payload))
+        for item in by_kind.get("late", [])
+    ]
+    received = _check_counts(program, reports, late)
+    digests = _digests(reports)
     _check_digests(batch, digests)
-    parts: dict[str, Partials | list[bytes]] = {}
-    for item in by_kind.get("committer", []):
-        instances = parts.setdefault(item.component, [])
-        assert isinstance(instances, list)
-        instances.append(item.payload)
-    return Processed(digests, {**parts, **_partials(program, by_kind.get("partial", []))}, received)
+    instances: dict[str, list[bytes]] = {}
+    for item in by_kind.get("instance", []):
+        instances.setdefault(item.component, []).append(item.payload)
+    return Processed(digests, {**instances, **_partials(program, by_kind.get("partial", []))}, received, late)
 
 
 def _raise_failure(failures: list[Item]) -> None:
     for item in failures:
         code, text = item.payload
-        error = _ERROR_OF.get(code, BoltFailed)
-        raise error(text) if issubclass(error, OperatingError | errors.FailedException) else BoltFailed(text)
+        raise error_of(code, text)
 
 
 def _check_reports(program: TaskProgram, reports: list[Item]) -> None:
@@ -59,27 +57,43 @@ def _check_reports(program: TaskProgram, reports: list[Item]) -> None:
         raise AttemptLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
 
 
-def _total(reports: list[Report]) -> tuple[Counter[str], Counter[str], dict[PartitionId, Digest]]:
-    received: Counter[str] = Counter()
-    emitted: Counter[str] = Counter()
-    digests: dict[PartitionId, Digest] = {}
+def _check_counts(program: TaskProgram, reports: list[Report], late: list[LateTuples]) -> dict[str, int]:
+    """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received."""
+    sent: Counter[Subscription] = Counter()
+    arrived: Counter[Subscription] = Counter()
     for report in reports:
-        received.update(report.received)
-        emitted.update(report.emitted)
-        digests.update(report.digests)
-    return received, emitted, digests
-
-
-def _check_counts(program: TaskProgram, received: Mapping[str, int], emitted: Mapping[str, int]) -> None:
-    for component in program.topology.components:
-        if component.id in program.aggregators or component.is_dataframe:
+        sent.update(report.sent)
+        arrived.update(report.received)
+    for tuples in late:
+        arrived[tuples.source, tuples.stream, tuples.target] += sum(batch.num_rows for batch in tuples.batches)
+    in_tasks = [c for c in program.topology.components if c.id not in program.aggregators and not c.is_dataframe]
+    received = {component.id: 0 for component in in_tasks}
+    for subscription in sorted({*sent, *arrived}):
+        source, stream, target = subscription
+        if target not in received:
             continue
-        copies = {g.source: component.parallelism if g.kind is GroupingKind.ALL else 1 for g in component.inputs}
-        expected = sum(emitted[source] * copies[source] for source in copies)
-        if received[component.id] != expected:
+        received[target] += arrived[subscription]
+        if sent[subscription] != arrived[subscription]:
+            of = "" if stream == DEFAULT_STREAM else f" on stream {stream!r}"
             raise AttemptLost(
-                f"bolt {component.id!r} received {received[component.id]} tuples of {expected} that were emitted for it"
+                f"bolt {target!r} received {arrived[subscription]} tuples of {sent[subscription]} that {source!r} has "
+                f"emitted for it{of}"
             )
+    return received
+
+
+def _digests(reports: list[Report]) -> dict[PartitionId, Digest]:
+    """Of each partition; the checksums of one that was read in portions are summed up once more."""
+    portions: dict[PartitionId, list[Digest]] = {}
+    for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
+        portions.setdefault(partition, []).append(digest)
+    return {partition: parts[0] if len(parts) == 1 else _joined(parts) for partition, parts in portions.items()}
+
+
+def _joined(parts: list[Digest]) -> Digest:
+    checksums = [part.checksum for part in parts]
+    checksum = zlib.crc32(repr(checksums).encode()) if any(checksums) else 0
+    return Digest(sum(part.records for part in parts), checksum, sum(part.bytes for part in parts))
 
 
 def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) -> None:

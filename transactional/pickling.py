@@ -1,4 +1,4 @@
-"""How a committer's instance travels from its task to the driver: without its collector and its state.
+"""How a bolt's instance travels from its task to the commit phase: without its collector and its state.
 
 Both are stand-ins on the executor. They are pickled by name and replaced by the driver's own when the instance arrives
 (pickle's persistent ids). Only what our own tasks sent in the same Spark job is ever unpickled.
@@ -56,15 +56,15 @@ def check_picklable(what: str, value: object) -> None:
         ) from error
 
 
-def dump_committer(bolt: object, collector: OutputCollector) -> bytes:
-    """Pickle a committer's instance, leaving out its collector and state."""
+def dump_instance(bolt: object, collector: OutputCollector) -> bytes:
+    """Pickle a bolt's instance, leaving out its collector and state."""
     buffer = io.BytesIO()
     _Pickler(buffer, collector).dump(bolt)
     return buffer.getvalue()
 
 
-def load_committer(data: bytes, collector: OutputCollector, state: object) -> Any:
-    """Unpickle a committer's instance with the given collector and state in place of the stand-ins."""
+def load_instance(data: bytes, collector: OutputCollector, state: object) -> Any:
+    """Unpickle a bolt's instance with the given collector and state in place of the stand-ins."""
     return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state}).load()
 
 

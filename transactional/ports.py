@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 class PartitionReader(Protocol):
     """Reads ranges, on an executor. Picklable; lives as long as the Python worker, so it may cache consumers."""
 
-    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of exactly this range, with the columns of the spout's `output`, in order of offset.
+
+        `metadata` is what the batch keeps for the partition; None for spouts to which offsets say all.
 
         Raises an `OperatingError` when the range can't be read to its end (row K7a): never yields less in silence.
         """
@@ -190,6 +192,26 @@ class Aggregator(Protocol):
 # --- the coordinator's store ------------------------------------------------------------------------------------
 
 
+class DesiredState(Enum):
+    """What people want a topology to do (rows T32, O5). It is kept with its progress; `value` is the word shown."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    """Nothing new is issued, what is in flight is finished; restarts keep to it, until the topology is activated."""
+    DRAINING = "draining"
+    """Nothing new is issued; once all that is in flight is committed the run ends, and the topology is active again."""
+    KILLED = "killed"
+    """As inactive, until a time; then the run stops, and the topology is active again: it may be started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a topology is to do now. `stop_in_ms` of one that is killed: until then it finishes what is in flight."""
+
+    state: DesiredState = DesiredState.ACTIVE
+    stop_in_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to coordinate one topology. Every write to the store is checked against `epoch`."""
@@ -200,6 +222,7 @@ class Lease:
     snapshot: Snapshot
     fence_id: AttemptId
     """An attempt id drawn with the lease; higher than any that an earlier coordinator can have written to a table."""
+    desired: Desired = Desired()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +247,10 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopologyStatus:
-    """One topology as the store knows it. `leased_until_ms` is by the store's clock, None when released."""
+    """One topology as the store knows it. `leased_until_ms` is by the store's clock, None when released.
+
+    `name` is that of the last run. `stop_at_ms`, by the store's clock, is when one that was killed has to stop.
+    """
 
     topology_id: str
     epoch: Epoch
@@ -234,6 +260,9 @@ class TopologyStatus:
     committed_txid: TxId
     attempt_id: AttemptId
     fingerprint: Mapping[str, Any]
+    name: str | None = None
+    desired: DesiredState = DesiredState.ACTIVE
+    stop_at_ms: int | None = None
 
 
 class CoordinatorStore(Protocol):
@@ -252,8 +281,11 @@ class CoordinatorStore(Protocol):
         owner: str,
         lease_ms: int,
         accept_changes: bool = False,
+        name: str | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id, in one write.
+        """Take the lease and draw a fence id, in one write. `name` is what the run is called; None: as its topology.
+
+        A kill whose time has come before is over: it was for a run that has ended.
 
         Raises `TopologyInUse` while another owner's lease holds, `TopologyChanged` when `fingerprint` differs
         from the stored one and `accept_changes` is not given, `StoreTooNew` for a store written by a newer version.
@@ -262,8 +294,20 @@ class CoordinatorStore(Protocol):
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Make the lease hold for `lease_ms` from now, by the store's clock."""
 
-    def release(self, lease: Lease) -> None:
-        """Give the lease back, so that another coordinator need not wait for its end. Never raises `Fenced`."""
+    def release(self, lease: Lease, *, is_done: bool = False) -> None:
+        """Give the lease back, so that another coordinator need not wait for its end. Never raises `Fenced`.
+
+        With `is_done` a drain or a kill has been carried out: in the same write the topology is active again.
+        """
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        """Say what a topology is to do, from any process: needs no lease. False: the store does not know the topology.
+
+        The last word holds. `wait_ms` is how long one that is killed has to finish what is in flight.
+        """
+
+    def desired(self, topology_id: str) -> Desired:
+        """What a topology is to do now; active when the store does not know it."""
 
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
         """Store a new attempt and its batch as those of its txid; raise the attempt counter to its id.
@@ -309,16 +353,29 @@ class CoordinatorStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
-    """What a processing phase leaves behind, free of lineage: per committer its part, plus what was read.
+class LateTuples:
+    """Tuples that were emitted in the processing phase for a task of a bolt that works in the commit phase."""
 
-    A committer's part is a `Partials` for a `StateUpdate`, a list of pickled bolt instances for a committer bolt.
+    target: str
+    task: int
+    source: str
+    stream: str
+    batches: Sequence[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a processing phase leaves behind, free of lineage: what the commit phase goes on with, and what was read.
+
+    The part of a `StateUpdate` is a `Partials`, that of a bolt that finishes in the commit phase the pickled instances
+    of its tasks, in order.
     """
 
     digests: Mapping[PartitionId, Digest]
     parts: Mapping[str, Partials | Sequence[bytes]]
     counts: Mapping[str, int]
     """Tuples received per component."""
+    late: Sequence[LateTuples] = ()
 
 
 class JobExecutor(Protocol):

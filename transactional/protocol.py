@@ -98,7 +98,12 @@ class PauseRequested:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """Issue new transactions again (row T32: activate)."""
+    """Issue new transactions again (row T32: activate); a drain that has not ended is called off."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Issue no new transaction; finish and retry those that are in flight or recorded, then be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class StopRequested:
 
 
 AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitSucceeded | AttemptFailed
-Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | StopRequested
+Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
 
 
 # --- actions: what the coordinator tells the world to do, in list order --------------------------------------------

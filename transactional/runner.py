@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, OffsetRange
-from transactional.committing import commit_transaction
+from transactional.committing import CommitPhase
 from transactional.errors import FatalError, TransactionalError
 from transactional.ports import JobExecutor, Processed
 from transactional.protocol import (
@@ -55,6 +55,7 @@ class PhaseRunner:
         self._processed: dict[TransactionAttempt, Processed] = {}
         self._progress: dict[TransactionAttempt, int] = {}
         self._spout = threading.Lock()
+        self._commit_phase = CommitPhase(topology)
 
     def plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> None:
         """Ask the spout for a batch; answers `BatchPlanned`."""
@@ -152,5 +153,5 @@ class PhaseRunner:
         return ProcessingSucceeded(attempt, processed.digests)
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
-        commit_transaction(self.topology, attempt, self._processed[attempt])
+        self._commit_phase.run(attempt, self._processed[attempt])
         return CommitSucceeded(attempt)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
+from transactional.config_sources import load_config
 from transactional.driver import Observer, RunSummary, TopologyDriver
 from transactional.loading import open_store
 from transactional.ports import JobExecutor
@@ -19,20 +20,27 @@ def run_topology(
     topology: Topology,
     *,
     store: str = "sqlite:///transactional.db",
-    config: TopologyConfig | None = None,
+    config: TopologyConfig | Mapping[str, Any] | None = None,
     session: SparkSession | None = None,
     master: str = "local[*]",
     observers: Sequence[Observer] = (),
+    name: str | None = None,
 ) -> RunSummary:
     """Run a topology in this process until it is done, and return what it did.
+
+    A whole `TopologyConfig` says every option. A mapping says those that it names, over `builder.build(config=…)`, the
+    environment and the file transactional.toml. `name` is what `transactional status` calls the run.
 
     With `session` its jobs run on that Spark; else one is started on `master`, where `"none"` stands for no Spark at
     all: the bolts then run in this process. Raises `ConfigError` or a `FatalError`.
     """
+    if not isinstance(config, TopologyConfig):
+        config = load_config({**topology.config, **(config or {})}).config
     coordinator_store = open_store(store)
     try:
         executor = make_executor(topology, session=session, master=master)
-        return TopologyDriver(topology, coordinator_store, executor, config, observers=observers).run()
+        driver = TopologyDriver(topology, coordinator_store, executor, config, observers=observers, name=name)
+        return driver.run()
     finally:
         coordinator_store.close()
 

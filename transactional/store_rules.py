@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
-from transactional.ports import Lease, TopologyStatus
+from transactional.ports import Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
 
 PROCESSING: Final = "processing"
@@ -38,6 +38,9 @@ COMMITTERS: Final = "committers"
 """The entry of a fingerprint that may gain entries: a committer that joins starts at the txid it joins at."""
 
 ERROR_LENGTH_MAX: Final = 10_000
+
+CARRIED_OUT: Final = (DesiredState.DRAINING, DesiredState.KILLED)
+"""What is desired once: it ends with the run that has carried it out, and then the topology is active again."""
 
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
@@ -92,6 +95,17 @@ def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
             f"holds until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
             "process, which gives the lease back; if it is dead already, start again once the lease has ended"
         )
+
+
+def desired_of(state: DesiredState, stop_at_ms: int | None, now_ms: int) -> Desired:
+    """What is stored as desired, with the time that is left by the store's clock."""
+    return Desired(state, None if stop_at_ms is None else max(0, stop_at_ms - now_ms))
+
+
+def desired_at_start(status: TopologyStatus, now_ms: int) -> Desired:
+    """What a run that takes the lease now is to do: a kill whose time has come was for a run that is gone."""
+    desired = desired_of(status.desired, status.stop_at_ms, now_ms)
+    return Desired() if desired.stop_in_ms == 0 else desired
 
 
 def is_held(lease: Lease, status: TopologyStatus) -> bool:

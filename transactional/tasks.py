@@ -16,11 +16,13 @@ import pyarrow as pa
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
-from transactional.operators import Emitter, Operator, TaskFailed, guarded, make_operator
+from transactional.emitting import Emitter, Subscription, TaskFailed, guarded, make_aggregators, make_emitter
+from transactional.groupings import DEFAULT_STREAM
+from transactional.operators import Operator, Place, make_operator
 from transactional.pickling import check_picklable
 from transactional.ports import Aggregator
-from transactional.stages import SPOUT_STAGE, Edge, Stage, StagePlan
-from transactional.topology import Topology
+from transactional.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage, StagePlan
+from transactional.topology import Topology, WorkPhase
 
 DRIVER = -1
 """The level of what is meant for the driver."""
@@ -28,17 +30,20 @@ DRIVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that one task sends: Arrow batches of an edge, a committer's part, a report, or a failure.
+    """Something that one task sends: Arrow batches of an edge, what the commit phase goes on with, a report, a failure.
 
-    `level` and `slot` say where it is for; `order` makes what a task receives the same on every retry.
+    `level` and `slot` say where it is for; `order` makes what a task receives the same on every retry. `stream` is
+    the stream of tuples, `target` the bolt that late ones are for, whose task is `slot`.
     """
 
     level: int
     slot: int
-    kind: Literal["tuples", "partial", "committer", "report", "failure"]
+    kind: Literal["tuples", "late", "partial", "instance", "report", "failure"]
     component: str
     order: tuple[int, int, int]
     payload: Any
+    stream: str = DEFAULT_STREAM
+    target: str = ""
 
     @property
     def is_for_driver(self) -> bool:
@@ -48,28 +53,34 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a task has counted: tuples received and emitted per component, and digests of the ranges it has read."""
+    """What a task has counted: tuples sent and received per subscription, and digests of the portions it has read."""
 
-    received: Mapping[str, int]
-    emitted: Mapping[str, int]
-    digests: Mapping[PartitionId, Digest]
+    sent: Mapping[Subscription, int]
+    received: Mapping[Subscription, int]
+    digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptInput:
-    """What every task of an attempt is told: the attempt, and for each task of the spout its ranges."""
+    """What every task of an attempt is told: the attempt, and for each task of the spout what it reads.
+
+    A portion is a partition, a range of its offsets, and the metadata that the batch keeps of the partition.
+    """
 
     attempt: TransactionAttempt
-    ranges: tuple[tuple[tuple[PartitionId, OffsetRange], ...], ...]
+    portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
-        """Deal the partitions out: partition i of the sorted list always goes to task i mod `task_count`."""
-        ranges: list[list[tuple[PartitionId, OffsetRange]]] = [[] for _ in range(task_count)]
-        for position, partition in enumerate(sorted(batch.ranges)):
-            if len(batch.ranges[partition]):
-                ranges[position % task_count].append((partition, batch.ranges[partition]))
-        return cls(attempt, tuple(tuple(part) for part in ranges))
+        """Deal the partitions out: partition i of the sorted list always goes to task i mod `task_count`, so that its
+        reader goes on where it stopped. The portions of one that is split go to this task and those after it."""
+        portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
+        first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
+        for partition, offsets in batch.portions():
+            number = offsets.start // batch.split_records if batch.split_records else 0
+            task = (first_task[partition] + number) % task_count
+            portions[task].append((partition, offsets, batch.metadata.get(partition)))
+        return cls(attempt, tuple(tuple(part) for part in portions))
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ def make_program(topology: Topology, plan: StagePlan) -> TaskProgram:
 
     Raises `ConfigError` for a bolt that can't be sent to executors.
     """
-    aggregators = {c.id: c.bolt.aggregator() for c in topology.components if hasattr(c.bolt, "aggregator")}
+    aggregators = make_aggregators(topology)
     slots = {
         (stage.index, task): number
         for level in range(plan.depth)
@@ -120,10 +131,8 @@ class _SpoutOutput:
 
 
 def _without_state(component: Any) -> Any:
-    is_update = hasattr(component.bolt, "aggregator")
-    return replace(
-        component, state="committer" if component.is_committer else None, bolt=None if is_update else component.bolt
-    )
+    bolt = None if component.is_update else component.bolt
+    return replace(component, state="committer" if component.is_committer else None, bolt=bolt)
 
 
 def run_task(
@@ -132,7 +141,7 @@ def run_task(
     """Run one task of one level: yield the items that it sends on."""
     mine = sorted((item for item in items if item.level == level), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
-    received = ((batch, item.component) for item in mine for batch in from_ipc(item.payload))
+    received = ((batch, item.component, item.stream) for item in mine for batch in from_ipc(item.payload))
     return _TaskRun(program, inputs, stage, task).run(received)
 
 
@@ -140,41 +149,40 @@ def run_dataframe_task(
     program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Item]:
     """Address what Spark has computed for a DataFrame bolt, one partition of it."""
-    return _TaskRun(program, inputs, stage, task).run((batch, "") for batch in batches)
+    return _TaskRun(program, inputs, stage, task).run((batch, "", "") for batch in batches)
 
 
 class _TaskRun:
     def __init__(self, program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int) -> None:
         self.program, self.inputs, self.stage, self.task = program, inputs, stage, task
         self.sent: list[Item] = []
-        self.digests: dict[PartitionId, Digest] = {}
+        self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
         self.emitters: dict[str, Emitter] = {}
         self.operators: dict[str, Operator] = {}
 
     def _add(self, component_id: str) -> None:
-        program, topology = self.program, self.program.topology
-        emitter = Emitter(
-            component_id, topology.output_of(component_id), self.task, program.plan.edges.get(component_id, ())
+        topology = self.program.topology
+        emitter = self.emitters[component_id] = make_emitter(
+            topology, self.program.plan, self.program.aggregators, component_id, self.task
         )
-        emitter.aggregators = {c: program.aggregators[c] for c in program.plan.aggregated.get(component_id, ())}
-        self.emitters[component_id] = emitter
         if component_id == topology.spout_id:
             return
-        component = next(c for c in topology.components if c.id == component_id)
-        operator = make_operator(topology, component, self.task, self.stage.task_count, self.inputs.attempt, emitter)
-        self.operators[component_id] = operator
+        component = topology.component(component_id)
+        place = Place(topology, self.inputs.attempt, self.task, self.stage.task_count)
+        operator = self.operators[component_id] = make_operator(place, component, emitter)
         if component_id != self.stage.components[0]:
-            self.emitters[component.inputs[0].source].inner.append(operator)
+            [grouping] = component.inputs
+            self.emitters[grouping.source].connect(operator, grouping.stream)
 
-    def run(self, received: Iterable[tuple[pa.RecordBatch, str]]) -> Iterator[Item]:
-        """Do the task's work on what it has received, pairs of a record batch and the component it is from."""
+    def run(self, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> Iterator[Item]:
+        """Do the task's work on what it has received: record batches with the component and stream they are from."""
         try:
             self._work(received)
         except TaskFailed as failed:
             return iter([self._failure(failed)])
         return iter(self.sent)
 
-    def _work(self, received: Iterable[tuple[pa.RecordBatch, str]]) -> None:
+    def _work(self, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> None:
         for component_id in self.stage.components:
             with guarded(component_id):
                 self._add(component_id)
@@ -182,56 +190,67 @@ class _TaskRun:
             operator.prepare()
         if self.stage.index == SPOUT_STAGE:
             self._read()
-        for batch, source in received:
-            self.operators[self.stage.components[0]].receive(batch, source)
+        for batch, source, stream in received:
+            self.operators[self.stage.components[0]].receive(batch, source, stream)
         self._finish()
 
     def _read(self) -> None:
         emitter = self.emitters[self.program.topology.spout_id]
-        for partition, offsets in self.inputs.ranges[self.task]:
+        schema = emitter.streams[DEFAULT_STREAM].schema
+        for partition, offsets, metadata in self.inputs.portions[self.task]:
             digest = RecordDigest(with_checksum=self.program.with_checksum)
             with guarded(self.program.topology.spout_id):
-                for read in self.program.reader.read(partition, offsets):
-                    for batch in conform(read, emitter.schema, component=emitter.component):
+                for read in self.program.reader.read(partition, offsets, metadata):
+                    for batch in conform(read, schema, component=emitter.component):
                         digest.add(batch)
                         emitter.emit_batch(batch)
-            self.digests[partition] = Digest(digest.records, digest.checksum)
+            self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes)
 
     def _finish(self) -> None:
         """Finish component after component, so that each has all its tuples before its own `finish_batch` (row T12)."""
         for component_id in self.stage.components:
             operator, emitter = self.operators.get(component_id), self.emitters[component_id]
             if operator is not None:
-                instance = operator.finish()
-                if instance is not None:
-                    self._send(DRIVER, 0, "committer", component_id, instance)
+                self._finish_one(operator)
             with guarded(component_id):
                 emitter.flush()
                 self._send_on(component_id, emitter)
-        received = {c: operator.received for c, operator in self.operators.items()}
-        emitted = {c: emitter.emitted for c, emitter in self.emitters.items()}
-        self._send(DRIVER, 0, "report", self.stage.components[0], Report(received, emitted, self.digests))
+        sent = {key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()}
+        received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
+        self._send(DRIVER, 0, "report", self.stage.components[0], Report(sent, received, self.digests))
+
+    def _finish_one(self, operator: Operator) -> None:
+        if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
+            operator.finish()
+        elif (instance := operator.dump()) is not None:
+            self._send(DRIVER, 0, "instance", operator.component, instance)
 
     def _send_on(self, component_id: str, emitter: Emitter) -> None:
-        for edge, by_task in emitter.addressed.items():
-            for task, batches in sorted(by_task.items()):
-                level = self.program.level_of(edge.target_stage)
-                self._send(
-                    level, self.program.slot(edge, task), "tuples", component_id, to_ipc(batches, emitter.schema)
-                )
+        for edge, task, batches in emitter.addressed():
+            stream = edge.grouping.stream
+            data = to_ipc(batches, emitter.streams[stream].schema)
+            if edge.target_stage == COMMIT_STAGE:
+                self._send(DRIVER, task, "late", component_id, data, stream, edge.target)
+            else:
+                slot = self.program.slot(edge, task)
+                self._send(self.program.level_of(edge.target_stage), slot, "tuples", component_id, data, stream)
         for committer, partial in emitter.partials():
             self._send(DRIVER, 0, "partial", committer, to_ipc(partial.to_batches(), partial.schema))
 
-    def _send(self, level: int, slot: int, kind: Any, component: str, payload: Any) -> None:
-        self.sent.append(Item(level, slot, kind, component, (self.stage.index, self.task, len(self.sent)), payload))
+    def _send(
+        self,
+        level: int,
+        slot: int,
+        kind: Any,
+        component: str,
+        payload: Any,
+        stream: str = DEFAULT_STREAM,
+        target: str = "",
+    ) -> None:
+        order = (self.stage.index, self.task, len(self.sent))
+        self.sent.append(Item(level, slot, kind, component, order, payload, stream, target))
 
     def _failure(self, failed: TaskFailed) -> Item:
-        where = f"task {self.task} of {self.stage.task_count}"
-        return Item(
-            DRIVER,
-            0,
-            "failure",
-            failed.component,
-            (self.stage.index, self.task, 0),
-            (failed.code, f"{where}: {failed}"),
-        )
+        order = (self.stage.index, self.task, 0)
+        text = f"task {self.task} of {self.stage.task_count}: {failed}"
+        return Item(DRIVER, 0, "failure", failed.component, order, (failed.code, text))

@@ -12,9 +12,10 @@ from typing import Any
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
-from transactional.ports import AttemptRecord, Clock, Lease, TopologyStatus
+from transactional.ports import AttemptRecord, Clock, Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
 from transactional.store_rules import (
+    CARRIED_OUT,
     COMMITTED,
     FAILED,
     GIVEN_UP,
@@ -24,6 +25,8 @@ from transactional.store_rules import (
     check_free,
     check_same_attempt,
     check_same_commit,
+    desired_at_start,
+    desired_of,
     failure_text,
     fenced,
     fingerprint_json,
@@ -71,6 +74,12 @@ class _Topology:
     transactions: dict[TxId, AttemptId] = field(default_factory=dict)
     attempts: dict[AttemptId, AttemptRecord] = field(default_factory=dict)
     fences: dict[tuple[str, AttemptId], TxId] = field(default_factory=dict)
+    name: str | None = None
+    desired: DesiredState = DesiredState.ACTIVE
+    stop_at_ms: int | None = None
+
+    def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
+        self.desired, self.stop_at_ms = state, stop_at_ms
 
 
 class MemoryCoordinatorStore:
@@ -95,6 +104,7 @@ class MemoryCoordinatorStore:
         owner: str,
         lease_ms: int,
         accept_changes: bool = False,
+        name: str | None = None,
     ) -> Lease:
         """Take the lease and draw a fence id.
 
@@ -104,26 +114,46 @@ class MemoryCoordinatorStore:
         with self._lock:
             topology = self._topologies.setdefault(topology_id, _Topology(given))
             before = self._status(topology_id, topology)
-            check_free(before, owner, self._clock.wall_ms())
+            now_ms = self._clock.wall_ms()
+            check_free(before, owner, now_ms)
             if not accept_changes:
                 check_fingerprint(topology_id, before.fingerprint, json.loads(given))
             topology.epoch = Epoch(topology.epoch + 1)
             topology.attempt_id = AttemptId(topology.attempt_id + 1)
-            topology.owner, topology.fingerprint = owner, given
-            topology.leased_until_ms = self._clock.wall_ms() + lease_ms
-            return Lease(topology_id, topology.epoch, owner, _snapshot(topology), topology.attempt_id)
+            topology.owner, topology.fingerprint, topology.name = owner, given, name
+            topology.leased_until_ms = now_ms + lease_ms
+            desired = desired_at_start(before, now_ms)
+            topology.desire(desired.state, topology.stop_at_ms if desired.stop_in_ms else None)
+            return Lease(topology_id, topology.epoch, owner, _snapshot(topology), topology.attempt_id, desired)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Make the lease hold for `lease_ms` from now, by the store's clock."""
         with self._held(lease) as topology:
             topology.leased_until_ms = self._clock.wall_ms() + lease_ms
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, *, is_done: bool = False) -> None:
         """Give the lease back; does nothing when it is no longer the current one."""
         with self._lock:
             topology = self._topologies.get(lease.topology_id)
             if topology is not None and is_held(lease, self._status(lease.topology_id, topology)):
                 topology.owner = topology.leased_until_ms = None
+                if is_done and topology.desired in CARRIED_OUT:
+                    topology.desire(DesiredState.ACTIVE)
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        """Say what a topology is to do; False when it is not known."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            if topology is not None:
+                stop_at_ms = self._clock.wall_ms() + wait_ms if state is DesiredState.KILLED else None
+                topology.desire(state, stop_at_ms)
+            return topology is not None
+
+    def desired(self, topology_id: str) -> Desired:
+        """What a topology is to do now."""
+        with self._lock:
+            topology = self._topologies.get(topology_id, _Topology("{}"))
+            return desired_of(topology.desired, topology.stop_at_ms, self._clock.wall_ms())
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -255,6 +285,9 @@ class MemoryCoordinatorStore:
             committed_txid=topology.committed_txid,
             attempt_id=topology.attempt_id,
             fingerprint=json.loads(topology.fingerprint),
+            name=topology.name,
+            desired=topology.desired,
+            stop_at_ms=topology.stop_at_ms,
         )
 
 

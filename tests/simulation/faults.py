@@ -27,7 +27,9 @@ RATES_MAX = {
     "an event comes twice": 0.5,
     "the clock jumps": 0.02,
     "a second coordinator is started": 0.02,
-    "an operator pauses": 0.03,
+    "an operator deactivates": 0.03,
+    "an operator drains": 0.02,
+    "an operator kills": 0.02,
     "an operator stops": 0.02,
     "a partition is added": 0.03,
     "a partition does not answer": 0.05,
@@ -58,6 +60,9 @@ CONSEQUENCES = (
     "a commit phase is stuck",
     "an idle source is asked again",
     "a process stops when asked to",
+    "a restart finds what was wished",
+    "a topology was draining",
+    "a topology was killed",
 )
 
 

@@ -22,16 +22,14 @@ from tests.simulation.tables import TOTAL, SimulatedState
 from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
-from transactional.ports import StateKind
+from transactional.ports import DesiredState, StateKind
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
     Event,
-    PauseRequested,
     ProcessingSucceeded,
     ProgressMade,
-    ResumeRequested,
     StopRequested,
 )
 from transactional.testing import MemoryCoordinatorStore, _snapshot
@@ -203,7 +201,9 @@ class Simulation:
             ("the process crashes", lambda: self._on_newest(self._kill)),
             ("what was processed is lost", lambda: self._on_newest(self._lose)),
             ("the clock jumps", lambda: self._on_newest(self._jump)),
-            ("an operator pauses", lambda: self._on_newest(self._pause)),
+            ("an operator deactivates", self._deactivate),
+            ("an operator drains", lambda: self._desire(DesiredState.DRAINING)),
+            ("an operator kills", lambda: self._desire(DesiredState.KILLED, self.random.choice((0, 500, 3_000)))),
             ("an operator stops", lambda: self._on_newest(lambda process: process.post(StopRequested()))),
             ("a second coordinator is started", self._start),
             ("the store is down", self._take_store_down),
@@ -228,9 +228,14 @@ class Simulation:
     def _jump(self, process: Process) -> None:
         process.jumped_ms += self.random.choice((500, 3_500, 6_000))
 
-    def _pause(self, process: Process) -> None:
-        process.post(PauseRequested())
-        process.later_in_driver(self.random.randint(0, 2_000), lambda: process.post(ResumeRequested()))
+    def _desire(self, state: DesiredState, wait_ms: int = 0) -> None:
+        """Another process says what is to be done; no coordinator is asked."""
+        self.note(None, f"desired: {state.value}")
+        self.store.desire("simulated", state, wait_ms=wait_ms)
+
+    def _deactivate(self) -> None:
+        self._desire(DesiredState.INACTIVE)
+        self.later(self.random.randint(0, 4_000), lambda: self._desire(DesiredState.ACTIVE))
 
     def _take_store_down(self) -> None:
         self._store_is_down_until_ms = self.now_ms + self.random.choice((50, 300, 1_000, 4_000))

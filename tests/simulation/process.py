@@ -13,16 +13,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from state.memory import MemoryTable
-from tests.simulation.faults import Wrong
+from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.source import OUTPUT, SimulatedSpout
 from tests.simulation.store import Line
 from transactional.coordinator import ActiveAttempt, Coordinator
 from transactional.driver import TopologyDriver
 from transactional.errors import CommitStuck, Fenced, StoreUnavailable, TopologyInUse
-from transactional.functions import BoltFunction, FunctionKind
+from transactional.groupings import Grouping, GroupingKind
 from transactional.invariants import check
-from transactional.protocol import Action, AttemptEvent, AttemptFailed, Event, Phase, ProgressMade, Tick, Trigger
+from transactional.protocol import (
+    Action,
+    AttemptEvent,
+    AttemptFailed,
+    DrainRequested,
+    Event,
+    PauseRequested,
+    Phase,
+    PlanBatch,
+    ProgressMade,
+    ResumeRequested,
+    StopRequested,
+    Tick,
+    Trigger,
+)
 from transactional.runner import Fatal, PhaseRunner
 from transactional.topology import Component, Topology
 
@@ -32,8 +46,16 @@ if TYPE_CHECKING:
 EXPECTED_ENDS = (Fenced, TopologyInUse, CommitStuck, StoreUnavailable)
 """How a process may end without anything being wrong."""
 
-BOLT = BoltFunction(len, FunctionKind.TUPLE, OUTPUT)
-"""Stands where the bolts would: what they do is done by the simulated executor."""
+
+class Update:
+    """Stands where a state's update would: what it does is done by the simulated executor."""
+
+    def aggregator(self) -> None:
+        """Never used: nothing is emitted in the commit phase."""
+
+
+UPDATE: Any = Update()
+INPUTS = (Grouping(GroupingKind.GLOBAL, "spout"),)
 
 
 LEAVING_MS_MAX = 10_000
@@ -99,7 +121,7 @@ class Process:
 
     def _committer(self, table: MemoryTable) -> Component:
         state = self.world.state_class(table, self.world.kinds[table.name], self.before, self.faults)
-        return Component(table.name, BOLT, 1, (), OUTPUT, state)
+        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, state)
 
     def _executor(self) -> SimulatedExecutor:
         return SimulatedExecutor(self.world.source, list(self.world.kinds), self.faults, self)
@@ -194,19 +216,16 @@ class Process:
 
     def start(self) -> None:
         driver, config = self.driver, self.world.config
-        driver.lease = self.store.acquire(
-            "simulated", driver.topology.fingerprint(), owner=driver.owner, lease_ms=config.lease_ms
-        )
-        driver._fence_tables()
+        driver.take_lease()
+        driver.fence_tables()
         if self.faults.strikes("old attempts are trimmed"):
             self.store.forget_before(driver.lease, at_ms=max(0, self.world.now_ms - 5_000))
         coordinator = self.world.coordinator_class(
             driver.lease.snapshot, config, replays_exactly=self.world.replays_exactly
         )
         coordinator.moved = self.world.on_move
-        driver.coordinator, driver.runner = coordinator, self._runner()
-        driver._renewed_at_ms = driver._ticked_at_ms = driver._looked_at_ms = self.monotonic_ms()
-        self.step(Tick(self.monotonic_ms()))
+        driver.begin(coordinator, self._runner())
+        self._end_if_done()
         self.later_in_driver(config.tick_ms, self._tick)
 
     def _runner(self) -> PhaseRunner:
@@ -227,7 +246,7 @@ class Process:
         return runner
 
     def _tick(self) -> None:
-        self.driver._tick()
+        self.driver.tick()
         self._end_if_done()
         self.later_in_driver(self.world.config.tick_ms, self._tick)
 
@@ -262,12 +281,22 @@ class Process:
     def _observe(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Told by the driver after all actions of an event were performed."""
         del at_ms
+        if isinstance(event, PauseRequested | ResumeRequested | DrainRequested | StopRequested):
+            self.world.note(self, f"obeys: {event}")
         if self.world.verify and (actions or not isinstance(event, Tick)):
+            demand(self._obeys(actions), f"process {self.number} issues something new, which it was told not to")
             check(self.driver.coordinator)
             self.world.compare_with_store(self)
 
+    def _obeys(self, actions: Sequence[Action]) -> bool:
+        coordinator = self.driver.coordinator
+        may_issue = not (coordinator.paused or coordinator.finishing)
+        return may_issue or not any(isinstance(action, PlanBatch) and not action.replay for action in actions)
+
     def _end_if_done(self) -> None:
-        if self.driver.coordinator.done:
+        if self.driver.coordinator.done and not self._driver_has_ended:
+            drained = self.driver.has_carried_out and self.driver.coordinator.finishing
+            demand(not (drained and self.driver.coordinator.recorded), "what was in flight is left behind by a drain")
             self.faults.reached["a process stops when asked to"] += 1
             self._end("is done")
 
@@ -284,4 +313,4 @@ class Process:
             return
         self.is_alive = False
         if hasattr(self.driver, "lease"):
-            self.store.release(self.driver.lease)
+            self.driver.release()

@@ -10,7 +10,7 @@ from tests.simulation.source import shown
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.ports import AttemptRecord, Lease, TopologyStatus
+from transactional.ports import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
 from transactional.testing import MemoryCoordinatorStore
 
@@ -57,24 +57,37 @@ class Line:
         owner: str,
         lease_ms: int,
         accept_changes: bool = False,
+        name: str | None = None,
     ) -> Lease:
         self._before("acquire")
         try:
             lease = self._store.acquire(
-                topology_id, fingerprint, owner=owner, lease_ms=lease_ms, accept_changes=accept_changes
+                topology_id, fingerprint, owner=owner, lease_ms=lease_ms, accept_changes=accept_changes, name=name
             )
         except TopologyInUse:
             self._faults.reached["a lease is refused"] += 1
             raise
         if lease.snapshot.recorded:
             self._faults.reached["a restart replays what was recorded"] += 1
+        if lease.desired.state is not DesiredState.ACTIVE:
+            self._faults.reached["a restart finds what was wished"] += 1
         return lease
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         self._write("renew", lambda: self._store.renew(lease, lease_ms=lease_ms))
 
-    def release(self, lease: Lease) -> None:
-        self._store.release(lease)
+    def release(self, lease: Lease, *, is_done: bool = False) -> None:
+        if is_done:
+            self._faults.reached[f"a topology was {self._store.desired(lease.topology_id).state.value}"] += 1
+        self._store.release(lease, is_done=is_done)
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        return self._store.desire(topology_id, state, wait_ms=wait_ms)
+
+    def desired(self, topology_id: str) -> Desired:
+        if self._is_down():
+            raise StoreUnavailable("desired: the store is down")
+        return self._store.desired(topology_id)
 
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
         tries = [

@@ -11,7 +11,7 @@ import pytest
 
 from state.memory import MemoryTable
 from tests.simulation.faults import Faults
-from tests.simulation.process import BOLT
+from tests.simulation.process import INPUTS, UPDATE
 from tests.simulation.source import OUTPUT, SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -46,7 +46,8 @@ class World:
         faults = Faults(Random(0), Counter())
         states = [SimulatedState(self.tables[name], StateKind.OPAQUE, self.effect, faults) for name in names]
         spout = SimulatedSpout(Source(Random(0)), faults, replays_exactly=False)
-        return Topology(ID, "spout", spout, 1, tuple(Component(s.stored.name, BOLT, 1, (), OUTPUT, s) for s in states))
+        committers = tuple(Component(s.stored.name, UPDATE, 1, INPUTS, OUTPUT, s) for s in states)
+        return Topology(ID, "spout", spout, 1, committers)
 
     def acquire(self, owner: str = "first") -> Lease:
         """The same owner may take its lease again; another one has to wait for a release."""
@@ -62,7 +63,7 @@ class World:
         no_executor: Any = None
         driver = TopologyDriver(topology, self.store, no_executor)
         driver.lease = lease
-        driver._fence_tables()
+        driver.fence_tables()
 
     def commit(self, lease: Lease, topology: Topology, txid: int, attempt_id: int) -> None:
         """One transaction, from its record to its transaction commit."""

@@ -15,7 +15,7 @@ from transactional.config import TopologyConfig
 from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreUnavailable
 from transactional.local_executor import LocalExecutor
-from transactional.ports import AttemptRecord, Lease, Partials, StateKind
+from transactional.ports import AttemptRecord, Desired, Lease, Partials, StateKind
 from transactional.protocol import Action, Event
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
@@ -106,9 +106,13 @@ class HookedStore(MemoryCoordinatorStore):
         self.before("record_commit")
         super().record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
 
-    def release(self, lease: Lease) -> None:
+    def desired(self, topology_id: str) -> Desired:
+        self.before("desired")
+        return super().desired(topology_id)
+
+    def release(self, lease: Lease, *, is_done: bool = False) -> None:
         self.before("release")
-        super().release(lease)
+        super().release(lease, is_done=is_done)
 
 
 def silent(call: str, times: int) -> Callable[[str], None]:

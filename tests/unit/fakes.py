@@ -8,7 +8,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
-from transactional.topology import TransactionalTopologyBuilder
+from transactional.builder import TransactionalTopologyBuilder
 
 WORDS = [
     [("cat",), ("dog",), ("chicken",), ("cat",), ("dog",), ("apple",)],

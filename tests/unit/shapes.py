@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, total
-from transactional.topology import GroupingKind, Topology, TransactionalTopologyBuilder
+from transactional.builder import TransactionalTopologyBuilder
+from transactional.groupings import CustomStreamGrouping, GroupingKind
+from transactional.topology import Topology
 
 
 def upper(made: TransactionalTopologyBuilder, bolt_id: str, parallelism: int = 1) -> Any:
@@ -29,6 +31,23 @@ def frame(made: TransactionalTopologyBuilder, bolt_id: str, parallelism: int = 1
     return made.set_bolt(bolt_id, function, parallelism, output="word string")
 
 
+class Twice(CustomStreamGrouping):
+    """Every tuple goes to the first task, and to the last."""
+
+    def prepare(self, source_task: int, task_count: int) -> None:
+        self.last = task_count - 1
+
+    def choose_tasks(self, values: tuple[Any, ...]) -> list[int]:
+        return [0, self.last]
+
+
+ARGUMENTS: dict[GroupingKind, tuple[Any, ...]] = {
+    GroupingKind.FIELDS: ("word",),
+    GroupingKind.PARTIAL_KEY: ("word",),
+    GroupingKind.CUSTOM: (Twice(),),
+}
+
+
 @st.composite
 def topologies(draw: st.DrawFn, *, frames: bool) -> Topology:
     """Bolts that read from any bolts before them in any way, behind them a committer and an update; some DataFrames."""
@@ -39,9 +58,8 @@ def topologies(draw: st.DrawFn, *, frames: bool) -> Topology:
         sources = draw(st.lists(st.sampled_from(known), min_size=1, max_size=1 if is_frame else 3, unique=True))
         declarer = (frame if is_frame else upper)(made, f"bolt{number}", draw(st.integers(1, 3)))
         for source in sources:
-            kind = draw(st.sampled_from(GroupingKind))
-            fields = ["word"] if kind is GroupingKind.FIELDS else []
-            getattr(declarer, f"{kind.value}_grouping")(source, *fields)
+            kind = draw(st.sampled_from([kind for kind in GroupingKind if kind is not GroupingKind.DIRECT]))
+            getattr(declarer, f"{kind.value.replace(' ', '_')}_grouping")(source, *ARGUMENTS.get(kind, ()))
         known.append(declarer.id)
     committer(made, "sum").shuffle_grouping(draw(st.sampled_from(known)))
     update(made, "count").shuffle_grouping(draw(st.sampled_from(known)))

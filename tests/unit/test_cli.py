@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
+from tests.unit.commands import RUN, Command
 from transactional import cli
 from transactional.errors import CommitStuck
 from transactional.journal import read_journal
@@ -23,113 +22,6 @@ from transactional.loading import load_topology
 from transactional.replay import replay
 
 SCRIPT = Path(sys.executable).parent / "transactional"
-MODULE = '''
-"""A topology to be run from the command line."""
-
-import sys
-import threading
-
-from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.memory import MemoryMapState
-from transactional.ports import StateKind
-from transactional.topology import TransactionalTopologyBuilder
-
-ROWS = [[("cat",), ("dog",)], [("cat",)]]
-
-def builder(spout=None, key="word"):
-    made = TransactionalTopologyBuilder("words", "spout", spout or MemoryTransactionalSpout(ROWS, "word string", 1))
-    made.set_committer_bolt("count", MemoryMapState(key).count()).fields_grouping("spout", "word")
-    return made
-
-def build():
-    return builder().build()
-
-def changed():
-    made = builder()
-    made._bolts["count"].bolt.state.stored.name = "another"
-    return made.build()
-
-def weaker():
-    made = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(ROWS, "word string", 1))
-    update = MemoryMapState("word", kind=StateKind.TRANSACTIONAL).count()
-    made.set_committer_bolt("count", update).shuffle_grouping("spout")
-    return made.build()
-
-def refuse(row):
-    raise ValueError("no [/red] :cat: [0, 1)")
-
-def hang(row):
-    sys.stdout.write("hangs\\n")
-    sys.stdout.flush()
-    threading.Event().wait()
-
-def with_bolt(bolt):
-    made = builder()
-    made.set_bolt("bolt", bolt, output="word string").shuffle_grouping("spout")
-    return made.build()
-
-def failing():
-    return with_bolt(refuse)
-
-def hanging():
-    return with_bolt(hang)
-
-def wants(directory):
-    return build()
-
-def broken():
-    return builder(key="wrod").build()
-
-topology = build()
-not_built = builder()
-number = 3
-'''
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module in the current folder."""
-    name = re.sub(r"\W", "_", tmp_path.name)
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    yield name
-    sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def command(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs a command in this process; `{m}` stands for the module."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main() sets it
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["transactional", *(each.format(m=module) for each in arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else -1, *capsys.readouterr())
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-RUN = ("run", "--master", "none", "--until-drained")
-
-
 # --- what is right ------------------------------------------------------------------------------------------------
 
 
@@ -153,8 +45,10 @@ def test_status_and_txns_show_what_the_store_knows(command: Command) -> None:
     status = command("status")
     assert status.code == 0
     header, row = status.out.splitlines()[1], status.out.splitlines()[3]
-    assert header.replace("┃", " ").split() == ["topology", "committed", "running", "owner", "epoch"]
-    assert row.replace("│", " ").split() == ["words", "2", "no", "-", "1"]
+    assert header.replace("┃", " ").split() == [
+        *("topology", "name", "committed", "desired", "running", "owner", "epoch")
+    ]
+    assert row.replace("│", " ").split() == ["words", "words", "2", "active", "no", "-", "1"]
     assert command("status", "words").out == status.out
     txns = command("txns", "words")
     assert txns.code == 0
@@ -176,6 +70,15 @@ def test_a_journal_is_written_and_replays(command: Command) -> None:
     assert command(*RUN, "--journal", "journal", "{m}:topology").code == 0
     lines = list(read_journal("journal"))
     assert replay(lines) == len(lines) - 1
+
+
+def test_a_run_has_a_name_and_the_next_one_resumes_under_another(command: Command, module: str) -> None:
+    """Progress goes by the transactional id, whatever the run is called (Storm: a redeployed topology)."""
+    assert command(*RUN, "--name", "deploy-7", "{m}:topology").out.splitlines()[-1].startswith("2 transactions")
+    assert command("status").out.splitlines()[3].replace("│", " ").split()[:3] == ["words", "deploy-7", "2"]
+    again = command(*RUN, "--name", "deploy-8", "{m}:topology")
+    assert (again.code, again.out) == (0, "0 transactions committed, the last is 2; 0 attempts failed\n")
+    assert command("status").out.splitlines()[3].replace("│", " ").split()[:3] == ["words", "deploy-8", "2"]
 
 
 def test_a_changed_topology_runs_when_it_is_told_so(command: Command) -> None:
@@ -226,8 +129,22 @@ def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command
             ("run", "--store", "sqlit:///a.db", "{m}:topology"),
             "TX100: no store for 'sqlit' URLs; known: postgresql, sq",
         ),
-        (("run", "--attempts-max", "0", "{m}:topology"), "TX100: attempts_max must be at least 1, got 0"),
-        (("run", "--max-pending", "0", "{m}:topology"), "TX100: max_spout_pending must be at least 1, got 0"),
+        (
+            ("run", "--attempts-max", "0", "{m}:topology"),
+            "TX100: --attempts-max: attempts_max must be at least 1, got 0",
+        ),
+        (
+            ("run", "--max-pending", "0", "{m}:topology"),
+            "TX100: --max-pending: max_spout_pending must be at least 1, got 0",
+        ),
+        (
+            ("run", "--set", "lease=20000", "{m}:topology"),
+            "TX100: --set: no option is called 'lease' — did you mean 'lease_ms'?; there are: ",
+        ),
+        (
+            ("run", "--config", "elsewhere.toml", "{m}:topology"),
+            "TX100: the configuration file elsewhere.toml can't be read: No such file or directory",
+        ),
         (
             ("run", "--journal", "no/where", "{m}:topology"),
             "TX100: the journal no/where can't be written: No such file",

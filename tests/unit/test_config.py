@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transactional.config import TopologyConfig
+from transactional.config import STORM_NAMES, TopologyConfig, check_name, check_option, checked_options, parse_option
 from transactional.errors import ConfigError
 
 OPTIONS = [field.name for field in fields(TopologyConfig)]
@@ -88,3 +88,67 @@ def test_pauses_double_and_stay_at_the_longest() -> None:
         *[30_000, 30_000],
     ]
     assert config.retry_pause_after(10**6) == 30_000, "a topology may fail for weeks"
+
+
+# --- names and texts ----------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_none_is_told_with_what_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"'atempts_max' — did you mean 'attempts_max'\?; there are: max_spout_pen"):
+        check_name("atempts_max")
+
+
+@pytest.mark.parametrize(("storms", "ours"), STORM_NAMES.items())
+def test_storms_names_are_told_what_they_are_called_here(storms: str, ours: str) -> None:
+    """Storm row T41."""
+    with pytest.raises(ConfigError) as caught:
+        check_name(storms)
+    assert str(caught.value) == f"no option is called {storms!r}: what Storm calls so is {ours} here"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("lease_ms", "20_000", 20_000),
+        ("attempts_max", "none", None),
+        ("attempts_max", "3", 3),
+        ("stop_when_drained", "True", True),
+        ("stop_when_drained", "false", False),
+    ],
+)
+def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
+    assert parse_option(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("lease_ms", "10s", "10000"),
+        ("lease_ms", "1.5 min", "90000"),
+        ("lease_ms", "250ms", "250"),
+        ("keep_attempts_days", "7", "7"),
+        ("max_spout_pending", 3.0, "3"),
+        ("stop_when_drained", "yes", "true"),
+        ("stop_when_drained", 0, "false"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_was_meant(name: str, value: object, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf" — did you mean {meant}\?$"):
+        check_option(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lease_ms", "soon"), ("lease_ms", "10 weeks"), ("max_spout_pending", "3s"), ("tick_ms", 0.5), ("tick_ms", None)],
+)
+def test_nothing_is_suggested_where_nothing_fits(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=r"takes a whole number, got [^—]*$"):
+        check_option(name, value)
+
+
+def test_some_options_are_checked_by_name() -> None:
+    assert checked_options({"tick_ms": 3}) == {"tick_ms": 3}
+    with pytest.raises(ConfigError, match="'tick' — did you mean 'tick_ms'"):
+        checked_options({"tick": 3})
+    with pytest.raises(ConfigError, match="tick_ms must be at least 1"):
+        checked_options({"tick_ms": 0})

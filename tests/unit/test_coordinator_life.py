@@ -1,4 +1,4 @@
-"""The coordinator's life: an idle source, pause and resume, stop, drained, and the start from a snapshot."""
+"""The coordinator's life: an idle source, pause and resume, stop, drain, drained, and the start from a snapshot."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from transactional.protocol import (
     AbortAttempt,
     AttemptFailed,
     BatchPlanned,
+    DrainRequested,
+    Event,
     PauseRequested,
     Phase,
     PlanBatch,
@@ -179,6 +181,116 @@ def test_a_commit_phase_that_fails_during_a_stop_is_left_to_the_next_start() -> 
     assert kinds(talk.fail(1)) == ["RecordFailure"]
     assert talk.wait(100_000) == []
     assert talk.coordinator.done
+
+
+# --- drain --------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_issues_nothing_new_and_is_done_when_all_in_flight_is_committed() -> None:
+    """Storm row T32: the graceful end that deactivating is for."""
+    talk = Conversation()
+    talk.start_processing(2)
+    assert talk.tell(DrainRequested()) == []
+    assert talk.nothing(3) == []
+    for txid in (1, 2):
+        talk.process(txid)
+        assert not talk.coordinator.done
+        talk.committed(txid)
+    assert talk.coordinator.done
+    assert talk.wait(1_000) == []
+
+
+def test_a_batch_that_is_planned_when_the_drain_comes_is_still_committed() -> None:
+    talk = Conversation(config=TopologyConfig(max_spout_pending=1))
+    talk.start()
+    talk.tell(DrainRequested())
+    assert kinds(talk.plan(1)) == ["RecordAttempt", "StartProcessing"]
+    talk.process(1)
+    assert kinds(talk.committed(1)) == ["RecordCommit"]
+    assert talk.coordinator.done
+
+
+@pytest.mark.parametrize("replays_exactly", [True, False])
+def test_a_drain_retries_what_fails_before_it_is_done(*, replays_exactly: bool) -> None:
+    talk = Conversation(replays_exactly=replays_exactly)
+    talk.start_processing(1)
+    talk.tell(DrainRequested())
+    talk.nothing(2)
+    talk.fail(1)
+    assert talk.phases() == {}
+    assert not talk.coordinator.done, "it is recorded, and comes back after its pause"
+    assert kinds(talk.wait(100)) == (["RecordAttempt", "StartProcessing"] if replays_exactly else ["PlanBatch"])
+    if not replays_exactly:
+        talk.plan(1)
+    talk.process(1)
+    talk.committed(1)
+    assert talk.coordinator.done
+
+
+def test_a_new_transaction_whose_planning_fails_during_a_drain_is_not_tried_again() -> None:
+    talk = Conversation()
+    talk.start()
+    talk.tell(DrainRequested())
+    assert kinds(talk.fail(1)) == ["RecordFailure"]
+    assert talk.coordinator.done
+
+
+def test_a_drain_can_be_called_off() -> None:
+    talk = Conversation()
+    talk.start_processing(1)
+    talk.tell(DrainRequested())
+    talk.nothing(2)
+    assert kinds(talk.tell(ResumeRequested())) == ["PlanBatch"]
+    assert not talk.coordinator.done
+
+
+def test_a_drain_that_becomes_a_pause_is_not_done() -> None:
+    talk = Conversation()
+    talk.start()
+    talk.tell(DrainRequested())
+    talk.tell(PauseRequested())
+    talk.nothing(1)
+    assert not talk.coordinator.done
+    assert talk.tell(DrainRequested()) == []
+    assert talk.coordinator.done
+
+
+def test_a_drain_of_an_idle_topology_is_done_at_once() -> None:
+    talk = Conversation()
+    talk.start()
+    talk.nothing(1)
+    talk.tell(DrainRequested())
+    assert talk.coordinator.done
+
+
+# --- what is told before the first tick ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", [PauseRequested(), DrainRequested(), StopRequested()])
+def test_what_is_told_before_the_first_tick_holds_from_the_beginning(request_: Event) -> None:
+    talk = Conversation()
+    assert talk.tell(request_) == []
+    assert talk.start() == []
+    assert talk.coordinator.done == (not isinstance(request_, PauseRequested))
+
+
+def test_nothing_is_issued_before_the_first_tick_even_when_resumed() -> None:
+    talk = Conversation()
+    assert talk.tell(PauseRequested()) == talk.tell(ResumeRequested()) == []
+    assert kinds(talk.start()) == ["PlanBatch"]
+
+
+@pytest.mark.parametrize("request_", [PauseRequested(), DrainRequested()])
+def test_a_restart_commits_what_was_recorded_although_nothing_new_is_issued(request_: Event) -> None:
+    talk = Conversation(AFTER_SEVEN)
+    talk.tell(request_)
+    assert kinds(talk.start()) == ["RecordAttempt", "StartProcessing"] * 2
+    for txid in (8, 9):
+        assert not talk.coordinator.done
+        talk.process(txid)
+        talk.committed(txid)
+    assert talk.phases() == {}
+    assert talk.coordinator.done == isinstance(request_, DrainRequested)
 
 
 # --- drained ------------------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from tests.unit.drivers import WAIT_S, World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.display import Display, attempts_table, first_line, print_table, statuses_table
+from transactional.config_sources import Given, Setting
+from transactional.display import Display, attempts_table, first_line, print_table, settings_table, statuses_table
 from transactional.errors import SourceUnavailable
-from transactional.ports import AttemptRecord, TopologyStatus
+from transactional.ports import AttemptRecord, DesiredState, TopologyStatus
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -174,11 +175,23 @@ def printed(table: Any, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
 
 def test_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     running = TopologyStatus("flights", Epoch(3), "host:1:ab", 5_000, True, TxId(7), AttemptId(9), {})
-    stopped = TopologyStatus("words", Epoch(1), None, None, False, TxId(0), AttemptId(1), {})
+    words = Epoch(1), None, None, False, TxId(0), AttemptId(1)
+    stopped = TopologyStatus("words", *words, {}, "deploy-7", DesiredState.INACTIVE)
     assert printed(statuses_table([running, stopped]), capsys) == [
-        ["topology", "committed", "running", "owner", "epoch"],
-        ["flights", "7", "yes", "host:1:ab", "3"],
-        ["words", "0", "no", "-", "1"],
+        ["topology", "name", "committed", "desired", "running", "owner", "epoch"],
+        ["flights", "flights", "7", "active", "yes", "host:1:ab", "3"],
+        ["words", "deploy-7", "0", "inactive", "no", "-", "1"],
+    ]
+
+
+def test_settings_are_plain_columns_when_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    given = Given(3, "--max-pending")
+    settings = [Setting("max_spout_pending", given, (Given(2, "a.toml"), Given(1, "default")))]
+    print_table(settings_table([*settings, Setting("attempts_max", Given(None, "default"))]))
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["option", "value", "unit", "source", "instead", "of"],
+        ["max_spout_pending", "3", "--max-pending", "2", "(a.toml),", "1", "(default)"],
+        ["attempts_max", "none", "default"],
     ]
 
 

@@ -16,15 +16,17 @@ from state.combine import Aggregator, Count, StateUpdate
 from state.memory import MemoryMapState
 from tests.unit.attempts import FIRST, instances, keep, kept, processed
 from tests.unit.fakes import Total, Upper, builder, total, words
-from transactional import operators
+from transactional import emitting
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.builder import TransactionalTopologyBuilder
+from transactional.emitting import Emitter
 from transactional.errors import AttemptLost, BoltFailed, FailedException, Fenced, SourceUnavailable
-from transactional.operators import Emitter
+from transactional.groupings import Grouping, GroupingKind
 from transactional.schema import Schema
 from transactional.stages import Edge
-from transactional.topology import Grouping, GroupingKind, Topology, TransactionalTopologyBuilder
+from transactional.topology import Topology
 
 NUMBERS = [[(number,) for number in range(100)]]
 
@@ -53,11 +55,11 @@ def test_shuffled_tuples_stay_in_their_task_where_parallelism_allows() -> None:
 def shuffled(sizes: list[int], task: int, task_count: int) -> list[int]:
     """How many rows each target gets of record batches of the given sizes."""
     edge = Edge("source", "target", Grouping(GroupingKind.SHUFFLE, "source"), 1, task_count)
-    emitter = Emitter("source", Schema.parse("number long"), task, [edge])
+    emitter = Emitter("source", {"default": Schema.parse("number long")}, task, [edge])
     for size in sizes:
         emitter.emit_batch(pa.RecordBatch.from_pydict({"number": pa.array(range(size), pa.int64())}))
-    parts = emitter.addressed[edge]
-    return [sum(part.num_rows for part in parts.get(target, [])) for target in range(task_count)]
+    rows = {target: sum(part.num_rows for part in parts) for _, target, parts in emitter.addressed()}
+    return [rows.get(target, 0) for target in range(task_count)]
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(0, 5), st.integers(1, 5))
@@ -154,7 +156,7 @@ def test_a_batch_bolt_is_prepared_executed_and_finished_after_all_its_tuples(cal
         ("execute", "second"),
         ("finish_batch", "second"),
     ]
-    assert calls[0][3:] == (TopologyContext("words", "first", 0, 1, {"limit": 3}), FIRST)
+    assert calls[0][3:] == (TopologyContext("words", "first", 0, 1, {"limit": 3}, None, {"second": 1}), FIRST)
     assert calls[2][3] == Tuple(("word",), ("cat",), "spout")
     assert calls[5][3] == Tuple(("word",), ("end of first",), "first")
 
@@ -226,7 +228,7 @@ def test_an_arrow_batch_bolt_is_given_record_batches_and_may_emit_either_way() -
 
 
 def test_many_tuples_travel_in_several_record_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(emitting, "ROWS_PER_BATCH", 2)
     made = builder(words([[("a",), ("b",), ("c",), ("d",), ("e",)]], take=5))
     made.set_bolt("upper", Upper()).shuffle_grouping("spout")
     made.set_bolt("lengths", Lengths()).shuffle_grouping("upper")
@@ -398,13 +400,13 @@ class Swallowing(BatchBolt):
 def test_a_bolt_can_not_swallow_what_is_wrong_with_what_it_emits(
     emitted: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(emitting, "ROWS_PER_BATCH", 1)
     with pytest.raises(BoltFailed, match="'bad' declares"):
         processed(failing(Swallowing(*emitted)))
 
 
 def test_a_bolt_can_not_swallow_the_failure_of_a_bolt_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(emitting, "ROWS_PER_BATCH", 1)
     made = builder(words([[("cat",)]]))
     made.set_bolt("swallowing", Swallowing(("a",))).shuffle_grouping("spout")
     made.set_bolt("bad", Failing("execute", ValueError("no"))).shuffle_grouping("swallowing")

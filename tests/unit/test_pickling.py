@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.attempts import FIRST, Keep, instances, keep, processed
+from tests.unit.attempts import FIRST, Keep, Nowhere, instances, keep, processed
 from tests.unit.fakes import Total, builder, stored, total, words
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
-from transactional.committing import DiscardingCollector, MapStateView, commit_transaction
+from transactional.committing import MapStateView, commit_transaction
 from transactional.errors import BoltFailed
-from transactional.pickling import dump_committer, load_committer
+from transactional.pickling import dump_instance, load_instance
 
 
 def test_collector_and_state_are_the_drivers_own_on_arrival() -> None:
@@ -25,7 +25,7 @@ def test_collector_and_state_are_the_drivers_own_on_arrival() -> None:
     found = instances(topology, processed(topology))
     for task, instance in enumerate(found):
         assert isinstance(instance, Keep)
-        assert isinstance(instance.collector, DiscardingCollector)
+        assert isinstance(instance.collector, Nowhere)
         assert isinstance(instance.context.state, MapStateView)
         assert instance.context == TopologyContext("words", "keep", task, 2, {"limit": 3}, instance.context.state)
         assert (instance.rows, instance.attempt) == ([("cat",)], FIRST)
@@ -40,8 +40,8 @@ class Emitting:
 
 
 def test_a_method_of_the_collector_travels_too() -> None:
-    source, target = DiscardingCollector(), DiscardingCollector()
-    arrived: Any = load_committer(dump_committer(Emitting(source), source), target, None)
+    source, target = Nowhere(), Nowhere()
+    arrived: Any = load_instance(dump_instance(Emitting(source), source), target, None)
     assert arrived.emit.__self__ is target
 
 
@@ -84,8 +84,7 @@ def test_a_state_refuses_to_be_used_before_the_commit_phase(where: str, method: 
 
 SCRIPT = """
 from transactional.bolts import BatchBolt
-from transactional.committing import DiscardingCollector
-from transactional.pickling import DeferredState, dump_committer
+from transactional.pickling import DeferredState, dump_instance
 import sys
 
 STEP = 2
@@ -101,7 +100,7 @@ class Doubled(BatchBolt):
 bolt = Doubled()
 bolt.prepare(DeferredState("doubled"), None, None)
 bolt.execute(None)
-sys.stdout.buffer.write(dump_committer(bolt, DiscardingCollector()))
+sys.stdout.buffer.write(dump_instance(bolt, object()))
 """
 
 
@@ -111,7 +110,7 @@ def test_a_class_that_was_defined_in_main_travels_with_what_it_uses(tmp_path: Pa
     done = subprocess.run([sys.executable, script], capture_output=True, check=True, timeout=60)
     state = total()
     view = MapStateView("doubled", state, FIRST)
-    bolt = load_committer(done.stdout, DiscardingCollector(), view)
+    bolt = load_instance(done.stdout, Nowhere(), view)
     bolt.finish_batch()
     assert view.written == {(): (42,)}
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from tests.unit.fakes import builder
 from tests.unit.shapes import committer, frame, topologies, update, upper
+from transactional.builder import TransactionalTopologyBuilder
 from transactional.stages import StagePlan, plan_stages
-from transactional.topology import Component, GroupingKind, Topology, TransactionalTopologyBuilder
+from transactional.topology import Component, Topology
 
 Declare = Callable[[TransactionalTopologyBuilder], None]
 
@@ -242,7 +243,7 @@ def check_inputs(plan: StagePlan, component: Component, chain: tuple[str, ...]) 
     else:
         [grouping] = component.inputs
         assert edges == []
-        assert grouping.kind is GroupingKind.SHUFFLE
+        assert grouping.kind.is_shuffle
         assert chain.index(grouping.source) < chain.index(component.id)
         assert not component.is_dataframe
         assert component.parallelism == next(s for s in plan.stages if component.id in s.components).task_count

@@ -18,11 +18,12 @@ from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
 from transactional.gathering import gather
+from transactional.groupings import GroupingKind
 from transactional.local_executor import LocalExecutor
 from transactional.ports import Partials, Processed
 from transactional.stages import plan_stages
 from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program, run_task
-from transactional.topology import GroupingKind, Topology
+from transactional.topology import Topology
 
 
 def partition(index: int) -> PartitionId:
@@ -39,13 +40,14 @@ def offsets(start: int, until: int) -> OffsetRange:
 def test_partitions_are_dealt_out_by_their_position_and_empty_ranges_left_out() -> None:
     ranges = {partition(3): offsets(0, 2), partition(1): offsets(5, 5), partition(0): offsets(1, 4)}
     inputs = AttemptInput.of(FIRST, BatchMetadata(ranges), 2)
-    assert inputs == AttemptInput(FIRST, (((partition(0), offsets(1, 4)), (partition(3), offsets(0, 2))), ()))
+    first = ((partition(0), offsets(1, 4), None), (partition(3), offsets(0, 2), None))
+    assert inputs == AttemptInput(FIRST, (first, ()))
 
 
 def test_a_partition_that_joins_may_move_others_but_is_dealt_once() -> None:
     for count in range(1, 6):
         batch = BatchMetadata({partition(index): offsets(0, 1) for index in range(count)})
-        dealt = [p for task in AttemptInput.of(FIRST, batch, 3).ranges for p, _ in task]
+        dealt = [p for task in AttemptInput.of(FIRST, batch, 3).portions for p, _, _ in task]
         assert sorted(dealt) == [partition(index) for index in range(count)]
 
 
@@ -177,7 +179,7 @@ def test_a_partition_that_was_not_read_at_all_is_missed() -> None:
 class OtherColumns:
     """Reads the right values in another form: a spout's records are brought into their declared one."""
 
-    def read(self, partition: PartitionId, offsets: OffsetRange) -> Any:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Any:
         yield pa.RecordBatch.from_pydict({"word": pa.array([w for (w,) in WORDS[partition.index]], pa.large_string())})
 
 
@@ -231,7 +233,7 @@ def double_items(items: list[Item]) -> list[Item]:
 
 @pytest.mark.parametrize(("tamper", "received"), [(lose_a_row, "1[78]"), (lose_items, "0"), (double_items, "38")])
 def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, received: str) -> None:
-    with pytest.raises(AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that were emitted for it$"):
+    with pytest.raises(AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"):
         run_tampered(counted_words(), tamper)
 
 
@@ -280,7 +282,8 @@ def expected_counts(topology: Topology, read: int) -> dict[str, int]:
     """How many tuples each bolt receives, by the definition of the groupings. Every bolt emits what it receives."""
     received: dict[str, int] = {}
     for component in topology.components:
-        copies = [component.parallelism if g.kind is GroupingKind.ALL else 1 for g in component.inputs]
+        tasks = {GroupingKind.ALL: component.parallelism, GroupingKind.CUSTOM: 2}
+        copies = [tasks.get(grouping.kind, 1) for grouping in component.inputs]
         sources = [read if g.source == topology.spout_id else received[g.source] for g in component.inputs]
         received[component.id] = sum(count * copy for count, copy in zip(sources, copies, strict=True))
     return received
@@ -307,7 +310,7 @@ class Cancelling:
     executor: LocalExecutor
     progress: list[int] = field(default_factory=list)
 
-    def read(self, partition: PartitionId, offsets: OffsetRange) -> Any:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Any:
         self.progress.append(self.executor.progress(FIRST))
         self.executor.cancel(FIRST)
         yield pa.RecordBatch.from_pydict({"word": ["cat"]})

@@ -11,16 +11,13 @@ import pytest
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, counts, opaque_words, same, total, with_committer, words
+from transactional.builder import TransactionalTopologyBuilder
 from transactional.errors import ConfigError
+from transactional.groupings import Grouping, GroupingKind
 from transactional.ports import StateKind, TransactionState
 from transactional.schema import Schema
-from transactional.topology import (
-    Grouping,
-    GroupingKind,
-    Topology,
-    TransactionalTopologyBuilder,
-    WeakerGuaranteeWarning,
-)
+from transactional.topology import Topology
+from transactional.wiring import WeakerGuaranteeWarning
 
 WORD = "word string"
 
@@ -177,8 +174,15 @@ def behind_a_silent_bolt(made: TransactionalTopologyBuilder) -> None:
     made.set_bolt("upper", Upper()).shuffle_grouping("silent")
 
 
-def behind_a_committer(made: TransactionalTopologyBuilder) -> None:
-    made.set_bolt("upper", Upper()).shuffle_grouping("total")
+class Emitting(Total):
+    """A committer that emits."""
+
+    output = WORD
+
+
+def a_frame_behind_a_committer(made: TransactionalTopologyBuilder) -> None:
+    made.set_committer_bolt("sum", Emitting(), state=total()).global_grouping("spout")
+    made.set_bolt("frame", of_a_frame, output=WORD).shuffle_grouping("sum")
 
 
 def two_frames(made: TransactionalTopologyBuilder) -> None:
@@ -271,10 +275,10 @@ MISTAKES = [
         "bolt 'upper' subscribes to bolt 'silent', which declares no output, so it emits nothing",
     ),
     (
-        behind_a_committer,
+        a_frame_behind_a_committer,
         (
-            "bolt 'upper' subscribes to committer 'total'; what stands downstream of a committer would have to run in "
-            "the commit phase, which is not supported yet: read the committer's table instead"
+            "bolt 'frame' works on a Spark DataFrame and stands behind a committer, where bolts run in the commit phase, "
+            "in the driver: make it a function of a RecordBatch or a Tuple"
         ),
     ),
     (two_frames, "bolt 'frame' maps one DataFrame to another, so it has one input, not 2"),

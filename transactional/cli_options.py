@@ -1,0 +1,39 @@
+"""What the commands of the command line share: options with their meaning, and how a topology of a store is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.errors import ConfigError
+from transactional.ports import CoordinatorStore, TopologyStatus
+from transactional.schema import did_you_mean
+
+DEFAULT_STORE = "sqlite:///transactional.db"
+
+StoreUrl = Annotated[
+    str,
+    typer.Option("--store", envvar="TRANSACTIONAL_STORE", help="Where progress is kept: an SQLite or PostgreSQL URL."),
+]
+TopologyId = Annotated[str, typer.Argument(help="The topology's id.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The configuration file, if not transactional.toml in this folder.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of TopologyConfig, such as lease_ms=20000."),
+]
+
+
+def statuses_of(store: CoordinatorStore, topology_id: str | None) -> list[TopologyStatus]:
+    """The topologies, or the one named. Raises `ConfigError` when it is not there."""
+    found = store.status(topology_id)
+    if topology_id is not None and not found:
+        known = [status.topology_id for status in store.status()]
+        raise ConfigError(
+            f"the store knows no topology {topology_id!r}; it knows: {', '.join(known) or '(none)'}"
+            f"{did_you_mean(topology_id, known)}"
+        )
+    return found

@@ -1,0 +1,189 @@
+"""Where a topology's options come from, each source over the ones before it: defaults, a file, the environment, code,
+the command line.
+
+    transactional.toml                    [topology]
+                                          max_spout_pending = 3
+    environment                           TRANSACTIONAL_MAX_SPOUT_PENDING=3
+    code                                  builder.build(config={"max_spout_pending": 3})
+    command line                          transactional run --set max_spout_pending=3
+
+The file is read by the standard library and nothing else is needed: pydantic-settings reads such sources too, but it
+neither tells from which one a value came nor names the option that was probably meant, it needs a second class beside
+`TopologyConfig`, and it leaves out an environment variable that no option is called like.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from transactional.config import OPTIONS, TopologyConfig, check_name, check_option, parse_option, unit_of
+from transactional.errors import ConfigError
+from transactional.schema import did_you_mean
+
+CONFIG_FILE: Final = "transactional.toml"
+TABLE: Final = "topology"
+PREFIX: Final = "TRANSACTIONAL_"
+OTHER_VARIABLES: Final = ("TRANSACTIONAL_STORE",)
+"""Variables that begin like an option's and are none."""
+
+DEFAULT: Final = "default"
+CODE: Final = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as one source gives it. `source` is its name: `default`, a file, a variable, `code`, an option."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option as it came out: its value with the source, and what earlier sources gave."""
+
+    name: str
+    given: Given
+    instead_of: tuple[Given, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """`ms`, `days` or nothing."""
+        return unit_of(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """A configuration, and where each of its values came from."""
+
+    config: TopologyConfig
+    settings: tuple[Setting, ...]
+
+
+Layer = Mapping[str, Given]
+
+
+def load_config(
+    code: TopologyConfig | Mapping[str, Any] | None = None,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, tuple[str, Any]] | None = None,
+) -> ResolvedConfig:
+    """Read all sources, and tell what they amount to.
+
+    `code` is what the program says: a whole `TopologyConfig` says every option, a mapping those that it names. `file`
+    has to be there; None: `transactional.toml` in the working folder, if there is one. `environment` stands for that
+    of the process. `assignments` (`name=value`) and `options` (name → command-line option and value) are the command
+    line's. Raises `ConfigError`, which names the source.
+    """
+    layers = (
+        {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in OPTIONS},
+        _file_layer(file),
+        _environment_layer(os.environ if environment is None else environment),
+        _code_layer(code),
+        _command_line_layer(assignments, options or {}),
+    )
+    settings = tuple(_settle(name, layers) for name in OPTIONS)
+    return ResolvedConfig(_config_of(settings), settings)
+
+
+def _settle(name: str, layers: Sequence[Layer]) -> Setting:
+    *before, last = (layer[name] for layer in layers if name in layer)
+    return Setting(name, last, tuple(reversed(before)))
+
+
+def _config_of(settings: Sequence[Setting]) -> TopologyConfig:
+    try:
+        return TopologyConfig(**{setting.name: setting.given.value for setting in settings})
+    except ConfigError as error:  # each value is right by itself: two contradict each other
+        told = [
+            f"{setting.name} is from {setting.given.source}"
+            for setting in settings
+            if setting.name in str(error) and setting.given.source != DEFAULT
+        ]
+        raise ConfigError(f"{error}; {', '.join(told)}") from None
+
+
+# --- the sources ------------------------------------------------------------------------------------------------
+
+
+def _file_layer(file: Path | None) -> Layer:
+    path = file or Path(CONFIG_FILE)
+    if file is None and not path.exists():
+        return {}
+    table = _table(path, _read(path))
+    return {name: _checked(str(path), name, value) for name, value in table.items()}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path} can't be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} is not TOML: {error}") from error
+
+
+def _table(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name, value in content.items():
+        if name in OPTIONS:
+            raise ConfigError(f"{path}: {name} has to stand below [{TABLE}]")
+        if name != TABLE:
+            raise ConfigError(f"{path}: {name!r} is nothing that is known here{did_you_mean(name, [TABLE])}")
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {TABLE} has to be a table, written as [{TABLE}]")
+    table: Mapping[str, Any] = content.get(TABLE, {})
+    return table
+
+
+def _environment_layer(environment: Mapping[str, str]) -> Layer:
+    return dict(_variables(environment))
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
+    known = {f"{PREFIX}{name.upper()}": name for name in OPTIONS}
+    for variable, text in sorted(environment.items()):
+        if variable in known:
+            yield known[variable], _parsed(variable, known[variable], text)
+        elif variable.startswith(PREFIX) and variable not in OTHER_VARIABLES:
+            meant = did_you_mean(variable, [*known, *OTHER_VARIABLES])
+            raise ConfigError(f"no option is set by the environment variable {variable}{meant}; unset it")
+
+
+def _code_layer(code: TopologyConfig | Mapping[str, Any] | None) -> Layer:
+    if isinstance(code, TopologyConfig):
+        return {name: Given(getattr(code, name), CODE) for name in OPTIONS}
+    return {name: _checked(CODE, name, value) for name, value in (code or {}).items()}
+
+
+def _command_line_layer(assignments: Sequence[str], options: Mapping[str, tuple[str, Any]]) -> Layer:
+    layer = {name: _checked(option, name, value) for name, (option, value) in options.items()}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes NAME=VALUE, such as lease_ms=20000, got {assignment!r}")
+        layer[name.strip()] = _parsed("--set", name.strip(), text.strip())
+    return layer
+
+
+def _checked(source: str, name: str, value: Any) -> Given:
+    try:
+        check_name(name)
+        check_option(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return Given(value, source)
+
+
+def _parsed(source: str, name: str, text: str) -> Given:
+    try:
+        return Given(parse_option(name, text), source)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None

@@ -1,0 +1,65 @@
+"""Groupings: how the tuples of a stream are spread over the tasks of a bolt that subscribes to it (row C7)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+DEFAULT_STREAM = "default"
+
+
+class GroupingKind(Enum):
+    """Storm's groupings. NONE and LOCAL_OR_SHUFFLE do what SHUFFLE does, which keeps tuples in their task if it can."""
+
+    SHUFFLE = "shuffle"
+    LOCAL_OR_SHUFFLE = "local or shuffle"
+    NONE = "none"
+    FIELDS = "fields"
+    PARTIAL_KEY = "partial key"
+    ALL = "all"
+    GLOBAL = "global"
+    DIRECT = "direct"
+    CUSTOM = "custom"
+
+    @property
+    def is_shuffle(self) -> bool:
+        """True where it does not matter which task gets a tuple, as long as all have about as much to do."""
+        return self in (GroupingKind.SHUFFLE, GroupingKind.LOCAL_OR_SHUFFLE, GroupingKind.NONE)
+
+
+class CustomStreamGrouping(ABC):
+    """Says by itself which tasks get a tuple (Storm's CustomStreamGrouping, row C7).
+
+    An instance is a prototype: each emitting task of each attempt works on a fresh copy. What it chooses has to follow
+    from what it is given, so that a task that Spark runs again spreads its tuples as before.
+    """
+
+    def prepare(self, source_task: int, task_count: int) -> None:  # noqa: B027 - optional
+        """Called once, before the first tuple: the emitting task, and the number of tasks to choose from."""
+
+    @abstractmethod
+    def choose_tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
+        """The tasks, counted from 0, that get the tuple with these values: none, one or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """One input of a bolt: the stream that it subscribes to, and how its tuples are spread over the bolt's tasks."""
+
+    kind: GroupingKind
+    source: str
+    fields: tuple[str, ...] = ()
+    stream: str = DEFAULT_STREAM
+    custom: CustomStreamGrouping | None = None
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """Component and stream."""
+        return self.source, self.stream
+
+    def __str__(self) -> str:
+        fields = f"({', '.join(self.fields)})" if self.fields else ""
+        return f"{self.kind.value}{fields}" + ("" if self.stream == DEFAULT_STREAM else f" of stream {self.stream}")
