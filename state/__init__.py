@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from state.combine import Aggregate, Count, Max, Min, StateUpdate, Sum
+from state.dead_letters import DeadLetterTable
 from state.delta import DeltaMapState
 from state.delta_table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
+from state.sql import SqlMapState
 from state.store_sql import SqlCoordinatorStore
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
 
@@ -13,6 +15,7 @@ __all__ = [
     "ABSENT",
     "Aggregate",
     "Count",
+    "DeadLetterTable",
     "DeltaLocation",
     "DeltaMapState",
     "Max",
@@ -21,6 +24,7 @@ __all__ = [
     "Min",
     "OpaqueValue",
     "SqlCoordinatorStore",
+    "SqlMapState",
     "StateUpdate",
     "StoredValue",
     "Sum",

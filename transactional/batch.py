@@ -12,6 +12,7 @@ from transactional.errors import CorruptRecord
 Offset = NewType("Offset", int)
 
 METADATA_VERSION = 2
+_READABLE = (1, METADATA_VERSION)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,6 +59,19 @@ class Digest:
     bytes: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Exclusion:
+    """Tuples that a bolt is not given any more, because it failed on one of them as often as was allowed.
+
+    `fingerprint` stands for the tuple's source, stream and values, so equal tuples go together; `error` is what the
+    bolt has raised.
+    """
+
+    component: str
+    fingerprint: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
     """What a batch holds, without holding it: the input of every attempt of one transaction.
@@ -67,13 +81,15 @@ class BatchMetadata:
     filled in once the batch was processed; a replay that reads something else is refused.
 
     `metadata` is what a spout keeps per partition instead of offsets, as JSON (row T10). A range longer than
-    `split_records` is cut at multiples of it, for several tasks to read.
+    `split_records` is cut at multiples of it, for several tasks to read. `excluded` are tuples set aside as dead
+    letters: they are part of what is recorded, so that replays agree.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
     digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
     metadata: Mapping[PartitionId, Any] = field(default_factory=dict)
     split_records: int | None = None
+    excluded: tuple[Exclusion, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -119,6 +135,8 @@ class BatchMetadata:
             document["metadata"] = [[p.source, p.index, self.metadata[p]] for p in sorted(self.metadata)]
         if self.split_records is not None:
             document["split_records"] = self.split_records
+        if self.excluded:
+            document["excluded"] = [[e.component, e.fingerprint, e.error] for e in self.excluded]
         return json.dumps(document)
 
     def _row(self, partition: PartitionId) -> list[Any]:
@@ -134,7 +152,7 @@ class BatchMetadata:
         """
         try:
             document = json.loads(text)
-            if document["version"] != METADATA_VERSION:
+            if document["version"] not in _READABLE:
                 raise CorruptRecord(
                     f"a batch was recorded in format {document['version']!r}, this version reads {METADATA_VERSION}; "
                     "run the version of transactional that wrote it, or a newer one"
@@ -149,7 +167,9 @@ class BatchMetadata:
         split = document.get("split_records")
         if split is not None and _whole(split) < 1:
             raise ValueError(f"split_records is {split}")
-        return replace(cls._from_rows(document["partitions"]), metadata=metadata, split_records=split)
+        excluded = tuple(Exclusion(*map(_text, row)) for row in document.get("excluded", []))
+        batch = cls._from_rows(document["partitions"])
+        return replace(batch, metadata=metadata, split_records=split, excluded=excluded)
 
     @classmethod
     def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:
@@ -157,7 +177,7 @@ class BatchMetadata:
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, *evidence in rows:
             partition = PartitionId(_text(source), _whole(index))
-            if partition in ranges or len(evidence) != 3 or len({part is None for part in evidence}) != 1:
+            if partition in ranges or len(evidence) not in (2, 3) or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is there twice, or half")
             ranges[partition] = OffsetRange(Offset(_whole(start)), Offset(_whole(until)))
             if evidence[0] is not None:

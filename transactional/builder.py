@@ -8,12 +8,13 @@ from typing import Any
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.config import checked_options
+from transactional.dead_letters import DEAD_LETTERS, check_dead_letters
 from transactional.errors import ConfigError
 from transactional.functions import BoltFunction
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
-from transactional.ports import Spout, StateUpdate, TransactionState
+from transactional.ports import Spout, SpoutContract, StateUpdate, TransactionState
 from transactional.topology import AnyBolt, Topology
-from transactional.wiring import check_id, check_parallelism, check_spout, check_states, wire
+from transactional.wiring import check_id, check_parallelism, check_states, checked_spout, wire
 
 
 @dataclass(slots=True)
@@ -98,13 +99,14 @@ class TransactionalTopologyBuilder:
     it ended. `parallelism` is the number of tasks that read the spout's partitions.
     """
 
-    def __init__(self, topology_id: str, spout_id: str, spout: Spout, parallelism: int = 1) -> None:
+    def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutContract, parallelism: int = 1) -> None:
         check_id("topology", topology_id)
         check_id("spout", spout_id)
         check_parallelism(spout_id, parallelism)
-        check_spout(spout_id, spout)
-        self.topology_id, self.spout_id, self.spout, self.parallelism = topology_id, spout_id, spout, parallelism
+        self.topology_id, self.spout_id, self.parallelism = topology_id, spout_id, parallelism
+        self.spout = checked_spout(spout_id, spout, parallelism)
         self._bolts: dict[str, BoltDeclarer] = {}
+        self._dead_letters: TransactionState | None = None
 
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
@@ -143,6 +145,18 @@ class TransactionalTopologyBuilder:
             raise ConfigError(f"committer bolt {bolt_id!r} brings its own state; leave out state=…")
         return self._declare(bolt_id, bolt, parallelism, bolt.state)
 
+    def set_dead_letters(self, state: TransactionState) -> None:
+        """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
+
+        `state` is a `DeadLetterTable`. Such a tuple is left out from then on, wherever it comes in this batch, and put
+        into the table with the transaction commit, once. An error that can't be laid at the door of a single tuple
+        (in `finish_batch`, in a bolt that works on Arrow or DataFrames, in a spout) stops the topology all the same.
+        """
+        check_dead_letters(state)
+        if DEAD_LETTERS in self._bolts:
+            raise ConfigError(f"component id {DEAD_LETTERS!r} is taken by a bolt; rename it")
+        self._dead_letters = state
+
     def build(
         self,
         *,
@@ -165,6 +179,7 @@ class TransactionalTopologyBuilder:
             components,
             dict(options or {}),
             checked_options(config or {}),
+            self._dead_letters,
         )
         check_states(topology, strict=strict)
         return topology

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt, Key
+from transactional.dead_letters import letter_rows
 from transactional.emitting import Emitter, TaskFailed, error_of, guarded, make_aggregators, make_emitter
 from transactional.errors import SchemaMismatch, TransactionalError
 from transactional.operators import Operator, Place, load_operator, make_operator
-from transactional.ports import Partials, Processed, TransactionState
+from transactional.ports import DeadLetter, Partials, Processed, TransactionState
 from transactional.stages import plan_stages
 from transactional.topology import Component, Topology, WorkPhase
 
@@ -42,6 +43,7 @@ class CommitPhase:
         Raises `Fenced`, an `OperatingError`, or what a bolt has raised as `BoltFailed`.
         """
         inbox: Inbox = {}
+        letters = list(processed.letters)
         partials: dict[str, list[pa.Table]] = {}
         for tuples in processed.late:
             inbox.setdefault((tuples.target, tuples.task), []).append((tuples.batches, tuples.source, tuples.stream))
@@ -49,7 +51,9 @@ class CommitPhase:
             if component.is_update:
                 self._merge(component, attempt, processed, partials.get(component.id, []))
             else:
-                self._finish(component, attempt, processed, inbox, partials)
+                letters += self._finish(component, attempt, processed, inbox, partials)
+        if self.topology.dead_letters is not None:
+            self.topology.dead_letters.put(attempt, letter_rows(attempt, letters))
 
     def _merge(
         self, component: Component, attempt: TransactionAttempt, processed: Processed, late: list[pa.Table]
@@ -69,16 +73,18 @@ class CommitPhase:
         processed: Processed,
         inbox: Inbox,
         partials: dict[str, list[pa.Table]],
-    ) -> None:
+    ) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
         view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
         for task in range(component.parallelism):
             emitter = make_emitter(self.topology, self.plan, self.aggregators, component.id, task)
-            place = Place(self.topology, attempt, task, component.parallelism, view)
+            place = Place(self.topology, attempt, task, component.parallelism, view, tuple(processed.excluded))
             try:
                 operator = self._operator(place, component, processed, emitter)
                 for batches, source, stream in inbox.pop((component.id, task), []):
                     for batch in batches:
                         operator.receive(batch, source, stream)
+                letters += operator.letters
                 operator.finish()
                 emitter.flush()
                 for committer, partial in emitter.partials():
@@ -90,6 +96,7 @@ class CommitPhase:
         if view is not None:
             assert component.state is not None
             component.state.put(attempt, view.written)
+        return letters
 
     def _operator(self, place: Place, component: Component, processed: Processed, emitter: Emitter) -> Operator:
         """As it came out of the processing phase; or a new one, where there was nothing to be kept."""
@@ -106,9 +113,10 @@ class CommitPhase:
     def _error(component: Component, task: int, failed: TaskFailed) -> BaseException:
         """What a state has raised inside of a bolt goes on as it is."""
         if isinstance(failed.__cause__, TransactionalError):
+            failed.__cause__.at_fault = failed.at_fault
             return failed.__cause__
         where = f"task {task} of {component.parallelism}, in the commit phase"
-        return error_of(failed.code, f"{where}: {failed}")
+        return error_of(failed.code, f"{where}: {failed}", failed.at_fault)
 
 
 def commit_transaction(topology: Topology, attempt: TransactionAttempt, processed: Processed) -> None:

@@ -65,6 +65,9 @@ class TopologyConfig:
     attempts_max: int | None = None
     """Attempts after which the process stops with the last error; None: retried for as long as it takes."""
 
+    dead_letters_max: int = 1_000
+    """Different tuples that one transaction may set aside, where dead letters are set; with more it stops."""
+
     idle_pause_ms: int = 50
     """Pause before a source that had nothing is asked again."""
 

@@ -18,10 +18,10 @@ Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Exclusion, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.protocol import (
@@ -82,13 +82,17 @@ class ActiveAttempt:
 class Coordinator:
     """Issues transactions and orders their phases. `handle` is the only way in.
 
-    `replays_exactly` is True for a transactional spout, False for an opaque one. Nothing is issued before the first
-    `Tick`, from which all time counts.
+    `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples that a
+    transaction has failed on as often as is allowed are left out from then on, instead of halting. Nothing is issued
+    before the first `Tick`, from which all time counts.
     """
 
-    def __init__(self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+    def __init__(
+        self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+    ) -> None:
         self.config = config
         self.replays_exactly = replays_exactly
+        self.sets_aside = sets_aside
         self.committed_txid = snapshot.committed_txid
         self.active: dict[TxId, ActiveAttempt] = {}
         self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
@@ -144,9 +148,13 @@ class Coordinator:
                 return self._on_processed(current, digests) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
             case CommitSucceeded():
                 return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
-            case AttemptFailed(_, reason):
+            case AttemptFailed(_, reason, at_fault):
                 phase = current.phase
-                return self._on_failed(current, phase, reason) if self._move(current, Trigger.ATTEMPT_FAILED) else []
+                return (
+                    self._on_failed(current, phase, reason, at_fault)
+                    if self._move(current, Trigger.ATTEMPT_FAILED)
+                    else []
+                )
 
     def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
@@ -159,6 +167,8 @@ class Coordinator:
 
     def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
         txid = current.attempt.txid
+        if txid in self.recorded:
+            batch = replace(batch, excluded=self.recorded[txid].excluded)
         forget_later = any(later > txid for later in self.recorded)
         self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
         return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]
@@ -177,13 +187,19 @@ class Coordinator:
         self._not_before_ms.pop(txid, None)
         return [RecordCommit(current.attempt, self._committed_batch)]
 
-    def _on_failed(self, current: ActiveAttempt, phase: Phase, reason: str) -> list[Action]:
+    def _on_failed(
+        self, current: ActiveAttempt, phase: Phase, reason: str, at_fault: tuple[Exclusion, ...]
+    ) -> list[Action]:
         if phase is Phase.ABORTING:
             return []
         txid = current.attempt.txid
         pause_ms = self._count_failure(txid)
         actions: list[Action] = [RecordFailure(current.attempt, phase, reason, pause_ms)]
-        return actions + self._give_up_after(txid, f"transaction {txid} failed") + self._check_exhausted(txid, reason)
+        return (
+            actions
+            + self._give_up_after(txid, f"transaction {txid} failed")
+            + self._check_exhausted(txid, reason, at_fault)
+        )
 
     def _on_tick(self, now_ms: int) -> list[Action]:
         self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
@@ -249,14 +265,26 @@ class Coordinator:
         self._not_before_ms[txid] = self._now_ms + pause_ms
         return pause_ms
 
-    def _check_exhausted(self, txid: TxId, reason: str) -> list[Action]:
+    def _check_exhausted(self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...] = ()) -> list[Action]:
         failures, most = self._failures[txid], self.config.attempts_max
         if most is None or failures < most:
+            return []
+        if self.sets_aside and at_fault and self._set_aside(txid, at_fault):
             return []
         return self._halt(
             RetriesExhausted.code,
             f"transaction {txid} failed {failures} times (attempts_max = {most}); the last error: {reason}",
         )
+
+    def _set_aside(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> bool:
+        """Leave the tuples at fault out of the next attempts. False when that would be more than is allowed."""
+        batch = self.recorded[txid]
+        excluded = tuple(sorted({*batch.excluded, *at_fault}))
+        if len(excluded) > self.config.dead_letters_max:
+            return False
+        self.recorded[txid] = replace(batch, excluded=excluded)
+        del self._failures[txid]
+        return True
 
     def _halt(self, code: str, reason: str) -> list[Action]:
         self.halted = True

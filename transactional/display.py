@@ -62,8 +62,14 @@ def plain_console(width: int | None = None) -> Console:
 
 
 def print_table(table: Table) -> None:
-    """A table; as wide as it needs to be when stdout is not a terminal."""
-    plain_console(None if sys.stdout.isatty() else WIDTH_MAX).print(table)
+    """A table; when stdout is not a terminal as wide as it needs to be, and without blanks at the ends of lines."""
+    if sys.stdout.isatty():
+        plain_console().print(table)
+        return
+    console = plain_console(WIDTH_MAX)
+    with console.capture() as printed:
+        console.print(table)
+    plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def components_table(topology: Topology) -> Table:
@@ -215,9 +221,8 @@ def statuses_table(statuses: Sequence[TopologyStatus]) -> Table:
 
 def settings_table(settings: Sequence[Setting]) -> Table:
     """The options of a topology, and where their values came from."""
-    table = Table(
-        "option", "value", "unit", "source", "instead of", box=box.HEAVY_HEAD if sys.stdout.isatty() else None
-    )
+    looks = box.HEAVY_HEAD if sys.stdout.isatty() else None
+    table = Table("option", "value", "unit", "source", "instead of", box=looks, pad_edge=looks is not None)
     for setting in settings:
         before = ", ".join(f"{_text(given)} ({given.source})" for given in setting.instead_of)
         table.add_row(setting.name, _text(setting.given), setting.unit, setting.given.source, before)

@@ -20,7 +20,7 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.clock import SystemClock
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
-from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable
+from transactional.errors import CommitStuck, ConfigError, FatalError, StoreMismatch, StoreUnavailable
 from transactional.fencing import close_tables, fence_tables
 from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor
 from transactional.protocol import (
@@ -68,7 +68,9 @@ class Observer(Protocol):
 class RunObserver(Observer, Protocol):
     """An observer that is also told how a run begins, before the first event."""
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+    def begin(
+        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
+    ) -> None:
         """All that a coordinator is made of."""
 
 
@@ -123,6 +125,11 @@ class TopologyDriver:
 
     def run(self) -> RunSummary:
         """Run until done. Raises a `FatalError` or `ConfigError`; what was committed by then stays right."""
+        if self.topology.dead_letters is not None and self.config.attempts_max is None:
+            raise ConfigError(
+                f"topology {self.topology.id!r} has a table of dead letters, but attempts_max is not set, so that what "
+                "fails is tried for ever: give attempts_max=3, for example"
+            )
         self.topology.spout.open()
         try:
             return self._run_with_lease()
@@ -177,7 +184,12 @@ class TopologyDriver:
 
     def _loop(self) -> RunSummary:
         snapshot = self.lease.snapshot
-        coordinator = Coordinator(snapshot, self.config, replays_exactly=self.topology.spout.replays_exactly)
+        coordinator = Coordinator(
+            snapshot,
+            self.config,
+            replays_exactly=self.topology.spout.replays_exactly,
+            sets_aside=self.topology.dead_letters is not None,
+        )
         pending = self.config.max_spout_pending
         self.runner = PhaseRunner(self.topology, self.executor, self._events.put, max_pending=pending)
         try:
@@ -203,7 +215,13 @@ class TopologyDriver:
         at_ms, snapshot = self.clock.wall_ms(), self.lease.snapshot
         for observer in self.observers:
             if isinstance(observer, RunObserver):
-                observer.begin(at_ms, snapshot, self.config, replays_exactly=coordinator.replays_exactly)
+                observer.begin(
+                    at_ms,
+                    snapshot,
+                    self.config,
+                    replays_exactly=coordinator.replays_exactly,
+                    sets_aside=coordinator.sets_aside,
+                )
         self._obey(self.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
+from transactional.batch import Exclusion
 from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
@@ -34,13 +35,17 @@ class TaskFailed(BaseException):
     def __init__(self, code: str, component: str, text: str) -> None:
         super().__init__(text)
         self.code, self.component = code, component
+        self.at_fault: tuple[Exclusion, ...] = ()
+        """The tuple whose execution has failed, where the failure can be laid at its door."""
+        self.is_of_many = False
+        """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
 
 
 class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
     """Turns whatever user code raises into `TaskFailed`, with the component's name and the traceback."""
 
-    def __init__(self, component: str) -> None:
-        self.component = component
+    def __init__(self, component: str, *, is_of_many: bool = False) -> None:
+        self.component, self.is_of_many = component, is_of_many
 
     def __enter__(self) -> None:
         return None
@@ -53,17 +58,19 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
             code, text = error.code, str(error) if repr(self.component) in str(error) else text
         else:
             text += "\n" + "".join(traceback.format_exception(error)).rstrip()
-        raise TaskFailed(code, self.component, text) from error
+        failed = TaskFailed(code, self.component, text)
+        failed.is_of_many = self.is_of_many
+        raise failed from error
 
 
-def error_of(code: str, text: str) -> TransactionalError:
+def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
     """The error that a failed task or bolt stands for: an `OperatingError` or `FailedException` as it was raised."""
     known = {
         error.code: error
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, errors.OperatingError | errors.FailedException)
     }
-    return known.get(code, BoltFailed)(text)
+    return known.get(code, BoltFailed)(text, at_fault=at_fault)
 
 
 class Receiver(Protocol):
@@ -113,7 +120,7 @@ class _Stream:
             self.emitted += len(rows)
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        with guarded(self.component):
+        with guarded(self.component, is_of_many=True):
             return batch_from_rows(rows, self.schema, component=self.component)
 
     def hand_on(self, batch: pa.RecordBatch) -> None:

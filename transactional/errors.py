@@ -29,13 +29,23 @@ Each class has a `code`, which is the name of its section in `docs/errors.md`. T
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from transactional.batch import Exclusion
 
 
 class TransactionalError(Exception):
-    """Base of all errors of this framework."""
+    """Base of all errors of this framework.
+
+    `at_fault` names the tuples (`Exclusion`s) whose execution has raised it, where that is known.
+    """
 
     code: ClassVar[str] = "TX000"
+
+    def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
+        super().__init__(*args)
+        self.at_fault = at_fault
 
 
 class ConfigError(TransactionalError):

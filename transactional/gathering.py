@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -39,13 +39,17 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     instances: dict[str, list[bytes]] = {}
     for item in by_kind.get("instance", []):
         instances.setdefault(item.component, []).append(item.payload)
-    return Processed(digests, {**instances, **_partials(program, by_kind.get("partial", []))}, received, late)
+    parts: dict[str, Partials | Sequence[bytes]] = {**instances, **_partials(program, by_kind.get("partial", []))}
+    letters = [item.payload for item in by_kind.get("letter", [])]
+    return Processed(digests, parts, received, late, batch.excluded, letters)
 
 
 def _raise_failure(failures: list[Item]) -> None:
+    """Tuples are at fault only where each of the failures can be laid at one's door."""
     for item in failures:
-        code, text = item.payload
-        raise error_of(code, text)
+        code, text, _ = item.payload
+        faults = [failure.payload[2] for failure in failures]
+        raise error_of(code, text, tuple(e for at_fault in faults for e in at_fault) if all(faults) else ())
 
 
 def _check_reports(program: TaskProgram, reports: list[Item]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from transactional import protocol
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchMetadata, Digest, Exclusion, PartitionId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
 from transactional.errors import ConfigError, CorruptRecord
@@ -33,6 +33,7 @@ class RunStarted:
     snapshot: Snapshot
     config: TopologyConfig
     replays_exactly: bool
+    sets_aside: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -42,7 +43,12 @@ class RunStarted:
             "recorded": [[txid, batch.to_json()] for txid, batch in sorted(self.snapshot.recorded.items())],
             "attempt_id": self.snapshot.attempt_id,
         }
-        return {"snapshot": snapshot, "config": asdict(self.config), "replays_exactly": self.replays_exactly}
+        return {
+            "snapshot": snapshot,
+            "config": asdict(self.config),
+            "replays_exactly": self.replays_exactly,
+            "sets_aside": self.sets_aside,
+        }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
@@ -54,7 +60,7 @@ class RunStarted:
             {TxId(txid): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
             AttemptId(known["attempt_id"]),
         )
-        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"])
+        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"])
 
 
 JournalLine = tuple[int, RunStarted | Event, list[Action]]
@@ -74,10 +80,12 @@ class JournalWriter:
             raise ConfigError(f"the journal {path} can't be written: {error.strerror}") from error
         self._last_tick: tuple[int, Event] | None = None
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool) -> None:
+    def begin(
+        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+    ) -> None:
         """Write how a run begins."""
         self._last_tick = None
-        self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly).to_json()})
+        self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly, sets_aside).to_json()})
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Write one line."""
@@ -137,7 +145,10 @@ def _plain(value: Any) -> Any:
         case Phase():
             return value.value
         case Mapping():
-            return [[p.source, p.index, digest.records, digest.checksum] for p, digest in sorted(value.items())]
+            digests = sorted(value.items())
+            return [[p.source, p.index, digest.records, digest.checksum, digest.bytes] for p, digest in digests]
+        case tuple():
+            return [[exclusion.component, exclusion.fingerprint, exclusion.error] for exclusion in value]
     return value
 
 
@@ -150,5 +161,7 @@ def _word(name: str, value: Any) -> Any:
         case "phase":
             return Phase(value)
         case "digests":
-            return {PartitionId(source, index): Digest(records, sum_) for source, index, records, sum_ in value}
+            return {PartitionId(source, index): Digest(*digest) for source, index, *digest in value}
+        case "at_fault":
+            return tuple(Exclusion(*exclusion) for exclusion in value)
     return value

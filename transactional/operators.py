@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,11 +14,13 @@ import pyarrow as pa
 
 from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
+from transactional.batch import Exclusion
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, TopologyContext, Tuple
-from transactional.emitting import Emitter, Subscription, guarded
-from transactional.errors import SchemaMismatch
+from transactional.emitting import Emitter, Subscription, TaskFailed, guarded
+from transactional.errors import FatalError, OperatingError, SchemaMismatch
 from transactional.functions import BoltFunction, FunctionKind
 from transactional.pickling import DeferredState, dump_instance, load_instance
+from transactional.ports import DeadLetter
 from transactional.topology import Component, Topology
 
 
@@ -26,13 +30,27 @@ class Operator(ABC):
     def __init__(self, component: str, emitter: Emitter) -> None:
         self.component, self.emitter = component, emitter
         self.received: dict[Subscription, int] = {}
+        self.excluded: dict[str, Exclusion] = {}
+        self.letters: list[DeadLetter] = []
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Give the bolt some of its tuples, which `source` has emitted on `stream`."""
         subscription = (source, stream, self.component)
         self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
-        with guarded(self.component):
+        if self.excluded:
+            batch = self._without_excluded(batch, source, stream)
+        with guarded(self.component, is_of_many=True):
             self.execute(batch, source, stream)
+
+    def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str) -> pa.RecordBatch:
+        kept = []
+        for number, row in enumerate(tuples(batch, source, stream)):
+            exclusion = self.excluded.get(fingerprint(row))
+            if exclusion is None:
+                kept.append(number)
+            else:
+                self.letters.append(DeadLetter(exclusion, source, stream, json.dumps(row.as_dict(), default=str)))
+        return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
 
     def prepare(self) -> None:  # noqa: B027 - optional
         """Called once before the first tuple."""
@@ -49,21 +67,42 @@ class Operator(ABC):
         return None
 
 
-class TupleFunction(Operator):
+class TupleOperator(Operator):
+    """A bolt that works on one tuple at a time: a failure is laid at the door of the tuple that it was given."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Give the bolt row by row."""
+        work = self.work_on
+        row: Tuple | None = None
+        try:
+            with guarded(self.component):
+                for row in tuples(batch, source, stream):
+                    work(row)
+        except TaskFailed as failed:
+            is_own = failed.component == self.component and not failed.is_of_many
+            if row is not None and is_own and not isinstance(failed.__cause__, OperatingError | FatalError):
+                failed.at_fault = (Exclusion(self.component, fingerprint(row), str(failed)),)
+            raise
+
+    @abstractmethod
+    def work_on(self, row: Tuple) -> None:
+        """Run the bolt over one tuple."""
+
+
+class TupleFunction(TupleOperator):
     """A function from a `Tuple` to tuples."""
 
     def __init__(self, component: str, emitter: Emitter, function: Callable[[Tuple], Any]) -> None:
         super().__init__(component, emitter)
         self.function = function
 
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Call the function for each row."""
-        for row in tuples(batch, source, stream):
-            returned = self.function(row)
-            if isinstance(returned, tuple | Tuple):
-                self.emitter.emit(*returned)
-            elif returned is not None:
-                self._emit_all(returned)
+    def work_on(self, row: Tuple) -> None:
+        """Call the function, and emit what it returns."""
+        returned = self.function(row)
+        if isinstance(returned, tuple | Tuple):
+            self.emitter.emit(*returned)
+        elif returned is not None:
+            self._emit_all(returned)
 
     def _emit_all(self, returned: Any) -> None:
         if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
@@ -99,7 +138,7 @@ class PassOn(Operator):
         self.emitter.emit_batch(batch)
 
 
-class BasicOperator(Operator):
+class BasicOperator(TupleOperator):
     """A `BasicBolt`."""
 
     def __init__(self, component: str, emitter: Emitter, bolt: BasicBolt, context: TopologyContext) -> None:
@@ -111,10 +150,9 @@ class BasicOperator(Operator):
         with guarded(self.component):
             self.bolt.prepare(self.context)
 
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt row by row."""
-        for row in tuples(batch, source, stream):
-            self.bolt.execute(row, self.emitter)
+    def work_on(self, row: Tuple) -> None:
+        """Give the bolt a tuple."""
+        self.bolt.execute(row, self.emitter)
 
     def dump(self) -> bytes | None:
         """The bolt with what it keeps of this batch."""
@@ -122,7 +160,7 @@ class BasicOperator(Operator):
             return dump_instance(self.bolt, self.emitter)
 
 
-class BatchOperator(Operator):
+class BatchOperator(TupleOperator):
     """A `BatchBolt` or `ArrowBatchBolt`."""
 
     def __init__(
@@ -146,8 +184,12 @@ class BatchOperator(Operator):
         if isinstance(self.bolt, ArrowBatchBolt):
             self.bolt.execute_batch(batch)
         else:
-            for row in tuples(batch, source, stream):
-                self.bolt.execute(row)
+            super().execute(batch, source, stream)
+
+    def work_on(self, row: Tuple) -> None:
+        """Give the bolt a tuple."""
+        assert isinstance(self.bolt, BatchBolt)
+        self.bolt.execute(row)
 
     def finish(self) -> None:
         """Finish the batch."""
@@ -191,6 +233,11 @@ def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
     return (Tuple(names, values, source, stream) for values in zip(*columns, strict=True))
 
 
+def fingerprint(row: Tuple) -> str:
+    """Stands for a tuple: equal for equal ones of one stream, in every process."""
+    return hashlib.sha256(repr((row.source, row.stream, row.values)).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an operator works: one task of one attempt. In the commit phase a committer's `state` is at hand."""
@@ -200,6 +247,12 @@ class Place:
     task: int
     task_count: int
     state: MapState | None = None
+    excluded: tuple[Exclusion, ...] = ()
+
+    def exclude(self, operator: Operator) -> Operator:
+        """Keep what is set aside from an operator."""
+        operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
+        return operator
 
     def context(self, component: Component) -> TopologyContext:
         """What the bolt is told of it."""
@@ -215,7 +268,7 @@ def make_operator(place: Place, component: Component, emitter: Emitter) -> Opera
     task and attempt (row T4)."""
     bolt = component.bolt
     if isinstance(bolt, BoltFunction):
-        operator: Operator = _of_function(component.id, bolt, emitter)
+        operator = place.exclude(_of_function(component.id, bolt, emitter))
         return ManyInputs(operator) if bolt.kind is FunctionKind.ARROW and len(component.inputs) > 1 else operator
     return _of_instance(place, component, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
 
@@ -238,6 +291,6 @@ def _of_function(component_id: str, bolt: BoltFunction, emitter: Emitter) -> Ope
 def _of_instance(place: Place, component: Component, bolt: Any, emitter: Emitter) -> Operator:
     context = place.context(component)
     if isinstance(bolt, BasicBolt):
-        return BasicOperator(component.id, emitter, bolt, context)
-    operator = BatchOperator(component.id, emitter, bolt, context, place.attempt)
+        return place.exclude(BasicOperator(component.id, emitter, bolt, context))
+    operator = place.exclude(BatchOperator(component.id, emitter, bolt, context, place.attempt))
     return ManyInputs(operator) if isinstance(bolt, ArrowBatchBolt) and len(component.inputs) > 1 else operator

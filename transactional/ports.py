@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, Exclusion, OffsetRange, PartitionId
 from transactional.bolts import Key
 from transactional.coordinator import Snapshot
 from transactional.protocol import Phase
@@ -73,6 +73,13 @@ class Spout(Protocol):
 
     def close(self) -> None:
         """Release what `open` has taken."""
+
+
+class SpoutContract(Protocol):
+    """What a user implements for a source of their own: it makes a `Spout` of itself (rows T8, T10, T11)."""
+
+    def as_spout(self, parallelism: int) -> Spout:
+        """The spout, to be read by so many tasks."""
 
 
 # --- states -----------------------------------------------------------------------------------------------------
@@ -364,6 +371,16 @@ class LateTuples:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A tuple that was set aside, as JSON, with where it came from, and why."""
+
+    exclusion: Exclusion
+    source: str
+    stream: str
+    tuple: str
+
+
+@dataclass(frozen=True, slots=True)
 class Processed:
     """What a processing phase leaves behind, free of lineage: what the commit phase goes on with, and what was read.
 
@@ -376,6 +393,8 @@ class Processed:
     counts: Mapping[str, int]
     """Tuples received per component."""
     late: Sequence[LateTuples] = ()
+    excluded: Sequence[Exclusion] = ()
+    letters: Sequence[DeadLetter] = ()
 
 
 class JobExecutor(Protocol):

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchMetadata, Digest, Exclusion, PartitionId
 
 
 class Phase(Enum):
@@ -78,10 +78,14 @@ class CommitSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """The attempt failed, or was aborted, **and nothing of it runs any more**."""
+    """The attempt failed, or was aborted, **and nothing of it runs any more**.
+
+    `at_fault`: the tuples that it failed on, where it can be laid at their door.
+    """
 
     attempt: TransactionAttempt
     reason: str
+    at_fault: tuple[Exclusion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

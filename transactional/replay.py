@@ -22,7 +22,9 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
     count = 0
     for number, (_, event, actions) in enumerate(lines, 1):
         if isinstance(event, RunStarted):
-            coordinator = Coordinator(event.snapshot, event.config, replays_exactly=event.replays_exactly)
+            coordinator = Coordinator(
+                event.snapshot, event.config, replays_exactly=event.replays_exactly, sets_aside=event.sets_aside
+            )
             continue
         if coordinator is None:
             raise CorruptRecord(f"line {number} is an event, but the journal does not tell how its run began")

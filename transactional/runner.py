@@ -122,7 +122,7 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            self.post(AttemptFailed(attempt, f"{error.code} {error}"))
+            self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault))
         except (Exception, SystemExit) as error:
             text = "".join(traceback.format_exception(error)).rstrip()
             self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
@@ -138,7 +138,8 @@ class PhaseRunner:
         with self._spout:
             batch = self.topology.spout.plan(after, replay=replay)
         if batch is None and replay:
-            batch = BatchMetadata({p: OffsetRange(offset, offset) for p, offset in after.positions().items()})
+            ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
+            batch = BatchMetadata(ranges, metadata=after.metadata)
         return BatchPlanned(attempt, batch)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, Exclusion, OffsetRange, PartitionId
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded, make_aggregators, make_emitter
 from transactional.groupings import DEFAULT_STREAM
 from transactional.operators import Operator, Place, make_operator
@@ -38,7 +38,7 @@ class Item:
 
     level: int
     slot: int
-    kind: Literal["tuples", "late", "partial", "instance", "report", "failure"]
+    kind: Literal["tuples", "late", "letter", "partial", "instance", "report", "failure"]
     component: str
     order: tuple[int, int, int]
     payload: Any
@@ -69,6 +69,7 @@ class AttemptInput:
 
     attempt: TransactionAttempt
     portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
+    excluded: tuple[Exclusion, ...] = ()
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
@@ -80,7 +81,7 @@ class AttemptInput:
             number = offsets.start // batch.split_records if batch.split_records else 0
             task = (first_task[partition] + number) % task_count
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
-        return cls(attempt, tuple(tuple(part) for part in portions))
+        return cls(attempt, tuple(tuple(part) for part in portions), batch.excluded)
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,14 @@ def make_program(topology: Topology, plan: StagePlan) -> TaskProgram:
     }
     spout: Any = _SpoutOutput(topology.spout.output)
     components = tuple(_without_state(component) for component in topology.components)
-    for what, value in [(f"bolt {c.id!r}", c.bolt) for c in components] + [
-        ("options of the topology", topology.options)
-    ]:
+    reader = topology.spout.reader()
+    sent: list[tuple[str, Any]] = [(f"bolt {c.id!r}", c.bolt) for c in components]
+    sent += [("options of the topology", topology.options), (f"spout {topology.spout_id!r}", reader)]
+    for what, value in sent:
         check_picklable(what, value)
     # States and the driver's side of the spout stay in the driver.
     stripped = replace(topology, spout=spout, components=components)
-    return TaskProgram(stripped, plan, aggregators, topology.spout.reader(), topology.spout.replays_exactly, slots)
+    return TaskProgram(stripped, plan, aggregators, reader, topology.spout.replays_exactly, slots)
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class _TaskRun:
         if component_id == topology.spout_id:
             return
         component = topology.component(component_id)
-        place = Place(topology, self.inputs.attempt, self.task, self.stage.task_count)
+        place = Place(topology, self.inputs.attempt, self.task, self.stage.task_count, excluded=self.inputs.excluded)
         operator = self.operators[component_id] = make_operator(place, component, emitter)
         if component_id != self.stage.components[0]:
             [grouping] = component.inputs
@@ -220,6 +222,8 @@ class _TaskRun:
         self._send(DRIVER, 0, "report", self.stage.components[0], Report(sent, received, self.digests))
 
     def _finish_one(self, operator: Operator) -> None:
+        for letter in operator.letters:
+            self._send(DRIVER, 0, "letter", operator.component, letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
         elif (instance := operator.dump()) is not None:
@@ -253,4 +257,4 @@ class _TaskRun:
     def _failure(self, failed: TaskFailed) -> Item:
         order = (self.stage.index, self.task, 0)
         text = f"task {self.task} of {self.stage.task_count}: {failed}"
-        return Item(DRIVER, 0, "failure", failed.component, order, (failed.code, text))
+        return Item(DRIVER, 0, "failure", failed.component, order, (failed.code, text, failed.at_fault))

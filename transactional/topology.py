@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from transactional.bolts import Bolt
+from transactional.dead_letters import DEAD_LETTERS
 from transactional.functions import BoltFunction, FunctionKind
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.ports import Spout, StateUpdate, TransactionState
@@ -78,11 +79,15 @@ class Topology:
     components: tuple[Component, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: TransactionState | None = None
 
     @property
     def committers(self) -> tuple[Component, ...]:
-        """The bolts with a state, in the order in which they finish."""
-        return tuple(component for component in self.components if component.is_committer)
+        """The bolts with a state, in the order in which they finish; the table of dead letters is the last one."""
+        bolts = tuple(component for component in self.components if component.is_committer)
+        if self.dead_letters is None:
+            return bolts
+        return (*bolts, Component(DEAD_LETTERS, Bolt(), 1, (), Schema(()), self.dead_letters))
 
     def component(self, component_id: str) -> Component:
         """The bolt with this id."""

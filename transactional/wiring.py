@@ -45,14 +45,18 @@ def check_parallelism(component_id: str, parallelism: int) -> None:
         raise ConfigError(f"{component_id!r}: parallelism is a number of tasks, at least 1; got {parallelism!r}")
 
 
-def check_spout(spout_id: str, spout: Any) -> None:
-    """Raise `ConfigError` unless it is an instance of a spout."""
+def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
+    """The spout, or the one that a contract makes of itself. Raises `ConfigError` unless it is an instance of one."""
     if isinstance(spout, type):
         raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; give an instance: {spout.__name__}(…)")
+    if hasattr(spout, "as_spout"):
+        spout = spout.as_spout(parallelism)
     if not hasattr(spout, "reader"):
         raise ConfigError(
             f"spout {spout_id!r} is a {type(spout).__name__}, which is no spout such as OpaqueKafkaSpout(…)"
         )
+    checked: Spout = spout
+    return checked
 
 
 def wire(spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> tuple[Component, ...]:
@@ -69,6 +73,11 @@ def check_states(topology: Topology, *, strict: bool) -> None:
     tables: dict[str, str] = {}
     for component in topology.committers:
         assert component.state is not None
+        if topology.dead_letters is not None and component.state.kind is not StateKind.OPAQUE:
+            raise ConfigError(
+                f"committer {component.id!r} keeps a {component.state.kind.value} state; where tuples may be set aside "
+                "as dead letters, a replay differs from what was there before, so all states must be opaque"
+            )
         identity = component.state.identity()
         table = str(sorted((name, value) for name, value in identity.items() if name != "kind"))
         if table in tables:

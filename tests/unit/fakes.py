@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
@@ -45,7 +46,7 @@ def total(table: MemoryTable | None = None) -> MemoryMapState:
     return MemoryMapState((), "count long", table=table or MemoryTable("total"))
 
 
-def stored(table: MemoryTable) -> dict[object, object]:
+def stored(table: MemoryTable) -> dict[Any, Any]:
     """Key → value of a table with one value column, and at most one key column."""
     return {key[0] if key else (): row.value[0] for key, row in table.rows.items()}
 

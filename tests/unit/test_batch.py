@@ -14,6 +14,7 @@ from transactional.batch import (
     METADATA_VERSION,
     BatchMetadata,
     Digest,
+    Exclusion,
     Offset,
     OffsetRange,
     PartitionId,
@@ -40,6 +41,13 @@ def offsets(start: int, until: int) -> OffsetRange:
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
 BATCH = BatchMetadata({B: offsets(3, 3), A: offsets(10, 12)}, {A: Digest(2, 99)})
+FULL = BatchMetadata(
+    BATCH.ranges,
+    {A: Digest(2, 99, bytes=64)},
+    metadata={B: {"file": "x"}},
+    split_records=5,
+    excluded=(Exclusion("bolt", "0123", "no"),),
+)
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -112,8 +120,40 @@ def test_equal_batches_are_written_equally(batch: BatchMetadata) -> None:
 
 def test_the_format_is_pinned() -> None:
     """Stores hold it for weeks: a change needs a new version number."""
-    assert METADATA_VERSION == 1
-    assert BATCH.to_json() == ('{"version": 1, "partitions": [["a", 0, 10, 12, 2, 99], ["b", 0, 3, 3, null, null]]}')
+    assert METADATA_VERSION == 2
+    assert FULL.to_json() == (
+        '{"version": 2, "partitions": [["a", 0, 10, 12, 2, 99, 64], ["b", 0, 3, 3, null, null, null]], '
+        '"metadata": [["b", 0, {"file": "x"}]], "split_records": 5, "excluded": [["bolt", "0123", "no"]]}'
+    )
+
+
+def test_the_last_format_is_still_read() -> None:
+    text = '{"version": 1, "partitions": [["a", 0, 10, 12, 2, 99], ["b", 0, 3, 3, null, null]]}'
+    assert BatchMetadata.from_json(text) == BATCH
+
+
+def test_all_of_a_batch_is_read_back() -> None:
+    read = BatchMetadata.from_json(FULL.to_json())
+    assert read == FULL
+    assert read.digests[A].bytes == 64
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "size", "expected"),
+    [
+        (0, 10, None, [(0, 10)]),
+        (0, 10, 4, [(0, 4), (4, 8), (8, 10)]),
+        (3, 9, 4, [(3, 4), (4, 8), (8, 9)]),
+        (4, 8, 4, [(4, 8)]),
+        (5, 7, 4, [(5, 7)]),
+        (5, 5, 4, []),
+    ],
+)
+def test_long_ranges_are_cut_at_fixed_places(
+    start: int, until: int, size: int | None, expected: list[tuple[int, int]]
+) -> None:
+    batch = BatchMetadata({A: offsets(start, until)}, split_records=size)
+    assert [(part.start, part.until) for _, part in batch.portions()] == expected
 
 
 def rows(*partitions: object) -> str:
@@ -132,7 +172,14 @@ CORRUPT = {
     "partitions as a number": '{"version": 1, "partitions": 5}',
     "a row as a number": rows(5),
     "a short row": rows(["a", 0, 1, 2]),
-    "a long row": rows(["a", 0, 1, 2, None, None, None]),
+    "a long row": rows(["a", 0, 1, 2, None, None, None, None]),
+    "bytes without records": rows(["a", 0, 1, 2, None, None, 3]),
+    "metadata as a number": json.dumps({"version": 2, "partitions": [], "metadata": 3}),
+    "metadata of nobody": json.dumps({"version": 2, "partitions": [], "metadata": [[None, 0, 1]]}),
+    "split at nothing": json.dumps({"version": 2, "partitions": [], "split_records": 0}),
+    "split at a word": json.dumps({"version": 2, "partitions": [], "split_records": "ten"}),
+    "half an exclusion": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", "0123"]]}),
+    "an exclusion of a number": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", 1, "no"]]}),
     "an offset as a word": rows(["a", 0, "one", 2, None, None]),
     "an offset that is missing": rows(["a", 0, None, 2, None, None]),
     "a range that runs backwards": rows(["a", 0, 2, 1, None, None]),
@@ -163,7 +210,9 @@ WRONG = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 
 
 @given(
-    st.integers(min_value=0, max_value=5), WRONG, st.sampled_from([["a", 0, 1, 2, 3, 4], ["a", 0, 1, 2, None, None]])
+    st.integers(min_value=0, max_value=6),
+    WRONG,
+    st.sampled_from([["a", 0, 1, 2, 3, 4, 5], ["a", 0, 1, 2, None, None, None]]),
 )
 def test_a_row_with_one_wrong_value_is_read_as_it_stands_or_is_corrupt(
     position: int, value: object, row: list[object]
@@ -177,8 +226,8 @@ def test_a_row_with_one_wrong_value_is_read_as_it_stands_or_is_corrupt(
 
 
 def test_another_format_version_names_both() -> None:
-    with pytest.raises(CorruptRecord, match="format 2, this version reads 1"):
-        BatchMetadata.from_json('{"version": 2, "partitions": []}')
+    with pytest.raises(CorruptRecord, match="format 3, this version reads 2"):
+        BatchMetadata.from_json('{"version": 3, "partitions": []}')
 
 
 def test_the_error_shows_the_beginning_of_what_was_stored() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.drivers import DRAINED, Recorder, World
-from tests.unit.fakes import WORD_COUNTS, stored
+from tests.unit.fakes import WORD_COUNTS, builder, stored, words
+from transactional.config import TopologyConfig
+from transactional.coordinator import Snapshot
 from transactional.driver import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.local_executor import LocalExecutor
-from transactional.protocol import RecordCommit
+from transactional.protocol import Action, Event, RecordCommit
 from transactional.running import make_executor, run_topology
 
 
@@ -27,6 +31,59 @@ def test_a_topology_runs_over_a_store_in_a_file(tmp_path: Path) -> None:
     assert (status.topology_id, status.committed_txid, status.is_leased) == ("words", 3, False)
     store.close()
     assert run_topology(world.topology(), store=url, config=DRAINED, master="none").transactions == 0
+
+
+class Started:
+    """An observer that keeps how the run began."""
+
+    def __init__(self) -> None:
+        self.config = TopologyConfig()
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Not looked at."""
+
+    def begin(
+        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
+    ) -> None:
+        self.config = config
+
+
+def configured_run(config: TopologyConfig | dict[str, int | bool] | None) -> TopologyConfig:
+    """The configuration that a run takes, of a topology whose code says something, beside a file that does, too."""
+    Path("transactional.toml").write_text("[topology]\ntick_ms = 3\nidle_pause_ms = 3\nretry_pause_ms = 3\n", "utf-8")
+    started, topology = Started(), replace(World().topology(), config={"idle_pause_ms": 4, "stop_when_drained": True})
+    run_topology(topology, config=config, master="none", observers=[started], name="deploy-7")
+    return started.config
+
+
+def test_a_mapping_goes_before_the_topologys_own_options_the_environment_and_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSACTIONAL_TICK_MS", "5")
+    config = configured_run({"max_spout_pending": 6})
+    assert (config.retry_pause_ms, config.idle_pause_ms, config.tick_ms, config.max_spout_pending) == (3, 4, 5, 6)
+    assert configured_run(None).max_spout_pending == 1
+    store = open_store("sqlite:///transactional.db")
+    assert store.status()[0].name == "deploy-7"
+    store.close()
+
+
+def test_a_whole_config_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSACTIONAL_TICK", "no option, and nobody looks")
+    assert configured_run(DRAINED) == DRAINED
+
+
+def test_a_wrong_option_of_the_code_is_told_when_the_topology_is_built() -> None:
+    """Storm finds out when the topology is submitted, if ever."""
+    made = builder(words())
+    with pytest.raises(
+        ConfigError, match=r"^no option is called 'max_spout_pendign' — did you mean 'max_spout_pending'"
+    ):
+        made.build(config={"max_spout_pendign": 3})
+    with pytest.raises(ConfigError, match=r"^lease_ms takes a whole number, got '5s' — did you mean 5000"):
+        made.build(config={"lease_ms": "5s"})
 
 
 def test_without_spark_bolts_run_in_this_process() -> None:

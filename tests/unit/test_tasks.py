@@ -233,7 +233,9 @@ def double_items(items: list[Item]) -> list[Item]:
 
 @pytest.mark.parametrize(("tamper", "received"), [(lose_a_row, "1[78]"), (lose_items, "0"), (double_items, "38")])
 def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, received: str) -> None:
-    with pytest.raises(AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"):
+    with pytest.raises(
+        AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"
+    ):
         run_tampered(counted_words(), tamper)
 
 
@@ -265,7 +267,7 @@ def test_items_may_come_in_any_order() -> None:
 
 def test_the_first_failure_is_told() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
-        return Item(DRIVER, 0, "failure", "upper", (stage, task, 0), (code, f"failed in {stage}, {task}"))
+        return Item(DRIVER, 0, "failure", "upper", (stage, task, 0), (code, f"failed in {stage}, {task}", ()))
 
     program = make_program(counted_words(), plan_stages(counted_words()))
     items = [failed(1, 0, "TX302"), failed(0, 1, FailedException.code), failed(1, 1, "TX302")]

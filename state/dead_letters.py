@@ -1,0 +1,28 @@
+"""`DeadLetterTable`: a Delta table of the tuples that a topology has set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from state.delta import DeltaMapState
+from state.delta_table import DeltaLocation
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+
+
+class DeadLetterTable(DeltaMapState):
+    """Where a topology puts the tuples that a bolt can't work on; see `TransactionalTopologyBuilder.set_dead_letters`.
+
+    One row per tuple, keyed by transaction and number: the component that failed, the source and stream that the tuple
+    came from, the tuple as JSON, and the error with its traceback. Written with the transaction commit, so every tuple
+    is there once. `table`, `storage_options` and `properties` are those of a `DeltaMapState`.
+    """
+
+    def __init__(
+        self,
+        table: str | Path | DeltaLocation,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(table, LETTER_KEY, LETTER_VALUES, storage_options=storage_options, properties=properties)

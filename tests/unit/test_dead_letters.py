@@ -1,0 +1,265 @@
+"""Tuples that can't be worked on are set aside, alone and once; what can't be laid at a tuple's door stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from tests.unit.fakes import Total, counts, stored, total
+from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Exclusion
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.config import TopologyConfig as Config
+from transactional.coordinator import Coordinator, Snapshot
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.errors import ConfigError, FailedException, RetriesExhausted
+from transactional.journal import JournalWriter, decode, encode, read_journal
+from transactional.ports import StateKind
+from transactional.protocol import AttemptFailed, Halt, RecordAttempt, StartProcessing, Tick
+from transactional.replay import replay
+
+WORD = "word string"
+POISON = [[("cat",), ("poison",), ("dog",), ("poison",), ("cat",)], [("cat",), ("venom",)]]
+
+
+def letters(name: str = "letters") -> MemoryMapState:
+    return MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable(name))
+
+
+class Picky(BasicBolt):
+    """Does not like some words."""
+
+    output = WORD
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        if tuple["word"] in ("poison", "venom"):
+            raise FailedException(f"can't stomach {tuple['word']}")
+        collector.emit(tuple["word"])
+
+
+class PickyTotal(Total):
+    """Does not like some words, while it counts them for the commit phase."""
+
+    def execute(self, tuple: Tuple) -> None:
+        if tuple["word"] in ("poison", "venom"):
+            raise ValueError(tuple["word"])
+        super().execute(tuple)
+
+
+def picky(row: Tuple) -> tuple[str]:
+    assert row["word"] not in ("poison", "venom")
+    return (row["word"],)
+
+
+def topology(
+    bolt: Any, *, opaque: bool = True, take: int = 10, parallelism: int = 1, partitions: Any = POISON
+) -> tuple[TransactionalTopologyBuilder, MemoryTable, MemoryTable]:
+    kind = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
+    made = TransactionalTopologyBuilder("words", "spout", kind(partitions, WORD, take), parallelism)
+    output = WORD if callable(bolt) else None
+    made.set_bolt("picky", bolt, parallelism, output=output).shuffle_grouping("spout")
+    per_word, set_aside = MemoryTable("counts"), MemoryTable("letters")
+    made.set_committer_bolt("counts", MemoryMapState("word", table=per_word).count()).fields_grouping("picky", "word")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    return made, per_word, set_aside
+
+
+def run(made: TransactionalTopologyBuilder, folder: Path, observers: Any = (), **config: Any) -> RunSummary:
+    options = {"attempts_max": 2, "retry_pause_ms": 1, "stop_when_drained": True, **config}
+    return run_topology(
+        made.build(),
+        store=f"sqlite:///{folder}/store.db",
+        config=TopologyConfig(**options),
+        master="none",
+        observers=observers,
+    )
+
+
+def found(table: MemoryTable) -> list[tuple[int, str, str, str, str]]:
+    """transaction, component, source, stream, word."""
+    rows = [(key[0], *row.value[:3], json.loads(row.value[3])["word"]) for key, row in table.rows.items()]
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("opaque", [True, False])
+@pytest.mark.parametrize("bolt", [Picky(), picky], ids=["bolt", "function"])
+def test_poison_tuples_alone_are_set_aside_once(bolt: Any, *, opaque: bool, tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(bolt, opaque=opaque)
+    journal = JournalWriter(tmp_path / "journal")
+    summary = run(made, tmp_path, [journal])
+    journal.close()
+    assert stored(per_word) == {"cat": 3, "dog": 1}
+    where = ("picky", "spout", "default")
+    assert found(set_aside) == [(1, *where, "poison"), (1, *where, "poison"), (1, *where, "venom")]
+    assert (summary.transactions, summary.failures) == (1, 4), "two attempts for each of two words"
+    assert replay(read_journal(tmp_path / "journal")) > 0, "the journal tells why, and a fresh coordinator agrees"
+
+
+def test_several_tasks_set_aside_at_once_what_each_failed_on(tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(Picky(), parallelism=2)
+    assert run(made, tmp_path).failures == 2
+    assert stored(per_word) == {"cat": 3, "dog": 1}
+    assert len(set_aside.rows) == 3
+
+
+def test_other_transactions_are_not_touched(tmp_path: Path) -> None:
+    partitions = [[("cat",), ("poison",)], [("poison",), ("dog",)]]
+    made, per_word, set_aside = topology(Picky(), take=1, partitions=partitions)
+    run(made, tmp_path, max_spout_pending=3)
+    assert stored(per_word) == {"cat": 1, "dog": 1}
+    assert [row[0] for row in found(set_aside)] == [1, 2], "each transaction has to find out by itself"
+
+
+def test_a_committer_may_set_tuples_aside(tmp_path: Path) -> None:
+    made = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
+    table, set_aside = MemoryTable("total"), MemoryTable("letters")
+    made.set_committer_bolt("total", PickyTotal(), state=total(table)).global_grouping("spout")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    run(made, tmp_path)
+    assert stored(table) == {(): 4}
+    assert [row[1:] for row in found(set_aside)] == [
+        ("total", "spout", "default", "poison"),
+        ("total", "spout", "default", "poison"),
+        ("total", "spout", "default", "venom"),
+    ]
+
+
+class Relay(BatchBolt):
+    """A committer that emits its tuples in `finish_batch`."""
+
+    output = WORD
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector, self.words = collector, [""][:0]
+
+    def execute(self, tuple: Tuple) -> None:
+        self.words.append(tuple["word"])
+
+    def finish_batch(self) -> None:
+        for word in self.words:
+            self.collector.emit(word)
+
+
+def test_a_bolt_in_the_commit_phase_may_set_tuples_aside(tmp_path: Path) -> None:
+    made = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
+    made.set_committer_bolt("relay", Relay(), state=total()).global_grouping("spout")
+    made.set_bolt("picky", Picky()).shuffle_grouping("relay")
+    per_word, set_aside = MemoryTable("counts"), MemoryTable("letters")
+    made.set_committer_bolt("counts", MemoryMapState("word", table=per_word).count()).shuffle_grouping("picky")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    run(made, tmp_path)
+    assert stored(per_word) == {"cat": 3, "dog": 1}
+    assert [row[1:3] for row in found(set_aside)] == [("picky", "relay")] * 3
+
+
+# --- what stops ---------------------------------------------------------------------------------------------------
+
+
+class FailsAtTheEnd(Relay):
+    """No tuple is to blame for what goes wrong when the batch is finished."""
+
+    def finish_batch(self) -> None:
+        raise FailedException("the end of the batch is no good")
+
+
+class EmitsNonsense(BasicBolt):
+    """What it emits can't be put into a column; that shows only when many tuples are put together."""
+
+    output = "word long"
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        collector.emit(tuple["word"])
+
+
+@pytest.mark.parametrize(("bolt", "reason"), [(FailsAtTheEnd(), "no good"), (EmitsNonsense(), "word")])
+def test_an_error_that_no_tuple_is_to_blame_for_stops(bolt: Any, reason: str, tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(bolt)
+    with pytest.raises(RetriesExhausted, match=f"transaction 1 failed 2 times.*{reason}"):
+        run(made, tmp_path)
+    assert (per_word.rows, set_aside.rows) == ({}, {})
+
+
+def test_more_than_is_allowed_stops(tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(Picky())
+    with pytest.raises(RetriesExhausted, match="can't stomach venom"):
+        run(made, tmp_path, dead_letters_max=1)
+    assert (per_word.rows, set_aside.rows) == ({}, {})
+
+
+def test_without_dead_letters_a_poison_tuple_stops(tmp_path: Path) -> None:
+    made, _, _ = topology(Picky())
+    made._dead_letters = None
+    with pytest.raises(RetriesExhausted, match="can't stomach poison"):
+        run(made, tmp_path)
+
+
+def test_a_restart_keeps_what_was_set_aside(tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(Picky())
+    with pytest.raises(RetriesExhausted):
+        run(made, tmp_path, dead_letters_max=1)
+    assert run(made, tmp_path).failures == 2, "only the second word had still to be found"
+    assert stored(per_word) == {"cat": 3, "dog": 1}
+    assert len(set_aside.rows) == 3
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_max_has_to_be_set(tmp_path: Path) -> None:
+    made, _, _ = topology(Picky())
+    with pytest.raises(ConfigError, match="has a table of dead letters, but attempts_max is not set"):
+        run(made, tmp_path, attempts_max=None)
+
+
+def test_all_states_have_to_be_opaque() -> None:
+    made, _, _ = topology(Picky(), opaque=False)
+    state = MemoryMapState("word", kind=StateKind.TRANSACTIONAL, table=MemoryTable("more"))
+    made.set_committer_bolt("more", state.count()).shuffle_grouping("picky")
+    with pytest.raises(ConfigError, match="committer 'more' keeps a transactional state; where tuples may"):
+        made.build()
+
+
+def test_the_table_has_to_be_one_for_dead_letters() -> None:
+    made, _, _ = topology(Picky())
+    with pytest.raises(ConfigError, match="set_dead_letters takes a DeadLetterTable"):
+        made.set_dead_letters(counts())
+
+
+# --- the coordinator and what is written down -----------------------------------------------------------------------
+
+EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
+
+
+def test_the_recorded_attempt_names_what_is_set_aside() -> None:
+    coordinator = Coordinator(
+        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
+    )
+    coordinator.handle(Tick(0))
+    failed = TransactionAttempt(TxId(1), AttemptId(1))
+    coordinator.handle(AttemptFailed(failed, "no", (EXCLUSION,)))
+    again = TransactionAttempt(TxId(1), AttemptId(2))
+    without = BatchMetadata({}, excluded=(EXCLUSION,))
+    assert coordinator.handle(Tick(1_000)) == [
+        RecordAttempt(again, without, forget_later=False),
+        StartProcessing(again, without),
+    ]
+    assert BatchMetadata.from_json(without.to_json()) == without
+
+
+def test_a_failure_of_nobody_halts_the_coordinator() -> None:
+    coordinator = Coordinator(
+        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
+    )
+    coordinator.handle(Tick(0))
+    assert isinstance(coordinator.handle(AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no"))[-1], Halt)
+
+
+def test_the_journal_keeps_who_was_at_fault() -> None:
+    event = AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no", (EXCLUSION,))
+    assert decode(json.loads(json.dumps(encode(event)))) == event
