@@ -255,6 +255,7 @@ class Topic:
     source: str
     id: str | None
     partitions: Mapping[int, bool]
+    is_internal: bool = False
 
 
 def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
@@ -285,7 +286,7 @@ def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> 
     text = str(found.topic_id).replace("/", "_").replace("+", "-")
     topic_id = text if text.strip("A") else None
     led = {each.id: each.leader is not None for each in found.partitions}
-    return Topic(source_of(topic, topic_id), topic_id, led)
+    return Topic(source_of(topic, topic_id), topic_id, led, bool(found.is_internal))
 
 
 def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int) -> ReplayMismatch:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from spouts.kafka_consumers import consumer_pool
-from spouts.kafka_settings import KafkaConnection
+from spouts.kafka_settings import KafkaConnection, record_schema
+from spouts.kafka_translators import Translator
 from transactional.arrow import arrow_schema
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import SchemaMismatch
@@ -19,28 +20,38 @@ from transactional.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class KafkaPartitionReader:
-    """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle."""
+    """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle.
+
+    `translator` makes these of records; without it they are fields of the records themselves.
+    """
 
     connection: KafkaConnection
     output: Schema
+    translator: Translator | None = None
 
-    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
 
         Raises `ReplayMismatch` when the range is not, or not surely, the one that was planned; `SourceUnavailable`
-        when the broker does not deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8.
+        when the broker does not deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and
+        whatever the translator raises.
         """
         if not len(offsets):
             return
-        schema = arrow_schema(self.output)
         with consumer_pool().leased(self.connection, partition, offsets) as consumer:
             records = 0
             for messages in consumer.read(partition, offsets):
                 records += len(messages)
-                yield pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+                yield self._batch(messages)
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
             consumer_pool().check_incarnation(self.connection, partition)
+
+    def _batch(self, messages: list[Message]) -> pa.RecordBatch:
+        fields = self.output if self.translator is None else record_schema(self.translator.fields)
+        schema = arrow_schema(fields)
+        records = pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+        return records if self.translator is None else self.translator.translate(records)
 
 
 def _column(field: pa.Field, messages: list[Message]) -> pa.Array:

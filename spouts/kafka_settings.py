@@ -29,6 +29,9 @@ FIELD_TYPES = {
 }
 """What a record has. A tuple of a Kafka spout has those that are chosen."""
 
+DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
+"""Storm's choice (row K1)."""
+
 _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -108,6 +111,11 @@ def output_schema(fields: Iterable[str], *, key_type: str, value_type: str) -> S
             near = did_you_mean(name, types)
             raise ConfigError(f"a Kafka record has no field {name!r}{near}; it has {', '.join(types)}")
     return Schema(tuple(Field(name, types[name]) for name in chosen))
+
+
+def record_schema(fields: Iterable[str]) -> Schema:
+    """The schema of fields of a record as they are: key and value are bytes."""
+    return Schema(tuple(Field(name, FIELD_TYPES[name]) for name in fields))
 
 
 def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:

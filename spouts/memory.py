@@ -34,7 +34,7 @@ class MemoryPartitionReader:
     partitions: Mapping[int, Rows]
     output: Schema
 
-    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range. Raises `ReplayMismatch` when not all of them are there."""
         rows = self.partitions.get(partition.index, ())
         if len(rows) < offsets.until:

@@ -7,7 +7,7 @@ partitioned spout must know of its source to plan is a `PartitionLog` per partit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
@@ -21,15 +21,20 @@ class PartitionLog:
     `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset.
     A partition for which `start` is given joins with the next batch even when it has nothing to read, because that
     place (such as "the end, when the topology first ran") could not be found again later.
+    `record_bytes` is about how large a record of it is, where that is known from elsewhere than the last batch.
     """
 
     earliest: Offset
     end: Offset
     start: Offset | None = None
+    record_bytes: float | None = None
 
     def __str__(self) -> str:
         return f"[{self.earliest}, {self.end})"
 
+
+FIRST_RECORD_BYTES = 16 * 1024
+"""How large a record is taken to be before any was read: too large a guess costs a small batch, a small one memory."""
 
 Logs = Mapping[PartitionId, PartitionLog | None]
 """The partitions of a source. None: the partition exists, but does not answer now; one not in the mapping is gone."""
@@ -37,10 +42,15 @@ Logs = Mapping[PartitionId, PartitionLog | None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many offsets a batch takes, in all and per partition. None: no limit. Raises `ConfigError` below 1."""
+    """How many offsets a batch takes, in all and per partition, and how many bytes. None: no limit.
+
+    The bytes are an estimate, by what the records of earlier batches took as Arrow columns. A partition that has
+    something to give always gives one record, however large. Raises `ConfigError` below 1.
+    """
 
     batch_records_max: int | None = None
     partition_records_max: int | None = None
+    batch_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self)):
@@ -87,6 +97,8 @@ def plan_batch(
     starts = known | {gap.partition: gap.lost.until for gap in gaps}
     backlog = {partition: _backlog(partition, start, logs) for partition, start in starts.items()}
     shares = share(backlog, limits, turn=sum(after.positions().values()))
+    if limits.batch_bytes_max is not None:
+        shares = share_bytes(shares, _sizes(shares, after, logs), limits.batch_bytes_max)
     ranges = {p: OffsetRange(start, Offset(start + shares[p])) for p, start in starts.items()}
     joins = any(log is not None and log.start is not None and p not in after.ranges for p, log in logs.items())
     nothing_new = not any(shares.values()) and not joins
@@ -113,6 +125,30 @@ def share(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) 
     return shares | _split_evenly(sorted(waiting), left, turn)
 
 
+def share_bytes(
+    shares: Mapping[PartitionId, int], sizes: Mapping[PartitionId, float], most: int
+) -> dict[PartitionId, int]:
+    """The shares, made smaller until they take about `most` bytes; `sizes` are bytes per record.
+
+    Fair as `share` is, in bytes. Each partition that has a share keeps one record of it: else one with large records
+    might never be read.
+    """
+    wanted = {partition: round(count * sizes[partition]) for partition, count in shares.items() if count}
+    if sum(wanted.values()) <= most:
+        return dict(shares)
+    allowed = share(wanted, Limits(most))
+    return {p: min(count, max(1, int(allowed[p] / sizes[p]))) if count else 0 for p, count in shares.items()}
+
+
+def record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
+    """About how large a record is in each partition that the batch has read records from, in bytes, at least 1."""
+    return {
+        p: max(1.0, digest.bytes / digest.records)
+        for p, digest in batch.digests.items()
+        if digest.records and digest.bytes
+    }
+
+
 def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
     """Raise `BatchLost` when a range of the batch is gone, `SourceUnavailable` when it only can't be read now."""
     for partition, wanted in batch.non_empty():
@@ -134,6 +170,14 @@ def lag(after: BatchMetadata, logs: Logs) -> int | None:
         position = _position(partition, after, logs)
         total += max(0, log.end - max(log.earliest, position or Offset(0)))
     return total
+
+
+def _sizes(partitions: Iterable[PartitionId], after: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
+    """Bytes per record: by the last batch, else by the log, else the largest that is known of another partition."""
+    told = {p: log.record_bytes for p, log in logs.items() if log is not None and log.record_bytes}
+    known = told | record_bytes(after)
+    guess = max(known.values(), default=float(FIRST_RECORD_BYTES))
+    return {partition: known.get(partition, guess) for partition in partitions}
 
 
 def _position(partition: PartitionId, after: BatchMetadata, logs: Logs) -> Offset | None:

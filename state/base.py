@@ -23,6 +23,17 @@ class Verdict(Enum):
     NOTHING = "nothing: it is written"
 
 
+class WriteRefused(Exception):
+    """A write did not go through, or its outcome is not known: the table has to be read again.
+
+    Between a table and its state only; users get `Fenced`, `TableConflict`, or another `OperatingError`.
+    """
+
+    def __init__(self, reason: str, *, is_conflict: bool) -> None:
+        self.is_conflict = is_conflict
+        super().__init__(reason)
+
+
 @dataclass(frozen=True, slots=True)
 class StateColumns:
     """The columns of a state: what the user declared, and the ones that keep its history."""

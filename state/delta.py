@@ -9,28 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.base import Verdict, check_combine
-from state.combine import AggregatingState, check_unique, table_of_rows
 from state.delta_rs import DeltaHandle
-from state.delta_table import DEFAULT_PROPERTIES, DeltaLocation, WriteRefused, check_properties
-from transactional.arrow import arrow_schema
+from state.delta_table import DEFAULT_PROPERTIES, DeltaLocation, check_properties
+from state.fenced import FencedState, Source
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
-from transactional.errors import (
-    ConfigError,
-    OperatingError,
-    ProtocolError,
-    SchemaMismatch,
-    StoreMismatch,
-    TableConflict,
-)
-from transactional.ports import Partials, StateKind
-from transactional.schema import Schema
+from transactional.errors import ConfigError, ProtocolError, StoreMismatch
+from transactional.ports import StateKind
 
 if TYPE_CHECKING:
     from state.delta_spark import SparkMerge
@@ -42,7 +31,7 @@ CACHED_ROWS_MAX = 100_000
 """The rows of a table of this size are kept between two reads of one attempt."""
 
 
-class DeltaMapState(AggregatingState):
+class DeltaMapState(FencedState):
     """Key → values in a Delta table: one row per key, with the transaction that wrote it and what was there before.
 
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types
@@ -73,7 +62,6 @@ class DeltaMapState(AggregatingState):
         check_properties(self._properties, self.table)
         self._opened: DeltaHandle | None = None
         self._spark: SparkMerge | None = None
-        self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
         self._cache: tuple[int, TxId, pa.Table] | None = None
 
     def identity(self) -> Mapping[str, str]:
@@ -103,44 +91,6 @@ class DeltaMapState(AggregatingState):
         self._handle.refresh()
         return self._handle.version()
 
-    def fence(self, attempt_id: AttemptId) -> None:
-        """Write `attempt_id` as the version, through the snapshot that `version()` has loaded, changing no row.
-
-        Raises `Fenced` when the version is higher, `TableConflict` when the table has moved. A version that is
-        `attempt_id` already is an own earlier write.
-        """
-        self._check_fence(self._handle.version(), attempt_id)
-        if self._handle.version() != attempt_id:
-            self._confirm(attempt_id, lambda: self._handle.write_version(attempt_id))
-
-    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before this transaction of those keys that exist. Raises `OperatingError`."""
-        self._handle.refresh()
-        self._read_by = (attempt, self._handle.version())
-        wanted = self._fitting(keys, self.key)
-        # As Arrow gives them back: a time of another zone, or without one, is found under the key that was asked for.
-        given = dict(zip(_rows(wanted) if self.key_names else keys, keys, strict=True))
-        rows = _rows(self._rows_before(attempt.txid, wanted))
-        width = len(self.key)
-        return {given[row[:width]]: row[width:] for row in rows if row[:width] in given}
-
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
-        """Set the values of the given keys (see the port). Raises `SchemaMismatch` for values of another type."""
-        source = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
-        self._write(attempt, source, dict.fromkeys(self.values.names, "last"))
-
-    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        """Combine partial aggregates with the values before this transaction (see the port).
-
-        Raises `ConfigError` for partial aggregates in files when Spark may not be used.
-        """
-        check_combine(partials.combine, self.values.names, self.table)
-        if partials.table is None:
-            self._write(attempt, partials.parquet_files, partials.combine)
-            return
-        columns = Schema((*self.key, *self.values))
-        self._write(attempt, partials.table.select(list(columns.names)).cast(arrow_schema(columns)), partials.combine)
-
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows of the newest snapshot. The state need not be open.
 
@@ -154,6 +104,16 @@ class DeltaMapState(AggregatingState):
     def close(self) -> None:
         """Let go of the handle."""
         self._opened, self._cache, self._read_by = None, None, None
+
+    def _loaded_version(self) -> AttemptId | None:
+        return self._handle.version()
+
+    def _write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+        self._handle.write_version(attempt_id, attempt)
+
+    def _write(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+        super()._write(attempt, source, combine)
+        self._handle.maintain()
 
     @property
     def _handle(self) -> DeltaHandle:
@@ -174,65 +134,13 @@ class DeltaMapState(AggregatingState):
                 "topology's table; give each topology its own, or start with an empty one"
             )
 
-    def _write(
-        self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
-    ) -> None:
-        handle = self._handle
-        handle.refresh()
-        version = handle.version()
-        verdict = self._judge(version, attempt)
-        self._check_unchanged_since_read(attempt, version)
-        has_rows = isinstance(source, tuple) or source.num_rows > 0
-        is_replay = version is not None and self._txid_at(version) == attempt.txid
-        if verdict is Verdict.WRITE and (has_rows or is_replay):
-            self._confirm(attempt.attempt_id, lambda: self._merge_rows(attempt, source, combine))
-        elif verdict is not Verdict.NOTHING:
-            self._confirm(attempt.attempt_id, lambda: handle.write_version(attempt.attempt_id, attempt))
-        self._wrote(attempt)
-        handle.maintain()
-
-    def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
-        read_by, read_at = self._read_by or (None, None)
-        if read_by == attempt and version not in (read_at, attempt.attempt_id):
-            raise TableConflict(
-                f"state {self.table} of {self._owner} was at version {read_at} when {attempt} read it and "
-                f"is at {version} now; nothing was written, the attempt has to be repeated"
-            )
-
-    def _confirm(self, attempt_id: AttemptId, write: Callable[[], None]) -> None:
-        """Write, and see that the table's version is the writer's. Raises `Fenced` or `TableConflict`."""
-        refused: WriteRefused | None = None
-        try:
-            write()
-        except WriteRefused as error:
-            refused = error
-            self._handle.refresh()
-        version = self._handle.version()
-        if version == attempt_id:
-            # Also after an error: the write had gone through, only its outcome was not known.
-            return
-        self._check_fence(version, attempt_id)
-        if refused is None:
-            raise ProtocolError(
-                f"state {self.table} of {self._owner}: attempt {attempt_id} was written without an error, and yet the "
-                f"table's version is {version}; something else writes this app transaction"
-            )
-        kind = TableConflict if refused.is_conflict else OperatingError
-        raise kind(
-            f"state {self.table} of {self._owner} is at version {version}; attempt {attempt_id} was not written "
-            f"over it: {refused}"
-        ) from refused
-
-    def _merge_rows(
-        self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
-    ) -> None:
+    def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
         if isinstance(source, tuple):
             self._spark_engine().merge_files(attempt, source, combine)
+        elif not self._goes_to_spark(source.num_rows):
+            self._handle.merge(attempt, source, combine)
+            return
         else:
-            check_unique(source, self.key.names, self.table)
-            if not self._goes_to_spark(source.num_rows):
-                self._handle.merge(attempt, source, combine)
-                return
             self._spark_engine().merge_table(attempt, source, combine)
         self._handle.refresh()
 
@@ -265,14 +173,6 @@ class DeltaMapState(AggregatingState):
         self._cache = (handle.delta_version, txid, handle.rows(txid, _all))
         return _with_keys(self._cache[2], wanted)
 
-    def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
-        try:
-            return table_of_rows(rows, columns)
-        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(
-                f"state {self.table} has the columns '{columns}'; what was given does not fit: {error}"
-            ) from error
-
 
 def _checked_engine(engine: str, location: DeltaLocation) -> str:
     if engine not in ENGINES:
@@ -283,10 +183,6 @@ def _checked_engine(engine: str, location: DeltaLocation) -> str:
             "against the fence; use engine='delta-rs'"
         )
     return engine
-
-
-def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def _all(rows: pa.Table) -> pa.Table:

@@ -16,12 +16,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from state.base import StateColumns
+from state.base import StateColumns, WriteRefused
 from state.delta_table import (
     DEFAULT_PROPERTIES,
     DeltaLocation,
     Dialect,
-    WriteRefused,
     check_properties,
     check_protocol,
     check_table,

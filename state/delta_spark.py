@@ -14,8 +14,8 @@ from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
-from state.base import StateColumns
-from state.delta_table import DeltaLocation, Dialect, MergeClauses, WriteRefused, commit_metadata, merge_clauses
+from state.base import StateColumns, WriteRefused
+from state.delta_table import DeltaLocation, Dialect, MergeClauses, commit_metadata, merge_clauses
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError, ProtocolError
 

@@ -37,17 +37,6 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
 
 
-class WriteRefused(Exception):
-    """A Delta commit did not go through, or its outcome is not known: the table has to be read again.
-
-    Between an engine and the state only; users get `Fenced`, `TableConflict`, or another `OperatingError`.
-    """
-
-    def __init__(self, reason: str, *, is_conflict: bool) -> None:
-        self.is_conflict = is_conflict
-        super().__init__(reason)
-
-
 @dataclass(frozen=True, slots=True)
 class DeltaLocation:
     """Where a Delta table lies: a path, a URI, or a name in Spark's catalog; with the options that open its storage.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from state.base import Verdict, check_combine
 from state.combine import AggregatingState, check_unique, table_of_rows
-from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined
+from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.errors import SchemaMismatch, TableConflict
@@ -130,8 +130,7 @@ class MemoryMapState(AggregatingState):
         self, stored: StoredValue | None, txid: TxId, partial: tuple[Any, ...], combine: Sequence[str]
     ) -> StoredValue:
         def update(before: Any) -> tuple[Any, ...]:
-            values = before if before is not ABSENT else (ABSENT,) * len(partial)
-            return tuple(map(combined, combine, values, partial))
+            return combined_values(combine, before, partial)
 
         if stored is None:
             value = OpaqueValue if self.kind is StateKind.OPAQUE else TransactionalValue

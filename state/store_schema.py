@@ -26,6 +26,7 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    update,
 )
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
@@ -34,7 +35,16 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+MIGRATIONS: Final = {
+    1: (
+        "ALTER TABLE transactional_topologies ADD COLUMN name TEXT",
+        "ALTER TABLE transactional_topologies ADD COLUMN desired TEXT DEFAULT 'active' NOT NULL",
+        "ALTER TABLE transactional_topologies ADD COLUMN stop_at_ms BIGINT",
+    ),
+}
+"""What takes a store from a schema version to the next, on SQLite and PostgreSQL alike. A coordinator of the version
+before that still runs goes on meanwhile: it names the columns that it writes, and new ones have defaults."""
 
 _metadata = MetaData()
 
@@ -53,6 +63,9 @@ topologies = Table(
     Column("committed_txid", BigInteger, nullable=False),
     Column("committed_attempt_id", BigInteger),
     Column("fingerprint", Text, nullable=False),
+    Column("name", Text),
+    Column("desired", Text, nullable=False, server_default="active"),
+    Column("stop_at_ms", BigInteger),
 )
 
 attempts = Table(
@@ -197,30 +210,40 @@ class Database:
                 self._is_ready = True
 
     def _prepare(self) -> None:
-        """Create the tables if they are not there. Two processes that start at once do so one after the other."""
+        """Create the tables, or bring them to this version. Two processes that start at once do so one by one."""
         try:
             with self._engine.connect().execution_options(only_reads=True) as connection:
-                if self._has_schema(connection):
+                if self._schema_version(connection) == SCHEMA_VERSION:
                     return
             with self._engine.begin() as connection:
                 if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
                     connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
-                if not self._has_schema(connection):
-                    _metadata.create_all(connection)
-                    connection.execute(insert(versions), {"version": SCHEMA_VERSION})
+                self._bring_up(connection, self._schema_version(connection))
         except ProgrammingError as error:
             raise ConfigError(f"the store {self} can't be used: {' '.join(str(error.orig).split())}") from error
 
-    def _has_schema(self, connection: Connection) -> bool:
+    @staticmethod
+    def _bring_up(connection: Connection, found: int | None) -> None:
+        if found is None:
+            _metadata.create_all(connection)
+            connection.execute(insert(versions), {"version": SCHEMA_VERSION})
+            return
+        for version in range(found, SCHEMA_VERSION):
+            for statement in MIGRATIONS[version]:
+                connection.exec_driver_sql(statement)
+            connection.execute(update(versions).values(version=version + 1))
+
+    def _schema_version(self, connection: Connection) -> int | None:
+        """None: there is no store yet. Raises `StoreTooNew`."""
         if not inspect(connection).has_table(versions.name):
-            return False
-        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
-        if (found or 0) > SCHEMA_VERSION:
+            return None
+        found: int = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if found > SCHEMA_VERSION:
             raise StoreTooNew(
                 f"the store {self} has schema version {found}, and this version of transactional knows versions up to "
                 f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
             )
-        return True
+        return found
 
     def _set_up_sqlite(self, connection: Any, _record: object) -> None:
         connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins

@@ -15,18 +15,19 @@ from sqlalchemy import Connection, Delete, Row, Update
 
 from state import store_statements as sql
 from state.store_schema import Database
-from state.store_statements import columns_of, record_of, status_of
+from state.store_statements import columns_of, desired_in, record_of, status_of
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
 from transactional.errors import CorruptRecord
-from transactional.ports import AttemptRecord, Lease, TopologyStatus
+from transactional.ports import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
 from transactional.store_rules import (
     check_fingerprint,
     check_free,
     check_same_attempt,
     check_same_commit,
+    desired_at_start,
     failure_text,
     fenced,
     fingerprint_json,
@@ -65,6 +66,7 @@ class SqlCoordinatorStore:
         owner: str,
         lease_ms: int,
         accept_changes: bool = False,
+        name: str | None = None,
     ) -> Lease:
         """Take the lease and draw a fence id, in one write.
 
@@ -79,11 +81,20 @@ class SqlCoordinatorStore:
             check_free(before, owner, row.now_ms)
             if not accept_changes:
                 check_fingerprint(topology_id, before.fingerprint, json.loads(given))
-            taken = {"epoch_before": before.epoch, "new_owner": owner, "lease_ms": lease_ms, "new_fingerprint": given}
+            desired = desired_at_start(before, row.now_ms)
+            taken = {
+                "epoch_before": before.epoch,
+                "lease_ms": lease_ms,
+                "new_owner": owner,
+                "new_fingerprint": given,
+                "new_name": name,
+                "new_desired": desired.state.value,
+                "new_stop_at_ms": before.stop_at_ms if desired.stop_in_ms else None,
+            }
             connection.execute(sql.TAKE, {"topology": topology_id, **taken})
             fence_id = AttemptId(before.attempt_id + 1)
             snapshot = self._snapshot(connection, row, fence_id)
-            return Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id)
+            return Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id, desired)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Make the lease hold for `lease_ms` from now, by the database's clock."""
@@ -91,10 +102,24 @@ class SqlCoordinatorStore:
         with self._database.writing() as connection:
             _hold(connection, lease, sql.RENEW, lease_ms=lease_ms)
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, *, is_done: bool = False) -> None:
         """Give the lease back; does nothing when it is no longer the current one."""
         with self._database.writing() as connection:
-            _compare_and_set(connection, lease, sql.RELEASE)
+            _compare_and_set(connection, lease, sql.RELEASE_DONE if is_done else sql.RELEASE)
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        """Say what a topology is to do; False when it is not known."""
+        wanted: dict[str, Any] = {"topology": topology_id, "state": state.value}
+        with self._database.writing() as connection:
+            if state is DesiredState.KILLED:
+                return connection.execute(sql.DESIRE_IN_TIME, {**wanted, "wait_ms": wait_ms}).rowcount == 1
+            return connection.execute(sql.DESIRE_FOR_GOOD, wanted).rowcount == 1
+
+    def desired(self, topology_id: str) -> Desired:
+        """What a topology is to do now."""
+        with self._database.reading() as connection:
+            row = connection.execute(sql.DESIRED, {"topology": topology_id}).one_or_none()
+            return Desired() if row is None else desired_in(row)
 
     # --- transactions -------------------------------------------------------------------------------------------
 

@@ -8,14 +8,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, Text, and_, bindparam, delete, exists, func, insert, select, union_all, update
+from sqlalchemy import (
+    BigInteger,
+    Row,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    null,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 
 from state.store_schema import NowMs, attempts, fences, topologies, transactions
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.ports import AttemptRecord, TopologyStatus
-from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
+from transactional.ports import AttemptRecord, Desired, DesiredState, TopologyStatus
+from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED, desired_of
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 _HELD = and_(
@@ -35,6 +50,11 @@ _LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
 HOLD = update(topologies).where(_HELD).values(epoch=topologies.c.epoch)
 RENEW = update(topologies).where(_HELD).values(leased_until_ms=_LEASED_UNTIL)
 RELEASE = update(topologies).where(_HELD).values(owner=None, leased_until_ms=None)
+_IS_CARRIED_OUT = topologies.c.desired.in_([state.value for state in CARRIED_OUT])
+RELEASE_DONE = RELEASE.values(
+    desired=case((_IS_CARRIED_OUT, DesiredState.ACTIVE.value), else_=topologies.c.desired),
+    stop_at_ms=case((_IS_CARRIED_OUT, null()), else_=topologies.c.stop_at_ms),
+)
 COUNT = (
     update(topologies)
     .where(_HELD, topologies.c.attempt_id < bindparam("id"), topologies.c.committed_txid < bindparam("number"))
@@ -54,8 +74,15 @@ TAKE = (
         owner=bindparam("new_owner"),
         leased_until_ms=_LEASED_UNTIL,
         fingerprint=bindparam("new_fingerprint"),
+        name=bindparam("new_name"),
+        desired=bindparam("new_desired"),
+        stop_at_ms=bindparam("new_stop_at_ms"),
     )
 )
+# The one change to the topology's row that needs no lease: nothing that a coordinator writes rests on it.
+DESIRE = update(topologies).where(topologies.c.topology_id == _TOPOLOGY)
+DESIRE_FOR_GOOD = DESIRE.values(desired=bindparam("state"), stop_at_ms=None)
+DESIRE_IN_TIME = DESIRE.values(desired=bindparam("state"), stop_at_ms=NowMs() + bindparam("wait_ms", type_=BigInteger))
 
 CREATE_IN_SQLITE = insert(topologies).prefix_with("OR IGNORE")
 CREATE_IN_POSTGRESQL = postgresql.insert(topologies).on_conflict_do_nothing()
@@ -140,6 +167,9 @@ DROP_FENCES = delete(fences).where(
 
 STATUS = select(topologies, NowMs().label("now_ms")).order_by(topologies.c.topology_id)
 STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
+DESIRED = select(topologies.c.desired, topologies.c.stop_at_ms, NowMs().label("now_ms")).where(
+    topologies.c.topology_id == _TOPOLOGY
+)
 STATUS_TO_TAKE = STATUS_OF_ONE.with_for_update()
 BATCH = select(attempts.c.batch).where(attempts.c.topology_id == _TOPOLOGY, attempts.c.attempt_id == bindparam("id"))
 RECORDED = (
@@ -185,7 +215,15 @@ def status_of(row: Row[Any]) -> TopologyStatus:
         committed_txid=TxId(row.committed_txid),
         attempt_id=AttemptId(row.attempt_id),
         fingerprint=json.loads(row.fingerprint),
+        name=row.name,
+        desired=DesiredState(row.desired),
+        stop_at_ms=row.stop_at_ms,
     )
+
+
+def desired_in(row: Row[Any]) -> Desired:
+    """A row of `DESIRED` as a value."""
+    return desired_of(DesiredState(row.desired), row.stop_at_ms, row.now_ms)
 
 
 def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:

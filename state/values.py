@@ -7,7 +7,7 @@ because the replay may be another batch (seed 004, "What if you can't emit the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, Self
@@ -112,3 +112,9 @@ def combined(how: str, stored: Any, partial: Any) -> Any:
     if how == "sum":
         return stored + partial
     return min(stored, partial) if how == "min" else max(stored, partial)
+
+
+def combined_values(how: Sequence[str], stored: Any, partials: Sequence[Any]) -> tuple[Any, ...]:
+    """As `combined`, for a row of values: `stored` is a tuple, or `ABSENT`."""
+    values = (ABSENT,) * len(partials) if stored is ABSENT else stored
+    return tuple(map(combined, how, values, partials))

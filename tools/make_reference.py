@@ -37,8 +37,14 @@ PAGES = {
     "command-line": Page("Command line", "`transactional COMMAND --help` shows the same."),
     "configuration": Page(
         "Configuration",
-        "Given to `run_topology` or `TopologyDriver` as `config`.",
-        ("transactional.config.TopologyConfig",),
+        "The options of a running topology; [how to set them](../howto/configuration.md).",
+        (
+            "transactional.config.TopologyConfig",
+            "transactional.config_sources.load_config",
+            "transactional.config_sources.ResolvedConfig",
+            "transactional.config_sources.Setting",
+            "transactional.config_sources.Given",
+        ),
     ),
     "topology": Page(
         "Topologies",
@@ -75,13 +81,26 @@ PAGES = {
     ),
     "spouts": Page(
         "Spouts",
-        "The sources, and the base for one of your own.",
+        "The sources, and the bases for one of your own; [how to write one](../howto/own-spout.md).",
         (
             "spouts.memory.MemoryTransactionalSpout",
             "spouts.memory.OpaqueMemoryTransactionalSpout",
             "spouts.kafka.KafkaSpout",
             "spouts.kafka.TransactionalKafkaSpout",
             "spouts.kafka.OpaqueKafkaSpout",
+            "spouts.kafka_subscription.TopicPattern",
+            "spouts.kafka_subscription.TopicPartitions",
+            "spouts.kafka_start.GroupOffsets",
+            "spouts.kafka_json.JsonTranslator",
+            "spouts.kafka_translators.SimpleTranslator",
+            "spouts.kafka_translators.KafkaRecord",
+            "spouts.kafka_translators.ByTopicTranslator",
+            "spouts.kafka_translators.Translator",
+            "spouts.contracts.SpoutContract",
+            "spouts.contracts.TransactionalSpout",
+            "spouts.contracts.PartitionedContract",
+            "spouts.contracts.PartitionedTransactionalSpout",
+            "spouts.contracts.OpaquePartitionedTransactionalSpout",
             "spouts.base.PartitionedSpout",
             "spouts.planning.PartitionLog",
             "spouts.planning.Limits",
@@ -108,6 +127,8 @@ PAGES = {
             "state.store_sql.SqlCoordinatorStore",
             "transactional.ports.TransactionState",
             "transactional.ports.CoordinatorStore",
+            "transactional.ports.DesiredState",
+            "transactional.ports.Desired",
         ),
     ),
     "testing": Page(
@@ -278,12 +299,20 @@ def _commands() -> Iterator[str]:
 
     from transactional.cli import app
 
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        yield f"## transactional {name}"
+    for name, command in _leaves("transactional", typer.main.get_command(app)):
+        yield f"## {name}"
         yield inspect.cleandoc(command.help)
         rows = [_option(parameter) for parameter in command.params]
         yield "\n".join(["| argument or option | default | |", "|---|---|---|", *rows])
+
+
+def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands that do something, those of groups with the group's name before theirs."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for word, each in command.commands.items():
+        yield from _leaves(f"{name} {word}", each)
 
 
 def _option(parameter: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
@@ -72,6 +72,22 @@ class Exclusion:
     error: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Letter:
+    """A dead letter that is given once more to the bolt that it was set aside from.
+
+    `txid` and `number` are its key in the table of dead letters; `values` the tuple as JSON.
+    """
+
+    txid: int
+    number: int
+    component: str
+    source: str
+    stream: str
+    values: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
     """What a batch holds, without holding it: the input of every attempt of one transaction.
@@ -82,7 +98,7 @@ class BatchMetadata:
 
     `metadata` is what a spout keeps per partition instead of offsets, as JSON (row T10). A range longer than
     `split_records` is cut at multiples of it, for several tasks to read. `excluded` are tuples set aside as dead
-    letters: they are part of what is recorded, so that replays agree.
+    letters, `letters` those that are tried again: both are part of what is recorded, so that replays agree.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -90,6 +106,7 @@ class BatchMetadata:
     metadata: Mapping[PartitionId, Any] = field(default_factory=dict)
     split_records: int | None = None
     excluded: tuple[Exclusion, ...] = ()
+    letters: tuple[Letter, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +153,9 @@ class BatchMetadata:
         if self.split_records is not None:
             document["split_records"] = self.split_records
         if self.excluded:
-            document["excluded"] = [[e.component, e.fingerprint, e.error] for e in self.excluded]
+            document["excluded"] = [astuple(exclusion) for exclusion in self.excluded]
+        if self.letters:
+            document["letters"] = [astuple(letter) for letter in self.letters]
         return json.dumps(document)
 
     def _row(self, partition: PartitionId) -> list[Any]:
@@ -168,8 +187,10 @@ class BatchMetadata:
         if split is not None and _whole(split) < 1:
             raise ValueError(f"split_records is {split}")
         excluded = tuple(Exclusion(*map(_text, row)) for row in document.get("excluded", []))
+        again = document.get("letters", [])
+        letters = tuple(Letter(_whole(txid), _whole(number), *map(_text, rest)) for txid, number, *rest in again)
         batch = cls._from_rows(document["partitions"])
-        return replace(batch, metadata=metadata, split_records=split, excluded=excluded)
+        return replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
 
     @classmethod
     def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:

@@ -1,6 +1,6 @@
 """The command line: `run`, `status`, `txns`, `describe`, and exit codes. `display` holds the looks.
 
-Other commands are in `cli_lifecycle` and `cli_config`.
+Other commands are in `cli_lifecycle`, `cli_config` and `cli_dead_letters`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import typer
 
 from transactional import cli_lifecycle
 from transactional.cli_config import config_app
+from transactional.cli_dead_letters import dead_letters
 from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.config_sources import load_config
 from transactional.describing import as_mermaid, described
@@ -163,6 +164,7 @@ def describe(
 
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
     app.command()(_command)
+app.command("deadletters")(dead_letters)
 app.add_typer(config_app, name="config")
 
 

@@ -11,7 +11,15 @@ import pyarrow as pa
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt, Key
 from transactional.dead_letters import letter_rows
-from transactional.emitting import Emitter, TaskFailed, error_of, guarded, make_aggregators, make_emitter
+from transactional.emitting import (
+    Emitter,
+    TaskFailed,
+    batch_of_letter,
+    error_of,
+    guarded,
+    make_aggregators,
+    make_emitter,
+)
 from transactional.errors import SchemaMismatch, TransactionalError
 from transactional.operators import Operator, Place, load_operator, make_operator
 from transactional.ports import DeadLetter, Partials, Processed, TransactionState
@@ -47,13 +55,17 @@ class CommitPhase:
         partials: dict[str, list[pa.Table]] = {}
         for tuples in processed.late:
             inbox.setdefault((tuples.target, tuples.task), []).append((tuples.batches, tuples.source, tuples.stream))
+        for letter in processed.tried_again:
+            if self.plan.phases[letter.component] is WorkPhase.COMMIT:
+                batch = batch_of_letter(self.topology, letter)
+                inbox.setdefault((letter.component, 0), []).append(([batch], letter.source, letter.stream))
         for component in self.components:
             if component.is_update:
                 self._merge(component, attempt, processed, partials.get(component.id, []))
             else:
                 letters += self._finish(component, attempt, processed, inbox, partials)
         if self.topology.dead_letters is not None:
-            self.topology.dead_letters.put(attempt, letter_rows(attempt, letters))
+            self.topology.dead_letters.put(attempt, letter_rows(attempt, letters, processed.tried_again))
 
     def _merge(
         self, component: Component, attempt: TransactionAttempt, processed: Processed, late: list[pa.Table]

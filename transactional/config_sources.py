@@ -79,9 +79,9 @@ def load_config(
     """Read all sources, and tell what they amount to.
 
     `code` is what the program says: a whole `TopologyConfig` says every option, a mapping those that it names. `file`
-    has to be there; None: `transactional.toml` in the working folder, if there is one. `environment` stands for that
-    of the process. `assignments` (`name=value`) and `options` (name → command-line option and value) are the command
-    line's. Raises `ConfigError`, which names the source.
+    has to be there; None: the file transactional.toml in the working folder, if there is one. `environment` is that
+    of the process, unless given. `assignments` (`name=value`) and `options` (name → command-line option and value) are
+    the command line's. Raises `ConfigError`, which names the source.
     """
     layers = (
         {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in OPTIONS},

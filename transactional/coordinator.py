@@ -168,7 +168,8 @@ class Coordinator:
     def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
         txid = current.attempt.txid
         if txid in self.recorded:
-            batch = replace(batch, excluded=self.recorded[txid].excluded)
+            known = self.recorded[txid]
+            batch = replace(batch, excluded=known.excluded, letters=known.letters)
         forget_later = any(later > txid for later in self.recorded)
         self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
         return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]

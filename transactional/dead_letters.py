@@ -3,10 +3,15 @@ looks like, and its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
+from transactional.batch import Letter
 from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.ports import DeadLetter, TransactionState
@@ -16,8 +21,9 @@ DEAD_LETTERS = "dead-letters"
 """Stands for the table where its state is fenced and noted like that of a committer."""
 
 LETTER_KEY = "transaction long, number long"
-LETTER_VALUES = "component string, source string, stream string, tuple string, error string"
-"""The tuple is JSON; source and stream tell where it came from, component and error where it ended."""
+LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"
+"""The tuple is JSON; source and stream tell where it came from, component and error where it ended. `tried_again_in` is
+the transaction in which it was given to its bolt once more."""
 
 
 def check_dead_letters(state: TransactionState) -> None:
@@ -29,7 +35,49 @@ def check_dead_letters(state: TransactionState) -> None:
         )
 
 
-def letter_rows(attempt: TransactionAttempt, letters: Sequence[DeadLetter]) -> dict[Key, tuple[Any, ...]]:
-    """The letters of one transaction as rows: the same for every order in which they were met."""
+def letter_rows(
+    attempt: TransactionAttempt, letters: Sequence[DeadLetter], tried_again: Sequence[Letter] = ()
+) -> dict[Key, tuple[Any, ...]]:
+    """The letters of one transaction as rows, the same for every order in which they were met; and the rows of those
+    that it has tried again."""
     rows = sorted((x.exclusion.component, x.source, x.stream, x.tuple, x.exclusion.error) for x in letters)
-    return {(attempt.txid, number): row for number, row in enumerate(rows)}
+    new: dict[Key, tuple[Any, ...]] = {(attempt.txid, number): (*row, None) for number, row in enumerate(rows)}
+    done: dict[Key, tuple[Any, ...]] = {
+        (x.txid, x.number): (x.component, x.source, x.stream, x.values, x.error, attempt.txid) for x in tried_again
+    }
+    return done | new
+
+
+def values_to_json(values: Mapping[str, Any]) -> str:
+    """A tuple's values by field, readable by people and by `values_from_json`."""
+    return json.dumps(values, default=_to_json)
+
+
+def values_from_json(text: str) -> dict[str, Any]:
+    """The inverse of `values_to_json`."""
+    values: dict[str, Any] = json.loads(text, object_hook=_from_json)
+    return values
+
+
+def _to_json(value: Any) -> dict[str, str]:
+    for name, (kind, to_text, _) in _KINDS.items():
+        if isinstance(value, kind):
+            return {name: to_text(value)}
+    raise TypeError(f"a {type(value).__name__} is nothing that a tuple can hold")
+
+
+def _from_json(found: dict[str, Any]) -> Any:
+    if len(found) == 1:
+        [(name, value)] = found.items()
+        if name in _KINDS:
+            return _KINDS[name][2](value)
+    return found
+
+
+_KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "$binary": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    "$timestamp": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "$date": (date, date.isoformat, date.fromisoformat),
+    "$decimal": (Decimal, str, Decimal),
+}
+"""What JSON has no word for: its name there, its Python type, to text and back."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -77,6 +78,17 @@ def components_table(topology: Topology) -> Table:
     table = Table("component", "kind", "tasks", "phase", "reads", "emits", "state")
     for row in table_rows(topology):
         table.add_row(*map(Text, row))
+    return table
+
+
+def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Dead letters."""
+    table = Table("letter", "bolt", "from", "tuple", "error", "tried again in")
+    for row in rows:
+        stream = "" if row["stream"] == "default" else f" / {row['stream']}"
+        again = "-" if row["tried_again_in"] is None else str(row["tried_again_in"])
+        letter, error = f"{row['transaction']}:{row['number']}", first_line(row["error"])
+        table.add_row(*map(Text, (letter, row["component"], row["source"] + stream, row["tuple"], error, again)))
     return table
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.batch import Exclusion
+from transactional.batch import Exclusion, Letter
+from transactional.dead_letters import values_from_json
 from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
@@ -236,6 +237,13 @@ class Emitter:
                     f"{', '.join(self.streams)}{did_you_mean(str(name), list(self.streams))}"
                 )
         return self.streams[name]
+
+
+def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch:
+    """The tuple of a dead letter, as its source has emitted it."""
+    schema = arrow_schema(topology.output_of(letter.source, letter.stream))
+    values = values_from_json(letter.values)
+    return batch_from_rows([tuple(values[name] for name in schema.names)], schema, component=letter.source)
 
 
 def make_aggregators(topology: Topology) -> dict[str, Aggregator]:

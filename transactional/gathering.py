@@ -41,7 +41,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         instances.setdefault(item.component, []).append(item.payload)
     parts: dict[str, Partials | Sequence[bytes]] = {**instances, **_partials(program, by_kind.get("partial", []))}
     letters = [item.payload for item in by_kind.get("letter", [])]
-    return Processed(digests, parts, received, late, batch.excluded, letters)
+    return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters)
 
 
 def _raise_failure(failures: list[Item]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
 from transactional.batch import Exclusion
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, TopologyContext, Tuple
+from transactional.dead_letters import values_to_json
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded
 from transactional.errors import FatalError, OperatingError, SchemaMismatch
 from transactional.functions import BoltFunction, FunctionKind
@@ -49,7 +49,7 @@ class Operator(ABC):
             if exclusion is None:
                 kept.append(number)
             else:
-                self.letters.append(DeadLetter(exclusion, source, stream, json.dumps(row.as_dict(), default=str)))
+                self.letters.append(DeadLetter(exclusion, source, stream, values_to_json(row.as_dict())))
         return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
 
     def prepare(self) -> None:  # noqa: B027 - optional

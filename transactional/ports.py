@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Exclusion, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, Exclusion, Letter, OffsetRange, PartitionId
 from transactional.bolts import Key
 from transactional.coordinator import Snapshot
 from transactional.protocol import Phase
@@ -273,7 +273,8 @@ class TopologyStatus:
 
 
 class CoordinatorStore(Protocol):
-    """Where progress is kept (seed 004: ZooKeeper's part). Every write is a compare-and-set on the lease's epoch.
+    """Where progress is kept (seed 004: ZooKeeper's part). Every write but `desire` is a compare-and-set on the
+    lease's epoch.
 
     A write raises `Fenced` when the lease is not the current one, and then has changed nothing; `StoreUnavailable` when
     the store does not answer, whereupon the same call may be repeated: it succeeds also when it had succeeded before;
@@ -395,6 +396,7 @@ class Processed:
     late: Sequence[LateTuples] = ()
     excluded: Sequence[Exclusion] = ()
     letters: Sequence[DeadLetter] = ()
+    tried_again: Sequence[Letter] = ()
 
 
 class JobExecutor(Protocol):

@@ -7,6 +7,7 @@ does not retry what the coordinator is going to replay, and no count is taken tw
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -15,8 +16,16 @@ import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, Exclusion, OffsetRange, PartitionId
-from transactional.emitting import Emitter, Subscription, TaskFailed, guarded, make_aggregators, make_emitter
+from transactional.batch import BatchMetadata, Digest, Exclusion, Letter, OffsetRange, PartitionId
+from transactional.emitting import (
+    Emitter,
+    Subscription,
+    TaskFailed,
+    batch_of_letter,
+    guarded,
+    make_aggregators,
+    make_emitter,
+)
 from transactional.groupings import DEFAULT_STREAM
 from transactional.operators import Operator, Place, make_operator
 from transactional.pickling import check_picklable
@@ -70,6 +79,7 @@ class AttemptInput:
     attempt: TransactionAttempt
     portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
     excluded: tuple[Exclusion, ...] = ()
+    letters: tuple[Letter, ...] = ()
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
@@ -81,7 +91,7 @@ class AttemptInput:
             number = offsets.start // batch.split_records if batch.split_records else 0
             task = (first_task[partition] + number) % task_count
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
-        return cls(attempt, tuple(tuple(part) for part in portions), batch.excluded)
+        return cls(attempt, tuple(tuple(part) for part in portions), batch.excluded, batch.letters)
 
 
 @dataclass(frozen=True)
@@ -159,6 +169,7 @@ class _TaskRun:
         self.program, self.inputs, self.stage, self.task = program, inputs, stage, task
         self.sent: list[Item] = []
         self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
+        self.letters_sent: Counter[Subscription] = Counter()
         self.emitters: dict[str, Emitter] = {}
         self.operators: dict[str, Operator] = {}
 
@@ -190,11 +201,21 @@ class _TaskRun:
                 self._add(component_id)
         for operator in self.operators.values():
             operator.prepare()
+        self._try_letters_again()
         if self.stage.index == SPOUT_STAGE:
             self._read()
         for batch, source, stream in received:
             self.operators[self.stage.components[0]].receive(batch, source, stream)
         self._finish()
+
+    def _try_letters_again(self) -> None:
+        """Some task of the bolt takes them: by which one they were set aside is not known."""
+        for letter in self.inputs.letters if self.task == 0 else ():
+            if letter.component in self.operators:
+                with guarded(letter.component):
+                    batch = batch_of_letter(self.program.topology, letter)
+                self.operators[letter.component].receive(batch, letter.source, letter.stream)
+                self.letters_sent[letter.source, letter.stream, letter.component] += 1
 
     def _read(self) -> None:
         emitter = self.emitters[self.program.topology.spout_id]
@@ -217,7 +238,8 @@ class _TaskRun:
             with guarded(component_id):
                 emitter.flush()
                 self._send_on(component_id, emitter)
-        sent = {key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()}
+        sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
+        sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
         self._send(DRIVER, 0, "report", self.stage.components[0], Report(sent, received, self.digests))
 

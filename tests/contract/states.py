@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from state.delta import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
+from state.sql import SqlMapState
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 
-AnyState = MemoryMapState | DeltaMapState
+AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
 
 
@@ -28,6 +29,9 @@ class Place:
     folder: Path
     txids: dict[int, TxId] = field(default_factory=dict)
     memory: MemoryTable = field(default_factory=MemoryTable)
+    url: str = ""
+    """The database, where the engine is one."""
+    opened: list[AnyState] = field(default_factory=list)
 
     def state(
         self,
@@ -39,10 +43,18 @@ class Place:
         """One process' handle of the table, opened."""
         if self.engine == "memory":
             state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory)
+        elif self.url:
+            state = SqlMapState(self.url, "a table", key, values, kind=kind)
         else:
             state = DeltaMapState(self.folder / "table", key, values, kind=kind, engine=self.engine)
         state.open(OWNER, self.txids.__getitem__)
+        self.opened.append(state)
         return state
+
+    def close(self) -> None:
+        """Close every state that was opened."""
+        for state in self.opened:
+            state.close()
 
     def attempt(self, txid: int, attempt_id: int) -> TransactionAttempt:
         """An attempt, as the store remembers it."""
@@ -70,7 +82,9 @@ def content(state: AnyState, committed_txid: int | None = None) -> dict[Any, Any
     table = state.read(None if committed_txid is None else TxId(committed_txid))
     width = len(state.key)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    return {_plain(row[:width]): _plain(row[width:]) for row in rows}
+    found = {_plain(row[:width]): _plain(row[width:]) for row in rows}
+    assert len(found) == table.num_rows, "a key has two rows"
+    return found
 
 
 def _plain(values: tuple[Any, ...]) -> Any:

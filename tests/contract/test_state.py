@@ -1,4 +1,4 @@
-"""What every state promises, whatever keeps it: memory, Delta through delta-rs, Delta through Spark's MERGE."""
+"""What every state promises, wherever it is kept: in memory, SQLite, PostgreSQL, Delta (delta-rs, Spark's MERGE)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.states import AnyState, Place, content, counts
+from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 
-ENGINES = ["memory", "delta-rs", pytest.param("spark", marks=pytest.mark.spark)]
+QUICK = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs"]
+"""All but Spark, which takes seconds for what takes others milliseconds."""
+ENGINES = [*QUICK, pytest.param("spark", marks=pytest.mark.spark)]
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 
 
@@ -31,17 +34,29 @@ def delta_spark() -> None:
 
 
 @pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
     if request.param == "spark":
         request.getfixturevalue("delta_spark")
-    return Place(request.param, tmp_path)
+    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
+    yield place
+    place.close()
 
 
-@pytest.fixture(params=ENGINES[:2])
-def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place, without Spark, which takes seconds for what takes others milliseconds."""
-    return Place(request.param, tmp_path)
+@pytest.fixture(params=QUICK)
+def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place, without Spark."""
+    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
+    yield place
+    place.close()
+
+
+def url_of_engine(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a new database, "" for engines that are none."""
+    if request.param == "postgres":
+        sockets: Path = request.getfixturevalue("postgres_sockets")
+        return url_of(sockets, request.getfixturevalue("postgres_schema"))
+    return f"sqlite:///{folder}/states.db" if request.param == "sqlite" else ""
 
 
 @pytest.fixture
@@ -115,6 +130,11 @@ class TestOneTransactionAfterTheOther:
         state.merge(place.attempt(2, 3), partials("0.25", None, datetime.date(2021, 1, 1), "b"))
         assert content(state) == {"cat": (Decimal("1.50"), 0.5, datetime.date(2021, 1, 1), "b")}
 
+    def test_not_a_number_is_no_null(self, place: Place) -> None:
+        state = place.state("word string", "measure double, single float")
+        state.put(place.attempt(1, 1), {("a",): (float("nan"), float("-inf")), ("b",): (None, 0.5)})
+        assert repr(sorted(content(state).items())) == "[('a', (nan, -inf)), ('b', (None, 0.5))]"
+
     def test_refuses_two_rows_for_one_key(self, place: Place, state: AnyState) -> None:
         table = pa.table({"word": ["cat", "cat"], "count": [1, 2]})
         with pytest.raises(ProtocolError, match="2 rows with 1 different keys"):
@@ -137,6 +157,19 @@ class TestReplays:
         state.merge(place.attempt(2, 3), counts({"a": 1}))
         assert content(state) == {"a": 2, "b": 1}
         assert state.version() == 3
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_seed_004_man_dog_apple(self, place: Place, kind: StateKind) -> None:
+        state = place.state(kind=kind)
+        state.merge(place.attempt(1, 1), counts({"man": 3, "dog": 3}))
+        state.merge(place.attempt(2, 2), counts({"apple": 10}))
+        if kind is StateKind.OPAQUE:
+            # A dead attempt of the third transaction has counted the dog only: dog 4 of transaction 3, as in the seed.
+            state.merge(place.attempt(3, 3), counts({"dog": 1}))
+        for attempt_id in (4, 5):
+            state.merge(place.attempt(3, attempt_id), counts({"man": 2, "dog": 1}))
+        assert content(state) == {"man": 5, "dog": 4, "apple": 10}
+        assert content(state, committed_txid=2) == {"man": 3, "dog": 3, "apple": 10}
 
     def test_opaque_replays_an_empty_batch(self, place: Place, state: AnyState) -> None:
         state.merge(place.attempt(1, 1), counts({"a": 1}))
@@ -330,13 +363,14 @@ HISTORY = st.lists(
 )
 
 
-@pytest.mark.parametrize("engine", ["memory", "delta-rs"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs"])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(
     tmp_path_factory: pytest.TempPathFactory, engine: str, history: list[tuple[dict[str, int], str]]
 ) -> None:
-    place = Place(engine, tmp_path_factory.mktemp("history"))
+    folder = tmp_path_factory.mktemp("history")
+    place = Place(engine, folder, url=f"sqlite:///{folder}/states.db" if engine == "sqlite" else "")
     state, total, txid = place.state(), dict[str, int](), 1
     for attempt_id, (words, what) in enumerate(history, 1):
         state.merge(place.attempt(txid, attempt_id), counts(words))
@@ -348,3 +382,4 @@ def test_random_histories_count_every_committed_batch_once(
             assert content(state) == total
         assert content(state, txid - 1) == total
     assert state.read(TxId(txid - 1)).num_rows == len(total)
+    place.close()

@@ -87,9 +87,15 @@ def options_of() -> dict[str, set[str]]:
     group = typer.main.get_command(app)
     subcommands: dict[str, typer.core.TyperCommand] = getattr(group, "commands")  # noqa: B009 - not in typer's types
     return {
-        name: {"--help", *(option for parameter in command.params for option in parameter.opts)}
+        name: {"--help", *(option for leaf in leaves(command) for each in leaf.params for option in each.opts)}
         for name, command in subcommands.items()
     }
+
+
+def leaves(command: typer.core.TyperCommand) -> list[typer.core.TyperCommand]:
+    """A command; of a group its commands."""
+    within: dict[str, typer.core.TyperCommand] = getattr(command, "commands", {})
+    return list(within.values()) or [command]
 
 
 def wrong(command: str) -> str | None:

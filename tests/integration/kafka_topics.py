@@ -33,6 +33,20 @@ def put(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0) -
     produce(bootstrap, topic, records, {"enable.idempotence": False})
 
 
+def put_at(
+    bootstrap: str,
+    topic: str,
+    records: Sequence[tuple[str, int]],
+    partition: int = 0,
+    keys: Sequence[str | None] | None = None,
+) -> None:
+    """Write values, each with its time in milliseconds since 1970. A topic with retention loses those of long ago."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for (value, time_ms), key in zip(records, keys or [None] * len(records), strict=True):
+        producer.produce(topic, value, key, partition=partition, timestamp=time_ms)
+    assert producer.flush(30) == 0
+
+
 @contextmanager
 def transactional_producer(bootstrap: str) -> Iterator[Producer]:
     """A producer for Kafka transactions; one that is open at the end is aborted."""
@@ -92,3 +106,13 @@ def rows(spout: KafkaSpout, batch: BatchMetadata) -> list[dict[str, Any]]:
 def values(spout: KafkaSpout, batch: BatchMetadata) -> list[Any]:
     """The values of a batch, partition after partition."""
     return [row["value"] for row in rows(spout, batch)]
+
+
+def all_values(spout: KafkaSpout, after: BatchMetadata = EMPTY_BATCH) -> list[list[Any]]:
+    """What is there after a batch, batch after batch."""
+    batches: list[list[Any]] = []
+    batch = spout.plan(after, replay=False)
+    while batch is not None:
+        batches.append(values(spout, batch))
+        batch = spout.plan(batch, replay=False)
+    return batches

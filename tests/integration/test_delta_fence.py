@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from state.base import StateColumns, Verdict
+from state.base import StateColumns, Verdict, WriteRefused
 from state.delta import DeltaMapState
 from state.delta_rs import DeltaHandle
-from state.delta_table import DeltaLocation, WriteRefused
+from state.delta_table import DeltaLocation
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict

@@ -14,7 +14,7 @@ A block may hold several commands; their actions follow one another. `1:1` is tx
     planned ATTEMPT PARTITION…          the spout has a batch      nothing ATTEMPT      the spout has nothing
     processed ATTEMPT [RECORDS]         processing succeeded       progress ATTEMPT     it goes forward
     committed ATTEMPT                   all committers are done    failed ATTEMPT WHY   it failed, nothing of it runs
-    wait MS                             time passes, in one tick   pause, resume, stop, show
+    wait MS                             time passes, in one tick   pause, resume, drain, stop, show
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
+    DrainRequested,
     Event,
     Halt,
     PauseRequested,
@@ -157,10 +158,11 @@ class Scenario:
             case ["wait", ms]:
                 self.now_ms += int(ms)
                 return self._tell(Tick(self.now_ms))
-            case [("pause" | "resume" | "stop") as command]:
+            case [("pause" | "resume" | "drain" | "stop") as command]:
                 requests: dict[str, Callable[[], Event]] = {
                     "pause": PauseRequested,
                     "resume": ResumeRequested,
+                    "drain": DrainRequested,
                     "stop": StopRequested,
                 }
                 return self._tell(requests[command]())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
@@ -17,12 +22,14 @@ from transactional.batch import BatchMetadata, Exclusion
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.config import TopologyConfig as Config
 from transactional.coordinator import Coordinator, Snapshot
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
 from transactional.errors import ConfigError, FailedException, RetriesExhausted
 from transactional.journal import JournalWriter, decode, encode, read_journal
+from transactional.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.ports import StateKind
 from transactional.protocol import AttemptFailed, Halt, RecordAttempt, StartProcessing, Tick
 from transactional.replay import replay
+from transactional.topology import Topology
 
 WORD = "word string"
 POISON = [[("cat",), ("poison",), ("dog",), ("poison",), ("cat",)], [("cat",), ("venom",)]]
@@ -206,6 +213,100 @@ def test_a_restart_keeps_what_was_set_aside(tmp_path: Path) -> None:
     assert run(made, tmp_path).failures == 2, "only the second word had still to be found"
     assert stored(per_word) == {"cat": 3, "dog": 1}
     assert len(set_aside.rows) == 3
+
+
+# --- tried again -----------------------------------------------------------------------------------------------------
+
+CURED = False
+
+
+class Curable(Picky):
+    """Likes some words only later."""
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        if not CURED:
+            super().execute(tuple, collector)
+        elif tuple["word"] == "venom":
+            raise FailedException("still can't stomach venom")
+        else:
+            collector.emit(tuple["word"])
+
+
+@pytest.fixture
+def cured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(sys.modules[__name__], "CURED", True)
+
+
+def try_again(topology: Topology, folder: Path, keys: Any = None, **config: Any) -> RunSummary:
+    options = {"attempts_max": 1, "stop_when_drained": True, **config}
+    return run_topology(
+        replace(topology, spout=LetterSpout(topology, keys)),
+        store=f"sqlite:///{folder}/store.db",
+        config=TopologyConfig(**options),
+        master="none",
+    )
+
+
+@pytest.mark.parametrize("where", ["processing", "commit"])
+def test_letters_are_tried_again_once(where: str, tmp_path: Path, cured: Callable[[], None]) -> None:
+    made = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
+    if where == "commit":
+        made.set_committer_bolt("relay", Relay(), state=total()).global_grouping("spout")
+    source = "relay" if where == "commit" else "spout"
+    made.set_bolt("picky", Curable(), 2).shuffle_grouping(source)
+    per_word, set_aside = MemoryTable("counts"), MemoryTable("letters")
+    made.set_committer_bolt("counts", MemoryMapState("word", table=per_word).count()).shuffle_grouping("picky")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    run(made, tmp_path)
+    assert stored(per_word) == {"cat": 3, "dog": 1}
+    cured()
+    topology = made.build()
+    assert try_again(topology, tmp_path, [(1, 0)]).transactions == 1
+    assert stored(per_word) == {"cat": 3, "dog": 1, "poison": 1}
+    assert try_again(topology, tmp_path, [(1, 0)]).transactions == 0, "whoever asks, each is tried once"
+    assert try_again(topology, tmp_path).transactions == 1, "what fails again is a new letter, for another time"
+    assert stored(per_word) == {"cat": 3, "dog": 1, "poison": 2}
+    assert [(row["transaction"], row["number"], row["tried_again_in"]) for row in all_letters(topology)] == [
+        (1, 0, 2),
+        (1, 1, 3),
+        (1, 2, 3),
+        (3, 0, None),
+    ]
+    assert run(made, tmp_path).transactions == 0, "the source's positions did not move"
+
+
+def test_letters_that_can_not_be_tried_again_are_told(tmp_path: Path) -> None:
+    made, _, _ = topology(Picky())
+    run(made, tmp_path)
+    topology_now = made.build()
+    with pytest.raises(ConfigError, match=r"^there is no dead letter 7:7; topology 'words' has 3$"):
+        letters_of(topology_now, [(7, 7)])
+    renamed = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
+    renamed.set_bolt("choosy", Picky()).shuffle_grouping("spout")
+    renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
+    renamed.set_dead_letters(topology_now.dead_letters)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' has no such"
+    ):
+        letters_of(renamed.build(), None)
+
+
+def test_a_topology_without_dead_letters_has_none() -> None:
+    made, _, _ = topology(Picky())
+    made._dead_letters = None
+    with pytest.raises(ConfigError, match="topology 'words' keeps no dead letters"):
+        all_letters(made.build())
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1),
+        st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates() | st.datetimes()
+        | st.decimals(allow_nan=False) | st.lists(st.binary()) | st.floats(allow_nan=False),
+    )
+)  # fmt: skip
+def test_values_are_read_back_as_they_were_written(values: dict[str, Any]) -> None:
+    assert values_from_json(values_to_json(values)) == values
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

@@ -24,13 +24,18 @@ from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
+    DrainRequested,
+    Event,
+    PauseRequested,
     Phase,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
     RecordCommit,
     RecordFailure,
+    ResumeRequested,
     StartCommit,
+    StopRequested,
     Tick,
 )
 from transactional.testing import ManualClock
@@ -103,6 +108,24 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
     committed, failed = capsys.readouterr().out.splitlines()
     assert committed.startswith("transaction 1:2 committed: 8 rows in 250 ms; 32 rows/s")
     assert failed == "transaction 2:3 failed in committing, again in 100 ms: no [/red] luck"
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (PauseRequested(), "no new transactions are issued until the topology is activated"),
+        (ResumeRequested(), "new transactions are issued again"),
+        (DrainRequested(), "no new transactions are issued; the run ends once all that is in flight is committed"),
+        (StopRequested(), "stopping: what is in its commit phase ends"),
+    ],
+)
+def test_what_is_wished_of_a_run_is_told(event: Event, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Display(World().topology(words([[]])))(1_000, event, [])
+    assert capsys.readouterr().out == f"{told}\n"
+    screen = Screen()
+    with screen.display:
+        screen.tell(event)
+    assert told in screen.file.getvalue()
 
 
 # --- lag ----------------------------------------------------------------------------------------------------------

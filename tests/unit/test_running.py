@@ -63,10 +63,14 @@ def test_a_mapping_goes_before_the_topologys_own_options_the_environment_and_the
     monkeypatch.setenv("TRANSACTIONAL_TICK_MS", "5")
     config = configured_run({"max_spout_pending": 6})
     assert (config.retry_pause_ms, config.idle_pause_ms, config.tick_ms, config.max_spout_pending) == (3, 4, 5, 6)
-    assert configured_run(None).max_spout_pending == 1
     store = open_store("sqlite:///transactional.db")
     assert store.status()[0].name == "deploy-7"
     store.close()
+
+
+def test_without_a_config_there_is_what_the_other_places_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configured_run(None) == TopologyConfig(tick_ms=3, idle_pause_ms=4, retry_pause_ms=3, stop_when_drained=True)
 
 
 def test_a_whole_config_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

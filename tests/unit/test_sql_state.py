@@ -346,6 +346,16 @@ class TestOutcomes:
             opened(place, kind=Paused).merge(place.attempt(1, 4), counts({"a": 1}))
         assert (leader.version(), content(leader)) == (9, {})
 
+    def test_a_zombie_of_another_topology_is_stopped_too(self, place: Place) -> None:
+        class Paused(SqlMapState):
+            def _merge_rows(self, *arguments: Any) -> None:
+                opened(place, owner="other/count")
+                super()._merge_rows(*arguments)
+
+        with pytest.raises(StoreMismatch, match="is that of other/count now"):
+            opened(place, kind=Paused).merge(place.attempt(1, 4), counts({"a": 1}))
+        assert content(opened(place, owner="other/count")) == {}
+
     def test_a_writer_in_between_is_a_conflict(self, place: Place) -> None:
         state, other, attempt = opened(place), opened(place), place.attempt(1, 3)
         state.get(attempt, [("a",)])

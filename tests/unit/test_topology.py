@@ -277,8 +277,8 @@ MISTAKES = [
     (
         a_frame_behind_a_committer,
         (
-            "bolt 'frame' works on a Spark DataFrame and stands behind a committer, where bolts run in the commit phase, "
-            "in the driver: make it a function of a RecordBatch or a Tuple"
+            "bolt 'frame' works on a Spark DataFrame and stands behind a committer, where bolts run in the commit "
+            "phase, in the driver: make it a function of a RecordBatch or a Tuple"
         ),
     ),
     (two_frames, "bolt 'frame' maps one DataFrame to another, so it has one input, not 2"),

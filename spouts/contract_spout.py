@@ -1,0 +1,232 @@
+"""`ContractSpout`: makes a `Spout` of what a user wrote against `spouts.contracts`, and tells mistakes by name.
+
+A batch keeps the user's metadata per partition, as JSON; its offsets only count: [k, k + 1) is the batch number k that
+has something of the partition, [k, k) says that this one has nothing. So positions, digests and replays work as they do
+for the offsets of a log. A contract without partitions has a partition for each of its parts.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, told
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.errors import ConfigError
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    from spouts.contracts import PartitionedContract, SpoutContract, TransactionalSpout
+
+METADATA_CHARACTERS_MAX = 1_000_000
+"""How long the JSON of one partition's metadata may be: a batch is written to the store as a whole."""
+
+_PART = "part"
+_START = Offset(0)
+
+
+class ContractSpout(ABC):
+    """The driver's side of a contract, as the engine sees it (`transactional.ports.Spout`)."""
+
+    def __init__(self, contract: SpoutContract, *, replays_exactly: bool) -> None:
+        self.name = type(contract).__name__
+        self._contract, self._replays_exactly = contract, replays_exactly
+        self._output = _parse_output(self.name, contract.output)
+
+    @property
+    def output(self) -> Schema:
+        """The fields of the tuples."""
+        return self._output
+
+    @property
+    def replays_exactly(self) -> bool:
+        """False for an opaque contract."""
+        return self._replays_exactly
+
+    def identity(self) -> Mapping[str, str]:
+        """The class, the fields, and what the contract adds."""
+        with told(f"{self.name}.identity"):
+            added = dict(self._contract.identity())
+        return {"kind": self.name, "fields": str(self.output), **added}
+
+    def open(self) -> None:
+        """Open the contract."""
+        with told(f"{self.name}.open"):
+            self._contract.open()
+
+    def close(self) -> None:
+        """Close the contract."""
+        with told(f"{self.name}.close"):
+            self._contract.close()
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """The batch after `after`: what the contract has new, and all that is known of other partitions (row T46).
+
+        Raises `BoltFailed` when the contract raises something, `ConfigError` for metadata that JSON does not keep.
+        """
+        new = self._next(after) if replay or self._is_ready() else {}
+        if not new and not replay:
+            return None
+        positions = after.positions()
+        carried = {partition: OffsetRange(position, position) for partition, position in positions.items()}
+        added = {partition: _step(positions.get(partition, _START)) for partition in new}
+        return BatchMetadata(carried | added, metadata={**after.metadata, **new})
+
+    def _is_ready(self) -> bool:
+        with told(f"{self.name}.is_ready"):
+            return self._contract.is_ready()
+
+    @abstractmethod
+    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
+        """The metadata of the partitions of which the next batch has something."""
+
+    @abstractmethod
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """Ask an exact contract whether the batch can be emitted again."""
+
+    @abstractmethod
+    def reader(self) -> ContractReader:
+        """What emits on the executors."""
+
+    @abstractmethod
+    def committed(self, batch: BatchMetadata) -> None:
+        """Tell the contract of a transaction commit, unless the batch is empty."""
+
+    def lag(self, after: BatchMetadata) -> int | None:
+        """None: a contract says what comes next, not how much there is."""
+        del after
+        return None
+
+
+class PartsContractSpout(ContractSpout):
+    """A `TransactionalSpout`: all parts of a batch keep the same metadata."""
+
+    def __init__(self, contract: TransactionalSpout[Any], parts: int) -> None:
+        super().__init__(contract, replays_exactly=True)
+        self._whole, self._parts = contract, parts
+        self._reader = PartsReader(self.output, copy.copy(contract))
+
+    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
+        last = after.metadata.get(PartitionId(_PART, 0))
+        previous = None if last is None else copy.deepcopy(last["metadata"])
+        where = f"{self.name}.initialize_transaction"
+        with told(where):
+            answer = self._whole.initialize_transaction(previous)
+        if answer is None:
+            return {}
+        kept = {"parts": self._parts, "metadata": as_json(where, answer)}
+        return {PartitionId(_PART, part): kept for part in range(self._parts)}
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """Ask the contract whether the batch can be emitted again."""
+        for _, kept in _kept(batch)[:1]:
+            with told(f"{self.name}.check_replay"):
+                self._whole.check_replay(kept["metadata"])
+
+    def reader(self) -> PartsReader:
+        """What emits the parts: from the contract as it was before `open`."""
+        return self._reader
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Tell the contract of a transaction commit, unless the batch is empty."""
+        for _, kept in _kept(batch)[:1]:
+            self._whole.committed(kept["metadata"])
+
+
+class PartitionsContractSpout(ContractSpout):
+    """A contract over partitions; an opaque one has no `check_replay`."""
+
+    def __init__(self, contract: PartitionedContract[Any], check_replay: Callable[[str, Any], None] | None) -> None:
+        super().__init__(contract, replays_exactly=check_replay is not None)
+        self._partitioned, self._check_replay = contract, check_replay
+        self._reader = PartitionsReader(self.output, copy.copy(contract))
+
+    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
+        where = f"{self.name}.partitions"
+        with told(where):
+            names = _names(where, self._partitioned.partitions())
+        answers = {PartitionId(name, 0): self._next_of(name, after) for name in names}
+        return {partition: answer for partition, answer in answers.items() if answer is not None}
+
+    def _next_of(self, name: str, after: BatchMetadata) -> Any:
+        where = f"{self.name}.next_batch for partition {name!r}"
+        with told(where):
+            answer = self._partitioned.next_batch(name, copy.deepcopy(after.metadata.get(PartitionId(name, 0))))
+        return None if answer is None else as_json(where, answer)
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """Ask an exact contract whether every partition's part of the batch can be emitted again."""
+        if self._check_replay is None:
+            return
+        for partition, metadata in _kept(batch):
+            with told(f"{self.name}.check_replay for partition {partition.source!r}"):
+                self._check_replay(partition.source, metadata)
+
+    def reader(self) -> PartitionsReader:
+        """What emits the partitions: from the contract as it was before `open`."""
+        return self._reader
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Tell the contract of a transaction commit, unless the batch is empty."""
+        metadata = {partition.source: kept for partition, kept in _kept(batch)}
+        if metadata:
+            self._partitioned.committed(metadata)
+
+
+def as_json(where: str, value: Any) -> Any:
+    """The value as it comes back from JSON. Raises `ConfigError` when that is another one (row T58), or too long."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} returned metadata that are not JSON: {error}; {_JSON}") from error
+    back = json.loads(text)
+    if back != value:
+        raise ConfigError(f"{where} returned {_short(value)}, which JSON gives back as {_short(back)}; {_JSON}")
+    if len(text) > METADATA_CHARACTERS_MAX:
+        raise ConfigError(
+            f"{where} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
+            "partition: say where the tuples are, not what they are"
+        )
+    return back
+
+
+_JSON = "return dictionaries with text as keys, lists, text, numbers, True, False or None"
+
+
+def _kept(batch: BatchMetadata) -> list[tuple[PartitionId, Any]]:
+    """The partitions of which the batch has something, and copies of their metadata for user code."""
+    return [(partition, copy.deepcopy(batch.metadata[partition])) for partition, _ in batch.non_empty()]
+
+
+def _step(position: Offset) -> OffsetRange:
+    return OffsetRange(position, Offset(position + 1))
+
+
+def _names(where: str, partitions: Any) -> list[str]:
+    names = list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"{where} returned {_short(partitions if names is None else names)}; it has to return the partitions' "
+            'names, such as ["0", "1", "2"]'
+        )
+    return sorted(set(names))
+
+
+def _parse_output(name: str, output: Any) -> Schema:
+    if not isinstance(output, str) or not output.strip():
+        raise ConfigError(
+            f"spout {name} declares no output; give the class the fields of its tuples, for example "
+            'output = "line string, number long"'
+        )
+    try:
+        return Schema.parse(output)
+    except ConfigError as error:
+        raise ConfigError(f"the output of spout {name} is declared wrongly: {error}") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

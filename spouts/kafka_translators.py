@@ -1,0 +1,189 @@
+"""Record translators: from what a Kafka record holds to the tuples of a spout (Storm row K9).
+
+A translator is a pure function of the record: the same record gives the same tuple, in every process and on every
+replay. A transactional spout checks that (by count and checksum), and fails a replay that differs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from spouts.kafka_settings import FIELD_TYPES
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
+from transactional.schema import Schema
+
+_NAME = "translator"
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Translator(ABC):
+    """Makes tuples of records. `output` says which fields they have, `fields` what of a record is asked for."""
+
+    def __init__(self, output: str | Schema, fields: Sequence[str]) -> None:
+        self.output = output if isinstance(output, Schema) else Schema.parse(output)
+        self.fields = tuple(fields)
+        if not len(self.output):
+            raise ConfigError(f'{type(self).__name__} needs the fields of its tuples: "carrier string, delay long"')
+
+    @abstractmethod
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The tuples of records of one partition, in order: at most one for each, in columns as `output` says.
+
+        `records` has the columns `fields`, in the types of a record's fields: key and value are binary.
+        """
+
+    def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
+        """Raise `ConfigError` when there are no tuples for the records of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: datetime | None
+    headers: Headers
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of partition {self.partition} of topic {self.topic!r}"
+
+
+class SimpleTranslator(Translator):
+    """A function per record: it takes a `KafkaRecord`, and returns the values of one tuple, or None to skip it.
+
+        SimpleTranslator(lambda record: (record.value.decode(), record.offset), "line string, offset long")
+
+    What the function raises fails the attempt, with the record's place in the message. For many records
+    `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is some ten times faster.
+    """
+
+    def __init__(self, function: Callable[[KafkaRecord], Sequence[Any] | None], output: str | Schema) -> None:
+        super().__init__(output, tuple(FIELD_TYPES))
+        if not callable(function):
+            raise ConfigError(f"SimpleTranslator takes a function of a KafkaRecord, got {function!r}")
+        self._function = function
+
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The function's tuples."""
+        schema = arrow_schema(self.output)
+        translated = [(record, self._tuple(record)) for record in _records(records)]
+        kept = [(record, values) for record, values in translated if values is not None]
+        try:
+            return batch_from_rows([values for _, values in kept], schema, component=_NAME)
+        except SchemaMismatch as error:
+            raise self._told(kept) or error from error
+
+    def _told(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
+        """The same error for the one record that it is about."""
+        for record, values in kept:
+            try:
+                batch_from_rows([values], arrow_schema(self.output), component=_NAME)
+            except SchemaMismatch as error:
+                return SchemaMismatch(f"{error}; for {record}")
+        return None
+
+    def _tuple(self, record: KafkaRecord) -> tuple[Any, ...] | None:
+        try:
+            values = self._function(record)
+        except TransactionalError:
+            raise
+        except Exception as error:
+            text = "".join(traceback.format_exception(error)).rstrip()
+            raise BoltFailed(f"the translator raised {type(error).__name__}: {error}, for {record}\n{text}") from error
+        if values is None:
+            return None
+        if not isinstance(values, tuple | list) or len(values) != len(self.output):
+            raise SchemaMismatch(
+                f"the translator returned {values!r} for {record}; it has to return a tuple with a value for each of "
+                f"'{self.output}', or None to skip the record"
+            )
+        return tuple(values)
+
+
+class ByTopicTranslator(Translator):
+    """Another translator for each topic; all give the same fields, for a spout has one stream (Storm's ByTopic, K9).
+
+        ByTopicTranslator().for_topic("orders", JsonTranslator(...)).for_topic("old-orders", SimpleTranslator(...))
+
+    `default` translates the topics that were not named; without it their records are an error. A spout that knows its
+    topics tells of one without translator when it is made.
+    """
+
+    def __init__(self, default: Translator | None = None) -> None:
+        self._routes: Mapping[str, Translator] = {}
+        self._set(default, {})
+
+    def for_topic(self, topic: str, translator: Translator) -> ByTopicTranslator:
+        """A translator that uses `translator` for the records of `topic`, and is otherwise this one.
+
+        Raises `ConfigError` for a topic that has one already, and for other fields than those before have.
+        """
+        if not isinstance(translator, Translator):
+            raise ConfigError(f"topic {topic!r} needs a translator, such as JsonTranslator(...); got {translator!r}")
+        if topic in self._routes:
+            raise ConfigError(f"topic {topic!r} has a translator already")
+        if (self._routes or self._default) and str(translator.output) != str(self.output):
+            raise ConfigError(
+                f"the translator of topic {topic!r} gives '{translator.output}', the others give '{self.output}'; all "
+                "have to give the same fields"
+            )
+        more = ByTopicTranslator(self._default)
+        more._set(self._default, {**self._routes, topic: translator})
+        return more
+
+    def _set(self, default: Translator | None, routes: Mapping[str, Translator]) -> None:
+        self._default, self._routes = default, routes
+        used = [*routes.values(), *([default] if default else [])]
+        self.output = used[0].output if used else Schema(())
+        self.fields = tuple(name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in used))
+
+    def check_topic(self, topic: str) -> None:
+        """Raise `ConfigError` when the topic has no translator and there is no default."""
+        chosen = self._routes.get(topic, self._default)
+        if chosen is None:
+            raise ConfigError(
+                f"topic {topic!r} has no translator: add .for_topic({topic!r}, ...), or a default; there are some for: "
+                f"{', '.join(sorted(self._routes)) or 'none'}"
+            )
+        chosen.check_topic(topic)
+
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """What the topic's translator makes of the records."""
+        topic = records.column("topic")[0].as_py()
+        self.check_topic(topic)
+        chosen = self._routes.get(topic, self._default)
+        assert chosen is not None
+        return chosen.translate(records.select(list(chosen.fields)))
+
+
+def checked_translator(translator: Translator, topics: Sequence[str]) -> Translator:
+    """The translator. Raises `ConfigError` when it is none, or has nothing for one of the topics."""
+    if not isinstance(translator, Translator):
+        raise ConfigError(f"translator is a JsonTranslator, SimpleTranslator or ByTopicTranslator, not {translator!r}")
+    if not len(translator.output):
+        raise ConfigError("the translator has no topic yet: add .for_topic(topic, translator), or a default")
+    for topic in topics:
+        translator.check_topic(topic)
+    return translator
+
+
+def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    columns = [records.column(name).to_pylist() for name in FIELD_TYPES if name != "headers"]
+    for topic, partition, offset, key, value, timestamp, headers in zip(
+        *columns, records.column("headers").to_pylist(), strict=True
+    ):
+        named = tuple((header["key"], header["value"]) for header in headers)
+        yield KafkaRecord(topic, partition, offset, key, value, timestamp, named)

@@ -1,0 +1,177 @@
+"""A SQLite file or a PostgreSQL database that states keep their tables in: its URL, its connections, how it fails."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+
+from transactional.errors import ConfigError
+
+_SECRETS = ("password", "sslpassword")
+
+
+class DatabaseFailed(Exception):
+    """The database did not do what it was asked to; after a write it is not known whether it has.
+
+    Between a database and what is built on it only. `is_refusal`: it answers, and does not allow or know what was
+    asked for. `is_about_data`: a value that was given is none of its type.
+    """
+
+    def __init__(self, error: DBAPIError | NoConnectionFree) -> None:
+        self.is_refusal = isinstance(error, ProgrammingError | NotSupportedError)
+        self.is_about_data = isinstance(error, DataError)
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        super().__init__(" ".join(str(cause).split()))
+
+
+class Database:
+    """Connections to one database, opened when they are needed.
+
+    Nothing waits in it for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
+    PostgreSQL ends a transaction of a process that was stopped inside it after half of that time, so that who waits
+    for its lock gets it; SQLite has no such means. Raises `ConfigError` for a URL that can't be used.
+    """
+
+    def __init__(self, url: str, *, timeout_ms: int) -> None:
+        self._url = _parse(url)
+        self._timeout_ms = timeout_ms
+        self._engine = self._make_engine()
+        event.listen(self._engine, "connect", self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql)
+        if self.is_sqlite:
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, False for PostgreSQL."""
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def place(self) -> str:
+        """The database, and the schemas to look in, without the rest: what stays the same however one logs in."""
+        if self.is_sqlite:
+            return f"sqlite:///{Path(str(self._url.database)).absolute()}"
+        host, port, options = (_joined(self._url.query.get(name, "")) for name in ("host", "port", "options"))
+        where = f"{host or self._url.host or 'localhost'}:{port or self._url.port or 5432}"
+        path = re.search(r"search_path=(\S+)", options)
+        return f"postgresql://{where}/{self._url.database or ''}" + (f"?{path[0]}" if path else "")
+
+    def __str__(self) -> str:
+        hidden = {name: "***" for name in _SECRETS if name in self._url.query}
+        shown = self._url.set(drivername=self._url.get_backend_name()).update_query_dict(hidden)
+        return shown.render_as_string(hide_password=True).replace(quote("***"), "***")
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One database transaction that may write. Raises `DatabaseFailed`; then it is not known whether it has."""
+        with _telling(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`."""
+        with _telling(), self._engine.connect() as connection:
+            yield connection.execution_options(only_reads=True)
+
+    def close(self) -> None:
+        """Close all connections. Later ones are opened anew."""
+        self._engine.dispose()
+
+    def _make_engine(self) -> Engine:
+        try:
+            return create_engine(
+                self._url,
+                connect_args=_connect_arguments(self._url, self._timeout_ms),
+                pool_timeout=self._timeout_ms / 1000,
+                # A server that was started anew costs no attempt.
+                pool_pre_ping=not self.is_sqlite,
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the database {self} needs psycopg 3: install transactional[postgres]") from error
+
+    def _set_up_sqlite(self, connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
+        connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        connection.execute("PRAGMA synchronous = FULL")
+        _switch_to_wal(connection.execute)
+
+    def _set_up_postgresql(self, connection: Any, _record: object) -> None:
+        for name in ("statement_timeout", "lock_timeout"):
+            connection.execute(f"SET {name} = {self._timeout_ms}")
+        connection.execute(f"SET idle_in_transaction_session_timeout = {max(1, self._timeout_ms // 2)}")
+        connection.commit()
+
+
+def _joined(given: str | tuple[str, ...]) -> str:
+    return given if isinstance(given, str) else ",".join(given)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except (DBAPIError, NoConnectionFree) as error:
+        raise DatabaseFailed(error) from error
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(
+            "a database needs a URL such as sqlite:///counts.db or postgresql://user:password@host/database, and the "
+            "one given can't be read"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise ConfigError(f"a database can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    if parsed.database in (None, "", ":memory:"):
+        raise ConfigError("a SQLite database without a file forgets everything; give it one: sqlite:///counts.db")
+    if not Path(str(parsed.database)).parent.is_dir():
+        raise ConfigError(f"the folder of the SQLite database {parsed.database} does not exist; create it")
+    return parsed
+
+
+def _connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
+    """A host that has vanished is noticed, unless the URL says how."""
+    if url.get_backend_name() == "sqlite":
+        return {}
+    seconds = max(2, -(-timeout_ms // 1000))
+    wanted = {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": timeout_ms,
+        "keepalives_idle": seconds,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+    }
+    return {name: value for name, value in wanted.items() if name not in url.query}
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A transaction that writes takes the write lock at once: one that only finds out later may have to be refused."""
+    reads = connection.get_execution_options().get("only_reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _switch_to_wal(execute: Callable[[str], Any]) -> None:
+    """Switch the file to WAL, which stays so. SQLite does not wait by itself when another process is just using it.
+
+    A file that stays in the older journal mode is slower and no less safe.
+    """
+    for _ in range(10):
+        try:
+            execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            execute("BEGIN IMMEDIATE")  # waits for the other
+            execute("ROLLBACK")

@@ -1,0 +1,117 @@
+"""The SQL types of a state's columns. What goes in comes out the same, on SQLite too, which knows few types."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import (
+    REAL,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Dialect,
+    Double,
+    Integer,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    Text,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from transactional.errors import ConfigError
+from transactional.schema import Field
+
+NAME_BYTES_MAX: Final = 63
+"""PostgreSQL cuts longer names off."""
+
+
+class _DecimalText(TypeDecorator[Decimal]):
+    """SQLite would keep a decimal as a floating-point number."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Decimal | None:
+        return None if value is None else Decimal(value)
+
+
+class _UtcText(TypeDecorator[datetime.datetime]):
+    """SQLite keeps times as text, without a zone: that is UTC here."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime.datetime | None, dialect: Dialect) -> datetime.datetime | None:
+        return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime.datetime | None, dialect: Dialect) -> datetime.datetime | None:
+        return None if value is None else value.replace(tzinfo=datetime.UTC)
+
+
+class _DoubleOrNan(UserDefinedType[float]):
+    """SQLite would keep NaN as NULL; as text it stays what it is."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:
+        return "DOUBLE"
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[float | None], float | str | None]:
+        return lambda value: "NaN" if value is not None and math.isnan(value) else value
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[float | str | None], float | None]:
+        return lambda value: None if value is None else float(value)
+
+
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {
+    "string": Text(),
+    "binary": LargeBinary(),
+    "boolean": Boolean(),
+    "byte": SmallInteger(),
+    "short": SmallInteger(),
+    "int": Integer(),
+    "long": BigInteger(),
+    "float": REAL(),
+    "double": Double(),
+    "date": Date(),
+    "timestamp": DateTime(timezone=True),
+}
+_TYPES_OF_SQLITE: Final[dict[str, TypeEngine[Any]]] = {
+    "float": _DoubleOrNan(),
+    "double": _DoubleOrNan(),
+    "timestamp": _UtcText(),
+}
+
+
+def sql_type(name: str, *, is_sqlite: bool) -> TypeEngine[Any]:
+    """The SQL type of a Spark type in its simple form."""
+    if not name.startswith("decimal"):
+        return _TYPES_OF_SQLITE.get(name, _TYPES[name]) if is_sqlite else _TYPES[name]
+    precision, scale = name[len("decimal(") : -1].split(",")
+    return _DecimalText() if is_sqlite else Numeric(int(precision), int(scale))
+
+
+def check_name(name: str, table: str) -> None:
+    """Raise `ConfigError` for a name of a table or column that PostgreSQL would cut off, and for an empty one."""
+    if not name.strip() or len(name.encode()) > NAME_BYTES_MAX:
+        raise ConfigError(f"state {table}: the name {name!r} has to have 1 to {NAME_BYTES_MAX} bytes; shorten it")
+
+
+def check_columns(columns: Iterable[Field], table: str) -> None:
+    """Raise `ConfigError` for columns that a SQL table can't hold."""
+    for column in columns:
+        check_name(column.name, table)
+        if column.type not in _TYPES and not column.type.startswith("decimal"):
+            raise ConfigError(
+                f"state {table}: column {column.name!r} is a {column.type}, which a SQL table does not hold; use its "
+                "parts as columns, or a state in Delta"
+            )
