@@ -92,10 +92,8 @@ class TopicWatch:
     # --- compaction: it removes records out of recorded ranges, so that they can't be replayed as they were ----------
 
     def _is_fit(self, admin: AdminClient, name: str, topic: Topic) -> bool:
-        if not isinstance(self.subscription, TopicPattern):
-            self._refuse_compacted(admin, name, topic)
-            return True
-        problem = self._compaction(admin, name, topic)
+        """Whether a topic may be read that came to match while this ran; the others were looked at in `open`."""
+        problem = self._compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
         if problem is not None:
             self._tell(f"{problem}; it is left out")
         return problem is None

@@ -42,12 +42,12 @@ class Database:
     """
 
     def __init__(self, url: str, *, timeout_ms: int) -> None:
-        self._url = _parse(url)
+        self._url = parse_url(url, used_for="a state", example="states.db")
         self._timeout_ms = timeout_ms
         self._engine = self._make_engine()
         event.listen(self._engine, "connect", self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql)
         if self.is_sqlite:
-            event.listen(self._engine, "begin", _begin_sqlite)
+            event.listen(self._engine, "begin", begin_sqlite)
 
     @property
     def is_sqlite(self) -> bool:
@@ -65,9 +65,7 @@ class Database:
         return f"postgresql://{where}/{self._url.database or ''}" + (f"?{path[0]}" if path else "")
 
     def __str__(self) -> str:
-        hidden = {name: "***" for name in _SECRETS if name in self._url.query}
-        shown = self._url.set(drivername=self._url.get_backend_name()).update_query_dict(hidden)
-        return shown.render_as_string(hide_password=True).replace(quote("***"), "***")
+        return shown(self._url.set(drivername=self._url.get_backend_name()))
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -89,7 +87,7 @@ class Database:
         try:
             return create_engine(
                 self._url,
-                connect_args=_connect_arguments(self._url, self._timeout_ms),
+                connect_args=connect_arguments(self._url, self._timeout_ms),
                 pool_timeout=self._timeout_ms / 1000,
                 # A server that was started anew costs no attempt.
                 pool_pre_ping=not self.is_sqlite,
@@ -102,7 +100,7 @@ class Database:
         connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
         connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
         connection.execute("PRAGMA synchronous = FULL")
-        _switch_to_wal(connection.execute)
+        switch_to_wal(connection.execute)
 
     def _set_up_postgresql(self, connection: Any, _record: object) -> None:
         for name in ("statement_timeout", "lock_timeout"):
@@ -123,27 +121,34 @@ def _telling() -> Iterator[None]:
         raise DatabaseFailed(error) from error
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str, *, used_for: str, example: str) -> URL:
+    """The URL of a SQLite file or a PostgreSQL database. Raises `ConfigError`, and shows nothing that may be secret."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigError(
-            "a database needs a URL such as sqlite:///counts.db or postgresql://user:password@host/database, and the "
+            f"{used_for} needs a URL such as sqlite:///{example} or postgresql://user:password@host/database, and the "
             "one given can't be read"
         ) from None
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise ConfigError(f"a database can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+        raise ConfigError(f"{used_for} can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
     if parsed.database in (None, "", ":memory:"):
-        raise ConfigError("a SQLite database without a file forgets everything; give it one: sqlite:///counts.db")
+        raise ConfigError(f"{used_for} in SQLite is forgotten without a file; give it one: sqlite:///{example}")
     if not Path(str(parsed.database)).parent.is_dir():
-        raise ConfigError(f"the folder of the SQLite database {parsed.database} does not exist; create it")
+        raise ConfigError(f"the folder of {used_for}, {parsed.database}, does not exist; create it")
     return parsed
 
 
-def _connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
-    """A host that has vanished is noticed, unless the URL says how."""
+def shown(url: URL) -> str:
+    """A URL as it may be shown: without its passwords."""
+    hidden = {name: "***" for name in _SECRETS if name in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True).replace(quote("***"), "***")
+
+
+def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
+    """psycopg's arguments by which a host that has vanished is noticed, unless the URL says how."""
     if url.get_backend_name() == "sqlite":
         return {}
     seconds = max(2, -(-timeout_ms // 1000))
@@ -157,13 +162,13 @@ def _connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
     return {name: value for name, value in wanted.items() if name not in url.query}
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def begin_sqlite(connection: Connection) -> None:
     """A transaction that writes takes the write lock at once: one that only finds out later may have to be refused."""
     reads = connection.get_execution_options().get("only_reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _switch_to_wal(execute: Callable[[str], Any]) -> None:
+def switch_to_wal(execute: Callable[[str], Any]) -> None:
     """Switch the file to WAL, which stays so. SQLite does not wait by itself when another process is just using it.
 
     A file that stays in the older journal mode is slower and no less safe.

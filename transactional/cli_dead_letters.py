@@ -14,7 +14,7 @@ from transactional.config import TopologyConfig
 from transactional.display import letters_table, plain_line, print_table
 from transactional.driver import TopologyDriver
 from transactional.errors import ConfigError
-from transactional.letter_spout import LetterKey, LetterSpout, all_letters
+from transactional.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.loading import load_topology, open_existing_store
 from transactional.running import make_executor
 
@@ -47,6 +47,7 @@ def dead_letters(
         else:
             print_table(letters_table(rows))
         return
+    letters_of(topology, keys)  # raises before anything runs
     spout = LetterSpout(topology, keys)
     config = TopologyConfig(stop_when_drained=True, attempts_max=attempts_max)
     with closing(open_existing_store(store)) as coordinator_store:

@@ -133,7 +133,7 @@ def make_program(topology: Topology, plan: StagePlan) -> TaskProgram:
     for what, value in sent:
         check_picklable(what, value)
     # States and the driver's side of the spout stay in the driver.
-    stripped = replace(topology, spout=spout, components=components)
+    stripped = replace(topology, spout=spout, components=components, dead_letters=None)
     return TaskProgram(stripped, plan, aggregators, reader, topology.spout.replays_exactly, slots)
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
-from spouts.kafka_admin import add_partitions, watermarks
+from spouts.kafka_admin import add_partitions, create_topic, delete_topic, watermarks
 from spouts.kafka_subscription import TopicPattern
 from spouts.local_broker import LocalBroker
 from spouts.planning import Limits
@@ -64,10 +64,10 @@ def parse(tuple: Tuple) -> Any:
     return (tuple["value"],)
 
 
-def run(spout: KafkaSpout, folder: Path) -> tuple[RunSummary, dict[str, int]]:
+def run(spout: KafkaSpout, folder: Path, *, parallelism: int = 1) -> tuple[RunSummary, dict[str, int]]:
     """Run until everything is read; what it did, and how often each value was counted."""
     counts = MemoryMapState("value string")
-    builder = TransactionalTopologyBuilder("runs", "records", spout)
+    builder = TransactionalTopologyBuilder("runs", "records", spout, parallelism=parallelism)
     builder.set_bolt("parse", parse, output="value string").shuffle_grouping("records")
     builder.set_committer_bolt("count", counts.count()).fields_grouping("parse", "value")
     config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, retry_pause_max_ms=20, attempts_max=9)
@@ -124,6 +124,19 @@ def test_a_compacted_range_is_read_to_its_end(bootstrap: str) -> None:
         assert spout.lost_offsets == 0, "nothing that was not read is missing"
 
 
+@BOTH
+def test_a_range_that_several_tasks_read_is_counted_once(
+    bootstrap: str, tmp_path: Path, kind: type[KafkaSpout]
+) -> None:
+    topic = new_topic(bootstrap)
+    put(bootstrap, topic, [str(number) for number in range(95)])
+    INTERRUPTIONS["77"] = lambda: None
+    spout = spout_over(kind, bootstrap, [topic], batch_records_max=50, split_records=10)
+    summary, counted = run(spout, tmp_path, parallelism=3)
+    assert counted == {str(number): 1 for number in range(95)}
+    assert (summary.transactions, summary.failures) == (2, 1)
+
+
 # --- what is lost between two attempts ----------------------------------------------------------------------------
 
 
@@ -164,6 +177,32 @@ def test_a_transactional_run_stops(bootstrap: str, tmp_path: Path) -> None:
     topic = old_and_new(bootstrap)
     spout = spout_over(TransactionalKafkaSpout, bootstrap, [topic], batch_records_max=2)
     with pytest.raises(BatchLost, match=rf"partition 0 of '{topic}#.*\[2, 4\).*the offsets there are \[4, 6\)"):
+        run(spout, tmp_path)
+
+
+def created_anew(bootstrap: str) -> str:
+    """A topic that is deleted and created again while its second record is in an attempt."""
+    topic = new_topic(bootstrap)
+    put(bootstrap, topic, ["a", "b"])
+
+    def recreate() -> None:
+        delete_topic(bootstrap, topic)
+        create_topic(bootstrap, topic)
+        put(bootstrap, topic, ["x", "y", "z"])
+
+    INTERRUPTIONS["b"] = recreate
+    return topic
+
+
+def test_an_opaque_run_goes_on_with_a_topic_that_was_created_anew(bootstrap: str, tmp_path: Path) -> None:
+    spout = spout_over(OpaqueKafkaSpout, bootstrap, [created_anew(bootstrap)], batch_records_max=1)
+    assert run(spout, tmp_path)[1] == {"a": 1, "x": 1, "y": 1, "z": 1}, "b is lost with its topic"
+
+
+def test_a_transactional_run_stops_when_its_topic_was_created_anew(bootstrap: str, tmp_path: Path) -> None:
+    topic = created_anew(bootstrap)
+    spout = spout_over(TransactionalKafkaSpout, bootstrap, [topic], batch_records_max=1)
+    with pytest.raises(BatchLost, match=rf"topic '{topic}' was created anew.*OpaqueKafkaSpout"):
         run(spout, tmp_path)
 
 

@@ -21,11 +21,13 @@ import sys
 import threading
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.memory import MemoryMapState
+from state.memory import MemoryMapState, MemoryTable
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.ports import StateKind
 from transactional.builder import TransactionalTopologyBuilder
 
 ROWS = [[("cat",), ("dog",)], [("cat",)]]
+LETTERS, COUNTS = MemoryTable("letters"), MemoryTable("counts")
 
 def builder(spout=None, key="word"):
     made = TransactionalTopologyBuilder("words", "spout", spout or MemoryTransactionalSpout(ROWS, "word string", 1))
@@ -51,6 +53,19 @@ def weaker():
 
 def refuse(row):
     raise ValueError("no [/red] :cat: [0, 1)")
+
+LIKED = ["cat"]
+
+def choose(row):
+    assert row["word"] in LIKED, "no [/red] word"
+    return tuple(row)
+
+def choosy():
+    made = TransactionalTopologyBuilder("words", "spout", MemoryTransactionalSpout(ROWS, "word string", 1))
+    made.set_committer_bolt("count", MemoryMapState("word", table=COUNTS).count()).fields_grouping("bolt", "word")
+    made.set_bolt("bolt", choose, output="word string").shuffle_grouping("spout")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=LETTERS))
+    return made.build()
 
 def hang(row):
     sys.stdout.write("hangs\\n")

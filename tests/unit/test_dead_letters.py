@@ -285,9 +285,7 @@ def test_letters_that_can_not_be_tried_again_are_told(tmp_path: Path) -> None:
     renamed.set_bolt("choosy", Picky()).shuffle_grouping("spout")
     renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
     renamed.set_dead_letters(topology_now.dead_letters)  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' has no such"
-    ):
+    with pytest.raises(ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' has no such"):
         letters_of(renamed.build(), None)
 
 

@@ -34,7 +34,7 @@ def of(kind: type[KafkaSpout], logs: Logs, **options: Any) -> KafkaSpout:
         def logs(self, after: BatchMetadata) -> Logs:
             return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in logs.items()}
 
-    return Told("localhost:9092", ["tuples"], **options)  # type: ignore[no-any-return]
+    return Told("localhost:9092", ["tuples"], **options)
 
 
 # --- seed 004 -----------------------------------------------------------------------------------------------------

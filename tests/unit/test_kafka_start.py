@@ -30,13 +30,13 @@ class Teller(OffsetTeller):
 
     def at_time(self, asked: Asked, time_ms: int) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} at {time_ms}" for partition in asked]
-        return {p: self._offset(self.times[p]) for p in asked if p in self.times}
+        return {p: self._told_offset(self.times[p]) for p in asked if p in self.times}
 
     def of_group(self, asked: Asked, group_id: str) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} of {group_id}" for partition in asked]
-        return {p: self._offset(self.committed.get(p)) for p in asked}
+        return {p: self._told_offset(self.committed.get(p)) for p in asked}
 
-    def _offset(self, offset: int | None) -> Offset | None:
+    def _told_offset(self, offset: int | None) -> Offset | None:
         return None if offset is None else Offset(offset)
 
 
@@ -258,7 +258,7 @@ def test_partitions_are_sorted_and_distinct() -> None:
         (lambda: TopicPartitions({}), "name at least one topic"),
         (lambda: TopicPartitions({"a": []}), "partitions of topic 'a' are numbers from 0 on; got nothing"),
         (lambda: TopicPartitions({"a": [-1]}), "got -1"),
-        (lambda: TopicPartitions({"a": "0"}), "got '0'"),
+        (lambda: TopicPartitions({"a": "0"}), "got '0'"),  # type: ignore[dict-item]
         (lambda: TopicPartitions(["a"]), "topic -> partition numbers"),  # type: ignore[arg-type]
         (lambda: subscription_of(re.compile("a.*")), r"given as TopicPattern\('a\.\*'\)"),
         (lambda: subscription_of({"a": [0]}), r"given as TopicPartitions\(\{'a': \[0\]\}\)"),

@@ -154,7 +154,7 @@ LINES = st.one_of(
 def test_a_record_is_good_or_bad_by_itself(values: list[bytes | None]) -> None:
     """So that a replay in other portions gives the same tuples."""
     for on_error in ("null", "skip"):
-        chosen = JsonTranslator("a long", on_error=on_error)  # type: ignore[arg-type]
+        chosen = JsonTranslator("a long", on_error=on_error)
         one_by_one = [row for value in values for row in translated(chosen, value)]
         assert translated(chosen, *values) == one_by_one
 

@@ -61,10 +61,11 @@ class TestUrls:
         ("url", "told"),
         [
             ("mysql://me:hidden@host/db", r"sqlite:///… or postgresql://…, not mysql://…"),
-            ("me:hidden@host", r"needs a URL such as sqlite:///counts\.db"),
-            ("sqlite://", "forgets everything"),
-            ("sqlite:///:memory:", "forgets everything"),
-            ("sqlite:////no/such/folder/counts.db", "folder of the SQLite database /no/such/folder/counts.db does not"),
+            ("me:hidden@host", r"a state needs a URL such as sqlite:///states\.db"),
+            ("postgresql://me:hidden@host:port/db", "the one given can't be read"),
+            ("sqlite://", "a state in SQLite is forgotten without a file"),
+            ("sqlite:///:memory:", "a state in SQLite is forgotten without a file"),
+            ("sqlite:////no/such/folder/counts.db", "the folder of a state, /no/such/folder/counts.db, does not exist"),
         ],
     )
     def test_that_cannot_be_used_are_told(self, url: str, told: str) -> None:

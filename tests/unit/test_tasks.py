@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from state.memory import MemoryMapState
+from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import FIRST, everything, processed
 from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, opaque_words, total, words
 from tests.unit.shapes import topologies
 from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
 from transactional.gathering import gather
 from transactional.groupings import GroupingKind
@@ -58,8 +59,10 @@ def test_states_and_the_drivers_side_of_the_spout_are_not_sent() -> None:
     made = builder(words())
     made.set_committer_bolt("count", MemoryMapState("word").count()).shuffle_grouping("spout")
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("spout")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable("letters")))
     topology = made.build(options={"limit": 3})
     program = make_program(topology, plan_stages(topology))
+    assert program.topology.dead_letters is None
     assert [component.is_committer for component in program.topology.components] == [True, True]
     assert not any(hasattr(component.state, "merge") for component in program.topology.components)
     update: Any = program.topology.components[0].bolt
