@@ -26,6 +26,7 @@ test: java postgres $(READY) ## Everything: check, and the tests with Spark, Del
 	@$(IN_VENV) -m ruff check --quiet .
 	@$(IN_VENV) -m ruff format --check --quiet .
 	@$(IN_VENV) -m mypy
+	@$(IN_VENV) -m tests.simulation --seeds 10000
 	@$(IN_VENV) -m pytest --quiet --no-skips --durations=10 tests
 
 bench: java $(READY) ## Measure (needs Java); ARGS="..." is handed on

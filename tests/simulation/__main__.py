@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from tests.simulation.harness import Simulation, SimulationFailed
-from tests.simulation.sweep import Sweep
+from tests.simulation.sweep import Sweep, run_some
 
 LONG = 500
 """Seeds from which on everything must have been reached."""
 
 
-def lines(first: int, count: int, sweep: Sweep, failed: list[int]) -> Iterator[str]:
-    """Run the seeds; what there is to say about them."""
-    for seed in range(first, first + count):
-        try:
-            sweep.run(seed)
-        except SimulationFailed as failure:
-            failed.append(seed)
-            yield f"{failure}\n"
+CHUNK = 100
+"""Seeds that a process takes at once."""
+
+
+def run_all(first: int, count: int, jobs: int) -> tuple[Sweep, list[int]]:
+    """Run the seeds in so many processes. Failures are printed as they come."""
+    chunks = [(start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)]
+    total, failed = Sweep(), list[int]()
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for sweep, failures in pool.map(run_some, *zip(*chunks, strict=True)) if chunks else ():
+            total.add(sweep)
+            for seed, text in failures:
+                failed.append(seed)
+                sys.stdout.write(f"{text}\n\n")
+    return total, failed
 
 
 def summary(sweep: Sweep, failed: list[int], took_s: float) -> Iterator[str]:
@@ -52,16 +62,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many processes run them")
     parser.add_argument("--log", action="store_true", help="print event logs and nothing else")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # a gap in a simulated log is no news
     if options.log:
+        logging.disable(logging.WARNING)
         for seed in range(options.seed, options.seed + options.seeds):
             sys.stdout.write(f"seed {seed}\n{log_of(seed)}\n")
         return 0
-    sweep, failed, started_at_s = Sweep(), list[int](), time.monotonic()
-    for line in lines(options.seed, options.seeds, sweep, failed):
-        sys.stdout.write(line)
+    started_at_s = time.monotonic()
+    sweep, failed = run_all(options.seed, options.seeds, options.jobs)
     for line in summary(sweep, failed, time.monotonic() - started_at_s):
         sys.stdout.write(line + "\n")
     incomplete = options.seeds >= LONG and sweep.missing()

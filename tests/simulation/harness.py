@@ -274,7 +274,8 @@ class Simulation:
             live = Snapshot(
                 coordinator.committed_txid, coordinator._committed_batch, coordinator.recorded, stored.attempt_id
             )
-            demand(live == stored, f"the coordinator knows {live}, the store {stored}")
+            if live != stored:
+                raise Wrong(f"the coordinator knows {live}, the store {stored}")
 
     def note(self, process: Process | None, what: Event | str) -> None:
         """A line of the event log."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
-from tests.simulation.harness import Simulation
+from tests.simulation.harness import Simulation, SimulationFailed
 from transactional.protocol import LATE, TRANSITIONS, Phase, Trigger
 
 
@@ -60,3 +61,15 @@ def swept(first: int, count: int) -> Sweep:
     for seed in range(first, first + count):
         sweep.run(seed)
     return sweep
+
+
+def run_some(first: int, count: int) -> tuple[Sweep, list[tuple[int, str]]]:
+    """Run some seeds; their sum, and those that failed with what there is to say about them."""
+    logging.disable(logging.WARNING)  # a gap in a simulated log is no news
+    sweep, failed = Sweep(), list[tuple[int, str]]()
+    for seed in range(first, first + count):
+        try:
+            sweep.run(seed)
+        except SimulationFailed as failure:
+            failed.append((seed, str(failure)))
+    return sweep, failed
