@@ -122,6 +122,7 @@ class KafkaSpout(PartitionedSpout):
         Raises `ConfigError` naming the topic, `SourceUnavailable` naming the address within twice `timeout_ms`.
         """
         self.close()
+        self._starts.forget()
         errors: deque[Any] = deque(maxlen=1)
         settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
         self._admin = make_client(partial(AdminClient, settings), self.connection)

@@ -65,6 +65,11 @@ class StartPositions:
         self._found: _Found = {}
         self._looked = False
 
+    def forget(self) -> None:
+        """Look anew: the next topology to be read for may be another one."""
+        self._found.clear()
+        self._looked = False
+
     def pin(self, teller: OffsetTeller, after: BatchMetadata, logs: Logs) -> Logs:
         """The logs, with the start of each partition that `after` has no position for.
 

@@ -67,7 +67,7 @@ class SimpleTranslator(Translator):
         SimpleTranslator(lambda record: (record.value.decode(), record.offset), "line string, offset long")
 
     What the function raises fails the attempt, with the record's place in the message. For many records
-    `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is some ten times faster.
+    `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is several times faster.
     """
 
     def __init__(self, function: Callable[[KafkaRecord], Sequence[Any] | None], output: str | Schema) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     and_,
+    any_,
     bindparam,
     case,
     delete,
@@ -146,8 +147,12 @@ class StateTable:
     def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:
         """The condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
         given = [column for column, is_null in zip(self._key, nulls, strict=True) if not is_null]
+        conditions: list[ColumnElement[bool]]
         conditions = [column.is_(None) for column, is_null in zip(self._key, nulls, strict=True) if is_null]
-        if given:
+        if len(given) == 1 and not self._is_sqlite:
+            # One parameter however many keys there are.
+            conditions.append(given[0] == any_(bindparam("wanted", type_=postgresql.ARRAY(given[0].type))))
+        elif given:
             side: Any = given[0] if len(given) == 1 else tuple_(*given)
             conditions.append(side.in_(bindparam("wanted", expanding=True)))
         return and_(true(), *conditions)

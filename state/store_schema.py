@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from sqlalchemy import (
-    URL,
     BigInteger,
     Column,
     Connection,
@@ -24,15 +20,15 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
-    make_url,
     select,
     update,
 )
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from state.database import begin_sqlite, connect_arguments, parse_url, shown, switch_to_wal
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 2
@@ -136,14 +132,14 @@ class Database:
     """
 
     def __init__(self, url: str, *, timeout_ms: int) -> None:
-        self._url = _parse(url)
+        self._url = parse_url(url, used_for="the coordinator's store", example="transactional.db")
         self._timeout_ms = timeout_ms
         self._is_ready = False
         self._preparing = threading.Lock()
         try:
             self._engine = create_engine(
                 self._url,
-                connect_args=_connect_arguments(self._url, timeout_ms),
+                connect_args=connect_arguments(self._url, timeout_ms),
                 pool_timeout=timeout_ms / 1000,
                 hide_parameters=True,
             )
@@ -152,7 +148,7 @@ class Database:
         set_up = self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql
         event.listen(self._engine, "connect", set_up)
         if self.is_sqlite:
-            event.listen(self._engine, "begin", _begin_sqlite)
+            event.listen(self._engine, "begin", begin_sqlite)
 
     @property
     def is_sqlite(self) -> bool:
@@ -160,9 +156,7 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        secrets = {name: "***" for name in ("password", "sslpassword") if name in self._url.query}
-        shown = self._url.update_query_dict(secrets).render_as_string(hide_password=True)
-        return shown.replace(quote("***"), "***")
+        return shown(self._url)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -250,63 +244,9 @@ class Database:
         connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
-        _switch_to_wal(connection.execute)
+        switch_to_wal(connection.execute)
 
     def _set_up_postgresql(self, connection: Any, _record: object) -> None:
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             connection.execute(f"SET {name} = {self._timeout_ms}")
         connection.commit()
-
-
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise ConfigError(
-            "the coordinator's store needs a URL such as sqlite:///transactional.db or "
-            "postgresql://user:password@host/database, and the one given can't be read"
-        ) from None
-    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
-        return parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise ConfigError(f"the coordinator's store can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
-    if parsed.database in (None, "", ":memory:"):
-        raise ConfigError("a SQLite store without a file forgets its progress; give it one: sqlite:///transactional.db")
-    if not Path(str(parsed.database)).parent.is_dir():
-        raise ConfigError(f"the folder of the SQLite store {parsed.database} does not exist; create it")
-    return parsed
-
-
-def _connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
-    """A host that has vanished is noticed, unless the URL says how."""
-    if url.get_backend_name() == "sqlite":
-        return {}
-    seconds = max(2, -(-timeout_ms // 1000))
-    wanted = {
-        "connect_timeout": seconds,
-        "tcp_user_timeout": timeout_ms,
-        "keepalives_idle": seconds,
-        "keepalives_interval": 1,
-        "keepalives_count": 3,
-    }
-    return {name: value for name, value in wanted.items() if name not in url.query}
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """A transaction that writes takes the write lock at once: one that only finds out later may have to be refused."""
-    reads = connection.get_execution_options().get("only_reads", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _switch_to_wal(execute: Callable[[str], Any]) -> None:
-    """Switch the file to WAL, which stays so. SQLite does not wait by itself when another process is just using it.
-
-    A file that stays in the older journal mode is slower and no less safe.
-    """
-    for _ in range(10):
-        try:
-            execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError:
-            execute("BEGIN IMMEDIATE")  # waits for the other
-            execute("ROLLBACK")

@@ -22,6 +22,7 @@ from transactional import cli_lifecycle
 from transactional.cli_config import config_app
 from transactional.cli_dead_letters import dead_letters
 from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.cli_standby import StandbyTeller
 from transactional.config_sources import load_config
 from transactional.describing import as_mermaid, described
 from transactional.display import (
@@ -61,6 +62,9 @@ def run(
     accept_changes: Annotated[
         bool, typer.Option(help="Go on although the topology differs from the stored one.")
     ] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease ends.")
+    ] = False,
 ) -> None:
     """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't go on.
 
@@ -84,6 +88,8 @@ def run(
             observers.append(writer)
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
+        if standby:
+            observers.append(StandbyTeller(topology.id))
         driver = TopologyDriver(
             topology,
             coordinator_store,
@@ -92,6 +98,7 @@ def run(
             observers=observers,
             accept_changes=accept_changes,
             name=name,
+            standby=standby,
         )
         _stop_on_signals(driver)
         summary = driver.run()

@@ -20,7 +20,14 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.clock import SystemClock
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
-from transactional.errors import CommitStuck, ConfigError, FatalError, StoreMismatch, StoreUnavailable
+from transactional.errors import (
+    CommitStuck,
+    ConfigError,
+    FatalError,
+    StoreMismatch,
+    StoreUnavailable,
+    TopologyInUse,
+)
 from transactional.fencing import close_tables, fence_tables
 from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor
 from transactional.protocol import (
@@ -44,6 +51,7 @@ from transactional.protocol import (
     Tick,
 )
 from transactional.runner import Fatal, PhaseRunner
+from transactional.standby import Standby
 from transactional.topology import Topology
 
 LOOK_EVERY_MS = 1_000
@@ -103,13 +111,14 @@ class TopologyDriver:
         owner: str | None = None,
         accept_changes: bool = False,
         name: str | None = None,
+        standby: bool = False,
     ) -> None:
         self.topology, self.store, self.executor = topology, store, executor
         self.config = config or TopologyConfig()
         self.clock = clock or SystemClock()
         self.observers = observers
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self.accept_changes, self.name = accept_changes, name
+        self.accept_changes, self.name, self.standby = accept_changes, name, standby
         self.failures = 0
         self._halt: FatalError | None = None
         self._obeyed = DesiredState.ACTIVE
@@ -124,7 +133,10 @@ class TopologyDriver:
         self._events.put(StopRequested())
 
     def run(self) -> RunSummary:
-        """Run until done. Raises a `FatalError` or `ConfigError`; what was committed by then stays right."""
+        """Run until done; with `standby` wait before, until nobody else coordinates the topology.
+
+        Raises a `FatalError` or `ConfigError`; what was committed by then stays right.
+        """
         if self.topology.dead_letters is not None and self.config.attempts_max is None:
             raise ConfigError(
                 f"topology {self.topology.id!r} has a table of dead letters, but attempts_max is not set, so that what "
@@ -137,12 +149,21 @@ class TopologyDriver:
             self.topology.spout.close()
 
     def _run_with_lease(self) -> RunSummary:
-        self.take_lease()
-        with ExitStack() as stack:
+        with ExitStack() as stack, ExitStack() as warm:
+            if self.standby:
+                # What takes long is done while another one leads.
+                warm.callback(self.executor.close)
+                self.executor.open()
+                if not self._stand_by():
+                    return self._nothing_done()
+            else:
+                self.take_lease()
             stack.callback(self.release)
             stack.callback(close_tables, self.topology)
             stack.callback(self.executor.close)
-            self.executor.open()
+            warm.pop_all()
+            if not self.standby:
+                self.executor.open()
             self.store.renew(self.lease, lease_ms=self.config.lease_ms)
             self.fence_tables()
             kept_ms = self.config.keep_attempts_days * 86_400_000
@@ -159,6 +180,30 @@ class TopologyDriver:
             accept_changes=self.accept_changes,
             name=self.name,
         )
+
+    def _stand_by(self) -> bool:
+        """Wait for the lease, and take it; False when the run is to end without it."""
+        fingerprint = None if self.accept_changes else self.topology.fingerprint()
+        standby = Standby(self.store, self.topology.id, fingerprint, self.config, owner=self.owner)
+        while standby.await_turn(self._rest):
+            try:
+                self.take_lease()
+                return True
+            except (TopologyInUse, StoreUnavailable):
+                # Another standby was quicker, or a leader that stands still inside a write holds SQLite's lock.
+                if self._rest(standby.look_every_ms):
+                    break
+        return False
+
+    def _rest(self, duration_ms: int) -> bool:
+        """Wait; True, and at once, when the run was asked to end."""
+        with suppress(queue.Empty):
+            return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested)
+        return False
+
+    def _nothing_done(self) -> RunSummary:
+        committed = max((status.committed_txid for status in self.store.status(self.topology.id)), default=TxId(0))
+        return RunSummary(TxId(committed + 1), committed, 0)
 
     def fence_tables(self) -> None:
         """Keep every earlier coordinator from writing to the tables, and check them against the store."""

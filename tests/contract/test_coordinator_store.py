@@ -52,6 +52,7 @@ def test_a_record_comes_back_as_it_was_written(storage: Storage, store: Store) -
 
 
 def test_a_recorded_attempt_raises_the_counter(storage: Storage, store: Store) -> None:
+    """Storm row T30: before anything of the attempt runs."""
     lease = acquire(store)
     record_attempt(store, lease, 1, 2)
     record_attempt(store, lease, 2, 7, start=10)
@@ -135,6 +136,7 @@ def test_what_was_read_is_stored_with_the_batch(storage: Storage, store: Store) 
 
 @pytest.mark.parametrize("attempt", [tried(1, 2), tried(1, 9)])
 def test_only_the_current_attempt_can_be_processed_or_committed(store: Store, attempt: TransactionAttempt) -> None:
+    """Storm row T21."""
     lease = acquire(store)
     record_attempt(store, lease, 1, 2)
     record_attempt(store, lease, 1, 3)
@@ -162,6 +164,7 @@ def test_a_transaction_commit_moves_the_committed_batch(storage: Storage, store:
 
 
 def test_the_committed_txid_moves_by_one(store: Store) -> None:
+    """Storm row T25."""
     lease = acquire(store)
     for txid in (1, 2):
         record_attempt(store, lease, txid, 1 + txid)
@@ -301,6 +304,7 @@ def test_attempts_come_newest_first(store: Store) -> None:
 
 
 def test_old_attempts_are_forgotten_but_never_the_newest_committed(storage: Storage, store: Store) -> None:
+    """Storm rows T26, T57."""
     lease = acquire(store)
     store.record_fence(lease, "total", TxId(0))
     store.release(lease)
@@ -366,6 +370,7 @@ def check_history(store: Store, txids: int) -> None:
 
 
 def test_readers_see_whole_writes_from_other_threads(storage: Storage, store: Store) -> None:
+    """Storm row T51."""
     lease = acquire(store)
 
     def look(_: int) -> bool:

@@ -108,6 +108,7 @@ def test_releasing_an_old_lease_changes_nothing(store: Store) -> None:
 
 
 def test_topologies_do_not_know_each_other(store: Store) -> None:
+    """Storm row T54."""
     first, second = acquire(store), acquire(store, "second", topology_id="airports")
     commit(store, first, 1, 2)
     assert [(each.topology_id, each.committed_txid) for each in store.status()] == [("airports", 0), ("carriers", 1)]

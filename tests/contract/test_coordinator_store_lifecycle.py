@@ -134,7 +134,7 @@ def test_a_refused_lease_changes_nothing(storage: Storage, store: Store) -> None
 
 
 def test_a_run_under_another_name_resumes_the_topology(storage: Storage, store: Store) -> None:
-    """Progress goes by the transactional id."""
+    """Progress goes by the transactional id. Storm row T59."""
     lease = acquire(store, name="deploy-7")
     commit(store, lease, 1, 2)
     assert store.status(TOPOLOGY)[0].name == "deploy-7"

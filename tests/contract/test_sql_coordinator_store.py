@@ -80,9 +80,12 @@ def end_of(started: subprocess.Popen[str]) -> str:
     [
         ("mysql://me:hidden@host/db", r"sqlite:///… or postgresql://…, not mysql://…"),
         ("me:hidden@host", r"needs a URL such as sqlite:///transactional\.db"),
-        ("sqlite://", "forgets its progress"),
-        ("sqlite:///:memory:", "forgets its progress"),
-        ("sqlite:////no/such/folder/store.db", "folder of the SQLite store /no/such/folder/store.db does not exist"),
+        ("sqlite://", "the coordinator's store in SQLite is forgotten without a file"),
+        ("sqlite:///:memory:", "the coordinator's store in SQLite is forgotten without a file"),
+        (
+            "sqlite:////no/such/folder/store.db",
+            "store, /no/such/folder/store.db, does not exist; create it",
+        ),
     ],
 )
 def test_a_url_that_cannot_be_used_is_told(url: str, told: str) -> None:

@@ -90,6 +90,7 @@ class TestOneTransactionAfterTheOther:
         assert content(state) == {"cat": 1}
 
     def test_reads_and_puts(self, place: Place, state: AnyState) -> None:
+        """Storm row R22."""
         first = place.attempt(1, 1)
         assert state.get(first, [("cat",)]) == {}
         state.put(first, {("cat",): (1,), ("dog",): (None,)})
@@ -136,6 +137,7 @@ class TestOneTransactionAfterTheOther:
         assert repr(sorted(content(state).items())) == "[('a', (nan, -inf)), ('b', (None, 0.5))]"
 
     def test_refuses_two_rows_for_one_key(self, place: Place, state: AnyState) -> None:
+        """Storm row R26: the last one would silently win."""
         table = pa.table({"word": ["cat", "cat"], "count": [1, 2]})
         with pytest.raises(ProtocolError, match="2 rows with 1 different keys"):
             state.merge(place.attempt(1, 1), Partials({"count": "sum"}, table))
@@ -152,6 +154,7 @@ class TestOneTransactionAfterTheOther:
 
 class TestReplays:
     def test_opaque_starts_again_from_the_previous_values(self, place: Place, state: AnyState) -> None:
+        """Storm rows R24 and T60: also of keys that only the dead attempt has touched."""
         state.merge(place.attempt(1, 1), counts({"a": 1, "b": 1}))
         state.merge(place.attempt(2, 2), counts({"a": 3, "b": 4, "c": 7}))
         state.merge(place.attempt(2, 3), counts({"a": 1}))
@@ -187,6 +190,7 @@ class TestReplays:
         assert state.get(place.attempt(2, 3), [("a",), ("c",)]) == {("a",): (1,)}
 
     def test_transactional_skips_the_whole_transaction(self, place: Place) -> None:
+        """Storm rows R23 and T39."""
         state = place.state(kind=StateKind.TRANSACTIONAL)
         state.merge(place.attempt(1, 1), counts({"a": 1}))
         state.merge(place.attempt(2, 2), counts({"a": 3}))
@@ -216,6 +220,7 @@ class TestReplays:
 
     @pytest.mark.parametrize("txid", [1, 4])
     def test_refuses_a_transaction_that_does_not_follow(self, place: Place, state: AnyState, txid: int) -> None:
+        """Storm row T56."""
         state.merge(place.attempt(2, 1), counts({"a": 1}))
         with pytest.raises(StoreMismatch, match=f"at transaction 2, and transaction {txid} comes"):
             state.merge(place.attempt(txid, 2), counts({"a": 1}))

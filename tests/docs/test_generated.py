@@ -15,7 +15,7 @@ from transactional.protocol import diagram
 
 DOCS = ROOT / "docs"
 ROW = re.compile(
-    r"\b(?:rows?|Storm's|and|,) \(?([TRCK]\d{1,2}[a-z]?)\b|\(([TRCK]\d{1,2}[a-z]?)[),;:]|\b([TRCK]\d{1,2}[a-z]?)[),]"
+    r"\b(?:rows?|Storm's|and|,) \(?([TRCKEO]\d{1,2}[a-z]?)\b|\(([TRCKEO]\d{1,2}[a-z]?)[),;:]|\b([TRCKEO]\d{1,2}[a-z]?)[),]"
 )
 PARTS = ("**What happened.**", "**Why.**", "**What to do.**")
 
@@ -69,7 +69,7 @@ def rows_named_in(path: Path) -> set[str]:
 def test_every_row_that_the_code_names_is_told() -> None:
     """Docstrings point at "Storm row T48": the page about Storm has to say what that is."""
     told = set(
-        re.findall(r"^\| ([TRCK]\d{1,2}[a-z]?) \|", (DOCS / "storm-differences.md").read_text("utf-8"), re.MULTILINE)
+        re.findall(r"^\| ([TRCKEO]\d{1,2}[a-z]?) \|", (DOCS / "storm-differences.md").read_text("utf-8"), re.MULTILINE)
     )
     files = [
         path for folder in ("transactional", "spouts", "state", "examples") for path in (ROOT / folder).rglob("*.py")

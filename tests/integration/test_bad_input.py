@@ -73,8 +73,11 @@ def test_a_topology_that_can_not_be(target: str, line: str, tmp_path: Path) -> N
     [
         ("mysql://localhost/progress", r"TX100: no store for 'mysql' URLs; known: postgresql, sqlite"),
         ("sqlite", r"TX100: "),
-        ("sqlite:///no/such/folder/store.db", r"TX100: the folder of the SQLite store .* does not exist; create it"),
-        ("sqlite://", r"TX100: a SQLite store without a file forgets its progress"),
+        (
+            "sqlite:///no/such/folder/store.db",
+            r"TX100: the folder of the coordinator's store, .*, does not exist; create it",
+        ),
+        ("sqlite://", r"TX100: the coordinator's store in SQLite is forgotten without a file"),
     ],
 )
 def test_a_store_that_can_not_be(store: str, line: str, tmp_path: Path) -> None:

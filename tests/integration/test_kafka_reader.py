@@ -117,6 +117,7 @@ def test_bytes_that_are_no_text_are_told_with_their_place(bootstrap: str) -> Non
 
 @pytest.mark.parametrize(("start", "until"), [(0, 50), (0, 1), (49, 50), (7, 23), (3, 3)])
 def test_a_range_is_read_exactly(bootstrap: str, start: int, until: int) -> None:
+    """Storm row K6."""
     topic = new_topic(bootstrap)
     put(bootstrap, topic, numbers(0, 50))
     assert values(bootstrap, topic, span(start, until)) == numbers(start, until)

@@ -60,6 +60,7 @@ LAYERS = {
         "transactional.replay",
         "transactional.runner",
         "transactional.spreading",
+        "transactional.standby",
         "transactional.testing",
     ],
     ADAPTERS: [
@@ -69,6 +70,7 @@ LAYERS = {
         "transactional.cli_dead_letters",
         "transactional.cli_lifecycle",
         "transactional.cli_options",
+        "transactional.cli_standby",
         "transactional.cluster_check",
         "transactional.config_sources",
         "transactional.dataframes",

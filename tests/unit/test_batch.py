@@ -54,6 +54,7 @@ FULL = BatchMetadata(
 
 
 def test_ids_start_at_one_and_order_by_txid_then_attempt() -> None:
+    """Storm row T1."""
     first, second = TransactionAttempt(TxId(2), AttemptId(9)), TransactionAttempt(TxId(3), AttemptId(1))
     assert first < second
     assert str(first) == "2:9"
@@ -119,7 +120,7 @@ def test_equal_batches_are_written_equally(batch: BatchMetadata) -> None:
 
 
 def test_the_format_is_pinned() -> None:
-    """Stores hold it for weeks: a change needs a new version number."""
+    """Stores hold it for weeks: a change needs a new version number. Storm row K3."""
     assert METADATA_VERSION == 2
     assert FULL.to_json() == (
         '{"version": 2, "partitions": [["a", 0, 10, 12, 2, 99, 64], ["b", 0, 3, 3, null, null, null]], '

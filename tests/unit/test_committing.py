@@ -66,6 +66,7 @@ def test_a_replay_changes_nothing_but_the_version(kind: StateKind) -> None:
 
 
 def test_a_transaction_with_nothing_to_change_is_written_to_every_table() -> None:
+    """Storm row T40."""
     topology, per_word, in_all = two_committers()
     commit_transaction(topology, attempt(1, 10), processed(topology, NOTHING))
     assert (stored(per_word), stored(in_all)) == ({}, {(): 0})

@@ -28,6 +28,7 @@ TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)
 
 
 def test_the_next_transaction_is_planned_once_the_batch_before_it_is_known() -> None:
+    """Storm rows T49, T52."""
     talk = Conversation()
     assert talk.start() == [PlanBatch(attempt(1, 1), Snapshot().committed_batch, replay=False)]
     assert talk.wait(10_000) == []
@@ -56,6 +57,7 @@ def test_txids_are_issued_without_holes() -> None:
 
 
 def test_no_more_than_max_spout_pending_are_in_flight() -> None:
+    """Storm rows T15, T16."""
     talk = Conversation()
     talk.start_processing(3)
     assert talk.phases() == dict.fromkeys((1, 2, 3), Phase.PROCESSING)
@@ -63,6 +65,7 @@ def test_no_more_than_max_spout_pending_are_in_flight() -> None:
 
 
 def test_by_default_one_transaction_is_in_flight() -> None:
+    """Storm row T15."""
     talk = Conversation(config=TopologyConfig())
     talk.start()
     assert kinds(talk.plan(1)) == ["RecordAttempt", "StartProcessing"]
@@ -74,6 +77,7 @@ def test_by_default_one_transaction_is_in_flight() -> None:
 
 
 def test_a_failure_gives_up_what_is_later_and_leaves_what_is_earlier() -> None:
+    """Storm row T18."""
     talk = Conversation()
     talk.start_processing(3)
     assert talk.fail(2, "bolt broke") == [
@@ -114,6 +118,7 @@ def test_a_later_transaction_is_given_up_in_every_phase(phase: Phase) -> None:
 
 
 def test_a_failed_commit_phase_replays_the_whole_transaction_and_what_is_later() -> None:
+    """Storm row T18."""
     talk = Conversation(config=TWO_AT_ONCE)
     talk.start_processing(2)
     talk.process(1)

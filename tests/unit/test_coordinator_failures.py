@@ -156,6 +156,7 @@ def test_after_a_halt_nothing_changes_any_more() -> None:
 
 
 def test_processing_without_progress_times_out() -> None:
+    """Storm row T13."""
     talk = Conversation(config=TIMED)
     talk.start_processing(2)
     assert talk.wait(1_000) == []

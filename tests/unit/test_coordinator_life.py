@@ -37,6 +37,7 @@ AFTER_SEVEN = Snapshot(
 
 
 def test_a_source_with_nothing_is_asked_again_after_a_pause_by_the_same_attempt() -> None:
+    """Storm row T29: a pause while there is nothing, none while there is something."""
     talk = Conversation()
     talk.start_processing(1)
     assert talk.nothing(2) == []
@@ -336,6 +337,7 @@ def test_drained_then_a_failure_plans_a_smaller_batch_and_the_rest_is_still_read
 
 
 def test_a_restart_replays_what_was_recorded_as_new_attempts_then_goes_on() -> None:
+    """Storm rows T20, T31."""
     talk = Conversation(AFTER_SEVEN)
     assert talk.start() == [
         RecordAttempt(attempt(8, 31), batch(70, 80), forget_later=False),

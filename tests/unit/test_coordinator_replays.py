@@ -39,6 +39,7 @@ def test_a_transactional_batch_is_replayed_as_recorded_with_what_was_read() -> N
 
 
 def test_an_opaque_batch_is_planned_again_from_where_the_one_before_it_ended() -> None:
+    """Storm row T23."""
     talk = opaque()
     talk.start_processing(2)
     talk.fail(2)
@@ -97,6 +98,7 @@ def test_a_replay_with_an_empty_batch_is_committed() -> None:
 
 
 def test_planning_an_opaque_batch_again_forgets_the_later_ones() -> None:
+    """Storm row T24."""
     talk = opaque()
     talk.start_processing(3)
     talk.fail(1)
@@ -123,6 +125,7 @@ def test_a_transactional_replay_keeps_the_later_batches() -> None:
 
 
 def test_transactions_commit_one_at_a_time_and_in_order() -> None:
+    """Storm rows T17, T19."""
     talk = Conversation()
     talk.start_processing(3)
     assert kinds([*talk.process(3), *talk.process(2)]) == ["RecordProcessed", "RecordProcessed"]

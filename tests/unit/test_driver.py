@@ -138,6 +138,7 @@ class Failing:
     ],
 )
 def test_a_bolt_that_fails_is_replayed_until_it_succeeds(spout: Any, error: Exception, reason: str) -> None:
+    """Storm row T7, for any exception."""
     world, recorder = World(), Recorder()
     Trip.on_tuple = staticmethod(Failing("banana", 2, error))
     rows = [[("cat",), ("cat",)], [("dog",), ("banana",), ("cat",)]]

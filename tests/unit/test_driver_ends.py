@@ -221,6 +221,7 @@ def test_a_lease_that_can_not_be_given_back_ends_by_itself() -> None:
 @pytest.mark.parametrize("call", ["record_attempt", "record_commit", "counts", "total"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_killed_anywhere_the_next_run_makes_it_whole(call: str, nth: int) -> None:
+    """Storm row T44."""
     world = World()
     topology = world.topology()
     left = [nth]

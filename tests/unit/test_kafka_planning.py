@@ -168,6 +168,7 @@ def test_sizes_are_remembered_while_batches_are_planned_ahead() -> None:
     assert counts(spout.plan(first, replay=False)) == [1]
     spout.committed(read(first, a=100))
     assert counts(spout.plan(first, replay=False)) == [100]
+    assert counts(spout.plan(read(first, a=1_000), replay=False)) == [10], "what the batch before tells is newer"
 
 
 # --- for several tasks --------------------------------------------------------------------------------------------

@@ -158,6 +158,7 @@ def test_a_position_in_the_store_always_wins(start: Any) -> None:
     """Storm row K4: never the start, for a partition that any batch has named; also after a restart."""
     starts = starting(start, group_id="g")
     assert begins(starts, after(a=8), {A: log(3, 9)}, Teller({A: 6})) == {"flights#old[0]": 8}
+    assert starts.pin(Teller(), after(a=8), {A: log(3, 9)}) == {A: log(3, 9)}, "and all that is there can be read"
 
 
 @pytest.mark.parametrize("start", ["latest", 5, "group", {"flights": {0: 5}}])
@@ -190,6 +191,14 @@ def test_under_latest_a_topic_that_is_named_later_begins_at_its_end_and_one_that
     starts = starting("latest", TopicPattern(".*"))
     assert begins(starts, EMPTY_BATCH, {}) == {}
     assert begins(starts, EMPTY_BATCH, {A: log(0, 4)}) == {"flights#old[0]": 0}, "it came while this ran"
+
+
+def test_a_spout_that_is_opened_again_looks_anew() -> None:
+    """It may be for another topology, with a store of its own."""
+    starts = starting("latest")
+    begins(starts, EMPTY_BATCH, {A: log(3, 9)})
+    starts.forget()
+    assert begins(starts, EMPTY_BATCH, {A: log(3, 12), B: log(0, 4)}) == {"flights#old[0]": 12, "flights#old[1]": 4}
 
 
 def test_under_a_time_a_partition_that_comes_later_begins_at_that_time_too() -> None:

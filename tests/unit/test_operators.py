@@ -146,6 +146,7 @@ def logged(spout: MemoryTransactionalSpout, parallelism: int = 1) -> Topology:
 
 
 def test_a_batch_bolt_is_prepared_executed_and_finished_after_all_its_tuples(calls: list[tuple[Any, ...]]) -> None:
+    """Storm row T6: `prepare` is told the attempt, tuples do not carry it."""
     processed(logged(words([[("cat",), ("dog",)]])))
     assert [call[1:3] for call in calls] == [
         ("prepare", "first"),
@@ -162,11 +163,13 @@ def test_a_batch_bolt_is_prepared_executed_and_finished_after_all_its_tuples(cal
 
 
 def test_a_batch_without_tuples_is_prepared_and_finished_too(calls: list[tuple[Any, ...]]) -> None:
+    """Storm row T12."""
     assert processed(logged(words([[]]))).counts == {"first": 0, "second": 1, "total": 1}
     assert [call[1] for call in calls if call[2] == "first"] == ["prepare", "finish_batch"]
 
 
 def test_every_task_and_attempt_has_an_instance_of_its_own(calls: list[tuple[Any, ...]]) -> None:
+    """Storm row T4."""
     topology = logged(words([[("cat",)], [("dog",)]]), parallelism=2)
     for attempt_id in (1, 2):
         processed(topology, attempt=TransactionAttempt(TxId(1), AttemptId(attempt_id)))
@@ -327,6 +330,7 @@ def test_whatever_a_bolt_raises_fails_the_attempt_with_component_task_and_traceb
 
 @pytest.mark.parametrize("kind", [FailedException, AttemptLost, SourceUnavailable])
 def test_an_error_that_asks_for_a_replay_stays_what_it_is(kind: type[Exception]) -> None:
+    """Storm row T7."""
     with pytest.raises(kind, match=rf"^task \d of 2: component 'bad' raised {kind.__name__}: try again$"):
         processed(failing(Failing("execute", kind("try again"))))
 

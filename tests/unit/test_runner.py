@@ -262,6 +262,7 @@ def test_a_commit_phase_that_fails_fails_the_attempt_and_a_fenced_one_stops_the_
 
 
 def test_an_attempt_that_was_forgotten_has_nothing_to_commit(bench: Bench) -> None:
+    """Storm row T34."""
     bench.runner.process(attempt(1), bench.batch)
     bench.answer()
     bench.runner.forget(attempt(1))
@@ -291,6 +292,7 @@ def test_the_spout_is_told_of_a_commit_and_close_waits_for_that(bench: Bench) ->
 
 
 def test_a_spout_that_does_not_like_to_be_told_changes_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Storm rows T53, T55."""
     bench.spout.on_committed = raising(ValueError("no"))
     bench.runner.tell_committed(attempt(1), bench.batch)
     bench.runner.plan(attempt(2), EMPTY_BATCH, replay=False)

@@ -39,6 +39,7 @@ def offsets(start: int, until: int) -> OffsetRange:
 
 
 def test_partitions_are_dealt_out_by_their_position_and_empty_ranges_left_out() -> None:
+    """Storm row T22: task i has partitions i, i + P, …"""
     ranges = {partition(3): offsets(0, 2), partition(1): offsets(5, 5), partition(0): offsets(1, 4)}
     inputs = AttemptInput.of(FIRST, BatchMetadata(ranges), 2)
     first = ((partition(0), offsets(1, 4), None), (partition(3), offsets(0, 2), None))
@@ -236,6 +237,7 @@ def double_items(items: list[Item]) -> list[Item]:
 
 @pytest.mark.parametrize(("tamper", "received"), [(lose_a_row, "1[78]"), (lose_items, "0"), (double_items, "38")])
 def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, received: str) -> None:
+    """Storm row T12."""
     with pytest.raises(
         AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"
     ):

@@ -40,6 +40,7 @@ class NonTransactional(MemoryMapState):
 
 
 def test_a_topology_holds_its_components_each_after_what_it_reads_from() -> None:
+    """Storm row T2."""
     made = builder(parallelism=2)
     made.set_committer_bolt("total", Total(), 1, state=total()).global_grouping("both")
     made.set_bolt("both", same, 3, output=WORD).fields_grouping("upper", "word").all_grouping("spout")
@@ -402,6 +403,7 @@ def of_kind(kind: StateKind) -> MemoryMapState:
     ],
 )
 def test_what_is_exactly_once_builds_without_a_warning(spout: Any, kind: StateKind) -> None:
+    """Storm row T39."""
     assert guarded(spout, of_kind(kind))(strict=True).committers[0].id == "sum"
 
 
@@ -437,6 +439,7 @@ def test_what_is_exactly_once_builds_without_a_warning(spout: Any, kind: StateKi
 def test_a_weaker_guarantee_is_a_warning_and_under_strict_an_error(
     spout: Any, state: TransactionState, expected: str
 ) -> None:
+    """Storm row T39."""
     with pytest.warns(WeakerGuaranteeWarning) as warned:
         guarded(spout, state)()
     assert [str(warning.message) for warning in warned] == [expected]

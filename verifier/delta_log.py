@@ -1,0 +1,229 @@
+"""A Delta table's history as its log tells it, read from the log's files alone: checkpoints and Delta commits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verifier.storage import Storage
+
+LOG = "_delta_log"
+READ_TRIES = 3
+"""Old log files may be deleted while they are read."""
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+
+
+class LogBroken(Exception):
+    """A table's log is missing, has a hole, or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a Delta commit added. `stats` is the JSON that its writer has put there, None without."""
+
+    path: str
+    stats: str | None
+    data_change: bool
+
+    def statistics(self) -> Mapping[str, Any]:
+        """The writer's statistics; empty without."""
+        return json.loads(self.stats) if self.stats else {}
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCommit:
+    """One Delta commit: the app transactions in it, the files it added and removed."""
+
+    version: int
+    operation: str
+    app_versions: Mapping[str, int]
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+    changes_data: bool
+
+
+@dataclass(slots=True)
+class TableShape:
+    """What a table is declared as: the newest metadata and protocol of its log."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    partition_columns: tuple[str, ...] = ()
+    reader_version: int = 1
+    writer_version: int = 2
+    features: frozenset[str] = frozenset()
+
+    def take(self, action: Mapping[str, Any]) -> None:
+        """Take over a `metaData` or `protocol` action."""
+        if metadata := action.get("metaData"):
+            self.properties = dict(metadata.get("configuration") or {})
+            self.columns = tuple(column["name"] for column in json.loads(metadata["schemaString"])["fields"])
+            self.partition_columns = tuple(metadata.get("partitionColumns") or ())
+        if protocol := action.get("protocol"):
+            self.reader_version, self.writer_version = protocol["minReaderVersion"], protocol["minWriterVersion"]
+            self.features = frozenset(
+                [*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())]
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TableLog:
+    """A table's history: what a checkpoint says stood before the first Delta commit that is read, and all since.
+
+    `base_version` is the checkpoint's, -1 when the history is there from its beginning.
+    """
+
+    base_version: int
+    base_app_versions: Mapping[str, int]
+    base_files: Mapping[str, DataFile]
+    commits: tuple[DeltaCommit, ...]
+    shape: TableShape
+
+    @property
+    def version(self) -> int:
+        """The newest Delta version."""
+        return self.commits[-1].version if self.commits else self.base_version
+
+    def app_version(self, app_id: str) -> int | None:
+        """The newest version of an app transaction."""
+        for commit in reversed(self.commits):
+            if app_id in commit.app_versions:
+                return commit.app_versions[app_id]
+        return self.base_app_versions.get(app_id)
+
+    def files(self) -> dict[str, DataFile]:
+        """The files of the newest version, by path."""
+        active = dict(self.base_files)
+        for commit in self.commits:
+            for path in commit.removed:
+                active.pop(path, None)
+            active.update((file.path, file) for file in commit.added)
+        return active
+
+
+def read_log(storage: Storage) -> TableLog:
+    """Read as much of a table's log as is there. Raises `LogBroken`."""
+    for tried in range(1, READ_TRIES + 1):
+        try:
+            return _read(storage)
+        except FileNotFoundError as error:
+            if tried == READ_TRIES:
+                raise LogBroken(f"log files vanish while they are read: {error}") from error
+    raise AssertionError("not reached")
+
+
+def _read(storage: Storage) -> TableLog:
+    names = storage.names(LOG)
+    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
+    base, parts = _oldest_base(versions, _checkpoints(names))
+    shape = TableShape()
+    app_versions, files = _read_checkpoint(storage, parts, shape)
+    commits = [_read_commit(storage, version, shape) for version in versions if version > base]
+    return TableLog(base, app_versions, files, tuple(commits), shape)
+
+
+def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
+    """The names of each whole checkpoint's files, by version."""
+    found: dict[int, list[str]] = {}
+    parts: dict[int, int] = {}
+    for name in sorted(names):
+        if match := _CHECKPOINT.fullmatch(name):
+            version = int(match[1])
+            found.setdefault(version, []).append(name)
+            parts[version] = int(match[2] or 1)
+    return {version: names for version, names in found.items() if len(names) == parts[version]}
+
+
+def _oldest_base(versions: list[int], checkpoints: Mapping[int, list[str]]) -> tuple[int, list[str]]:
+    """The oldest point from which every Delta commit is there up to the newest."""
+    newest = max([*versions[-1:], *checkpoints], default=None)
+    if newest is None:
+        raise LogBroken("there is no Delta log")
+    first = _first_without_hole(versions) if versions and versions[-1] == newest else newest + 1
+    if first == 0:
+        return -1, []
+    usable = [version for version in checkpoints if version >= first - 1]
+    if not usable:
+        last = max([version for version in versions if version < first], default=None)
+        raise LogBroken(
+            f"the log has a hole: Delta version {first - 1} is missing"
+            + (f" (the one before it that is there is {last})" if last is not None else "")
+        )
+    return min(usable), checkpoints[min(usable)]
+
+
+def _first_without_hole(versions: list[int]) -> int:
+    first = versions[-1]
+    for version in reversed(versions[:-1]):
+        if version != first - 1:
+            break
+        first = version
+    return first
+
+
+def _read_checkpoint(
+    storage: Storage, names: Iterable[str], shape: TableShape
+) -> tuple[dict[str, int], dict[str, DataFile]]:
+    app_versions: dict[str, int] = {}
+    files: dict[str, DataFile] = {}
+    for name in names:
+        table = storage.read_parquet(f"{LOG}/{name}")
+        for action in ("protocol", "metaData"):
+            for row in _rows(table, action):
+                shape.take({action: row})
+        app_versions |= {row["appId"]: row["version"] for row in _rows(table, "txn")}
+        added = (DataFile(row["path"], row.get("stats"), data_change=False) for row in _rows(table, "add"))
+        files |= {file.path: file for file in added}
+    return app_versions, files
+
+
+def _rows(table: Any, action: str) -> list[dict[str, Any]]:
+    """The rows of one kind of action in a checkpoint; maps as dicts."""
+    if action not in table.column_names:
+        return []
+    column = table.column(action)
+    found = column.filter(column.is_valid()).to_pylist()
+    for row in found:
+        if isinstance(row.get("configuration"), list):
+            row["configuration"] = dict(row["configuration"])
+    return found
+
+
+def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaCommit:
+    text = storage.read(f"{LOG}/{version:020}.json")
+    try:
+        lines = b",".join(text.split(b"\n")) if b"\n" in text else text
+        return _commit_of(version, json.loads(b"[" + lines.strip(b",") + b"]"), shape)
+    except (ValueError, KeyError, TypeError):
+        pass
+    try:  # blank lines
+        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return _commit_of(version, actions, shape)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogBroken(f"Delta version {version} is not readable: {error!r}") from error
+
+
+def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:
+    app_versions: dict[str, int] = {}
+    added: list[DataFile] = []
+    removed: list[str] = []
+    operation, changes_data = "", False
+    for action in actions:
+        if add := action.get("add"):
+            added.append(DataFile(add["path"], add.get("stats"), add["dataChange"]))
+            changes_data = changes_data or add["dataChange"]
+        elif remove := action.get("remove"):
+            removed.append(remove["path"])
+            changes_data = changes_data or remove["dataChange"]
+        elif txn := action.get("txn"):
+            app_versions[txn["appId"]] = txn["version"]
+        elif info := action.get("commitInfo"):
+            operation = info.get("operation", "")
+        else:
+            shape.take(action)
+    return DeltaCommit(version, operation, app_versions, tuple(added), tuple(removed), changes_data)

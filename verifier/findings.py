@@ -1,0 +1,109 @@
+"""What the checker says: findings, which are proofs that a history is not exact, and notes on what it could not look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+SHOWN_PER_KIND = 20
+"""So many findings of one kind are kept; the others are only counted."""
+
+
+class Kind(StrEnum):
+    """What can be wrong with a history."""
+
+    TRANSACTION_LOST = "transaction-lost"
+    """A transaction is missing, in the store or in a table that holds a later one."""
+    TRANSACTION_TWICE = "transaction-twice"
+    """A transaction, or an attempt at one, was written a second time."""
+    OUT_OF_ORDER = "out-of-order"
+    """A later transaction or attempt was written before an earlier one."""
+    WRONG_ATTEMPT = "wrong-attempt"
+    """A table holds a transaction as another attempt wrote it than the one that the store has committed."""
+    UNKNOWN_ATTEMPT = "unknown-attempt"
+    """A table was written by an attempt that the store knows nothing of."""
+    FOREIGN_WRITER = "foreign-writer"
+    """Rows were changed by a Delta commit that is not the topology's."""
+    PARTLY_VISIBLE = "partly-visible"
+    """Some rows of a transaction are there, and others are not."""
+    BROKEN_ROW = "broken-row"
+    """A row that no order of transactions can have led to."""
+    RANGE_GAP = "range-gap"
+    """Offsets between two transactions are in neither."""
+    RANGE_OVERLAP = "range-overlap"
+    """Offsets are in two transactions."""
+    TABLE_BEHIND = "table-behind"
+    """A table lacks transactions that the store says are committed."""
+    TABLE_AHEAD = "table-ahead"
+    """A table holds transactions that the store knows nothing of."""
+    WRONG_COUNT = "wrong-count"
+    """A column that counts records does not add up to the records that were read."""
+    WRONG_RECORDS = "wrong-records"
+    """The source holds another number of records in a range than were read from it."""
+    SOURCE_CHANGED = "source-changed"
+    """The source is not the one that was read: a topic was created anew, or cut off."""
+    BROKEN_STORE = "broken-store"
+    """The store contradicts itself."""
+    BROKEN_LOG = "broken-log"
+    """The log of a table has a hole, or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: where, what was expected there, and what is there."""
+
+    kind: Kind
+    where: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: expected {self.expected}; found {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome. `counts` says how many findings of each kind there are, also of those that are not kept.
+
+    `checked` says how much was looked at; `notes` what could not be, and what may surprise.
+    """
+
+    findings: tuple[Finding, ...]
+    counts: Mapping[Kind, int]
+    checked: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """True when nothing was found. What the notes name was not looked at."""
+        return not self.counts
+
+
+class Findings:
+    """Collects what is found."""
+
+    def __init__(self) -> None:
+        self._kept: list[Finding] = []
+        self._counts: Counter[Kind] = Counter()
+        self._checked: Counter[str] = Counter()
+        self._notes: dict[str, None] = {}
+
+    def add(self, kind: Kind, where: str, expected: object, found: object) -> None:
+        """Something is wrong."""
+        self._counts[kind] += 1
+        if self._counts[kind] <= SHOWN_PER_KIND:
+            self._kept.append(Finding(kind, where, str(expected), str(found)))
+
+    def note(self, text: str) -> None:
+        """Something was not looked at, or is worth knowing. The same text counts once."""
+        self._notes[text] = None
+
+    def looked_at(self, what: str, number: int) -> None:
+        """So many things of a kind were looked at."""
+        self._checked[what] += number
+
+    def report(self) -> Report:
+        """All of it."""
+        return Report(tuple(self._kept), dict(self._counts), dict(self._checked), tuple(self._notes))
