@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, OffsetRange
 from transactional.committing import CommitPhase
-from transactional.errors import FatalError, TransactionalError
+from transactional.errors import ConfigError, FatalError, TransactionalError
 from transactional.ports import JobExecutor, Processed
 from transactional.protocol import (
     AttemptFailed,
@@ -36,6 +36,14 @@ class Fatal:
     """Not an event of the protocol: the process has to stop with this error."""
 
     error: BaseException
+
+
+class _Refused(Exception):
+    """A spout was configured in a way that shows only now."""
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 Post = Callable[[Event | Fatal], None]
@@ -58,7 +66,7 @@ class PhaseRunner:
         self._commit_phase = CommitPhase(topology)
 
     def plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> None:
-        """Ask the spout for a batch; answers `BatchPlanned`."""
+        """Ask the spout for a batch; answers `BatchPlanned`. What is configured wrongly is not tried again."""
         self._submit(self._planning, attempt, lambda: self._plan(attempt, after, replay=replay))
 
     def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
@@ -119,6 +127,8 @@ class PhaseRunner:
     def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
         try:
             self.post(work())
+        except _Refused as refused:
+            self.post(Fatal(refused.error))
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
@@ -135,8 +145,11 @@ class PhaseRunner:
             _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
 
     def _plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> Event:
-        with self._spout:
-            batch = self.topology.spout.plan(after, replay=replay)
+        try:
+            with self._spout:
+                batch = self.topology.spout.plan(after, replay=replay)
+        except ConfigError as error:
+            raise _Refused(error) from error
         if batch is None and replay:
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)

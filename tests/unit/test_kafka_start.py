@@ -163,6 +163,7 @@ def test_a_position_in_the_store_always_wins(start: Any) -> None:
 
 @pytest.mark.parametrize("start", ["latest", 5, "group", {"flights": {0: 5}}])
 def test_the_start_is_recorded_although_there_is_nothing_to_read(start: Any) -> None:
+    """Storm row K7c."""
     pinned = starting(start, group_id="g").pin(Teller({A: 9}), EMPTY_BATCH, {A: log(5, 9)})
     plan = plan_batch(EMPTY_BATCH, pinned, Limits(), replays_exactly=True)
     assert plan is not None

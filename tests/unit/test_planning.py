@@ -61,6 +61,7 @@ def test_a_batch_starts_where_the_last_one_ended() -> None:
 
 
 def test_nothing_new_is_no_batch() -> None:
+    """Storm row K7g."""
     assert exact(EMPTY_BATCH, {}) is None
     assert exact(EMPTY_BATCH, {A: log(3, 3)}) is None
     assert exact(BatchMetadata({A: span(0, 5)}), {A: log(0, 5), B: log(0, 0)}) is None
@@ -122,6 +123,7 @@ def test_a_given_start_is_recorded_even_when_there_is_nothing_to_read() -> None:
 
 
 def test_an_opaque_spout_skips_what_is_lost_and_tells_the_gap() -> None:
+    """Storm row K7e."""
     plan = opaque(BatchMetadata({A: span(0, 5), B: span(0, 5)}), {A: log(8, 10), B: log(2, 6)})
     assert plan == Plan(BatchMetadata({A: span(8, 10), B: span(5, 6)}), (Gap(A, span(5, 8)),))
 

@@ -21,6 +21,7 @@ from transactional.errors import (
     AttemptLost,
     BatchLost,
     BoltFailed,
+    ConfigError,
     FailedException,
     Fenced,
     ReplayMismatch,
@@ -168,6 +169,13 @@ def test_a_spout_that_fails_fails_the_attempt_and_one_that_has_lost_its_batch_st
     bench.spout.on_plan = raising(lost)
     bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
     assert bench.answer() == Fatal(lost)
+
+
+def test_what_is_configured_wrongly_is_not_tried_again(bench: Bench) -> None:
+    wrong = ConfigError("there is no partition 7")
+    bench.spout.on_plan = raising(wrong)
+    bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
+    assert bench.answer() == Fatal(wrong)
 
 
 # --- processing ---------------------------------------------------------------------------------------------------
