@@ -1,14 +1,25 @@
-"""What holds for all tests: no skips where that is asked for, and Hypothesis without a deadline."""
+"""What holds for all tests: no skips where that is asked for, Hypothesis without a deadline, one Kafka broker."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from spouts.local_broker import LocalBroker
+
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
 settings.register_profile("project", deadline=None, database=DirectoryBasedExampleDatabase(".hypothesis/examples"))
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[LocalBroker]:
+    """A running Kafka broker, shared: take topic and group names of your own, and don't stop it."""
+    with LocalBroker() as broker:
+        yield broker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

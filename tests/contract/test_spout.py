@@ -29,7 +29,6 @@ from tests.contract.sources import (
     Source,
     names,
 )
-from tests.integration.conftest import kafka_broker  # noqa: F401 - a fixture
 from transactional.arrow import arrow_schema
 from transactional.batch import EMPTY_BATCH, METADATA_VERSION, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import OperatingError

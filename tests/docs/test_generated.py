@@ -14,9 +14,8 @@ from transactional.errors import TransactionalError
 from transactional.protocol import diagram
 
 DOCS = ROOT / "docs"
-ROW = re.compile(
-    r"\b(?:rows?|Storm's|and|,) \(?([TRCKEO]\d{1,2}[a-z]?)\b|\(([TRCKEO]\d{1,2}[a-z]?)[),;:]|\b([TRCKEO]\d{1,2}[a-z]?)[),]"
-)
+_ID = r"([TRCKEO]\d{1,2}[a-z]?)"
+ROW = re.compile(rf"\b(?:rows?|Storm's|and|,) \(?{_ID}\b|\({_ID}[),;:]|\b{_ID}[),]")
 PARTS = ("**What happened.**", "**Why.**", "**What to do.**")
 
 

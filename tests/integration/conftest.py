@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spouts.local_broker import LocalBroker
 from tests.integration.programs import JAVA_OPTIONS
 from tests.integration.signals import Gate, Signals
 from transactional.spark_session import spark_session
-
-
-@pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[LocalBroker]:
-    """A running Kafka broker, shared: take topic and group names of your own, and don't stop it."""
-    with LocalBroker() as broker:
-        yield broker
 
 
 @pytest.fixture(scope="session")
