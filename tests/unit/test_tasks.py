@@ -342,3 +342,24 @@ def test_an_attempt_that_does_not_run_can_not_be_cancelled_ahead() -> None:
     executor = LocalExecutor(topology)
     executor.cancel(FIRST)
     assert executor.run(FIRST, everything(topology)).counts == {"upper": 19, "total": 19}
+
+
+# --- partitions that are split ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_long_partition_is_read_by_several_tasks_and_its_digest_does_not_depend_on_how_many(parallelism: int) -> None:
+    rows = [(f"word {number}",) for number in range(23)]
+    made = builder(words([rows, rows[:2]]), parallelism=parallelism)
+    update = made.set_committer_bolt("count", MemoryMapState("word").count())
+    update.fields_grouping("spout", "word")
+    topology = made.build()
+    batch = BatchMetadata({partition(0): offsets(3, 23), partition(1): offsets(0, 2)}, split_records=5)
+    dealt = AttemptInput.of(FIRST, batch, parallelism).portions
+    parts = sorted((p.index, part.start, part.until) for task in dealt for p, part, _ in task)
+    assert parts == [(0, 3, 5), (0, 5, 10), (0, 10, 15), (0, 15, 20), (0, 20, 23), (1, 0, 2)]
+    assert max(len(task) for task in dealt) <= -(-6 // parallelism) + 1, "spread over the tasks"
+    found = processed(topology, batch).digests
+    assert {p: digest.records for p, digest in found.items()} == {partition(0): 20, partition(1): 2}
+    assert found == processed(topology, batch.with_digests(found)).digests, "a replay is held against it"
+    assert found[partition(0)].checksum == 84_578_417
