@@ -21,7 +21,8 @@ from transactional.wiring import check_id, check_parallelism, check_states, chec
 class BoltDeclarer:
     """Returned by `set_bolt`: says what the bolt subscribes to. Each call adds an input and returns the declarer.
 
-    `source` is the spout or a bolt, `stream` one of its streams (row C7).
+    `source` is the spout or a bolt, `stream` one of its streams (row C7). Raises `ConfigError` for a stream that is
+    subscribed to already; what else may be wrong is told by `build`.
     """
 
     id: str

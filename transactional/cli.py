@@ -23,6 +23,7 @@ from transactional.cli_config import config_app
 from transactional.cli_dead_letters import dead_letters
 from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.cli_standby import StandbyTeller
+from transactional.cli_verify import verify
 from transactional.config_sources import load_config
 from transactional.describing import as_mermaid, described
 from transactional.display import (
@@ -172,6 +173,7 @@ def describe(
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
     app.command()(_command)
 app.command("deadletters")(dead_letters)
+app.command()(verify)
 app.add_typer(config_app, name="config")
 
 

@@ -237,6 +237,10 @@ class TopologyDriver:
         )
         pending = self.config.max_spout_pending
         self.runner = PhaseRunner(self.topology, self.executor, self._events.put, max_pending=pending)
+        if snapshot.committed_txid:
+            # Told again: who has committed it may have died before the spout was told.
+            attempt = TransactionAttempt(snapshot.committed_txid, self.lease.fence_id)
+            self.runner.tell_committed(attempt, snapshot.committed_batch)
         try:
             self.begin(coordinator, self.runner)
             while not self.coordinator.done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -87,7 +87,7 @@ class _Stream:
     """One stream of a component in one task."""
 
     def __init__(self, component: str, name: str, schema: pa.Schema, task: int, edges: Iterable[Edge]) -> None:
-        self.component, self.name, self.schema = component, name, schema
+        self.component, self.name, self.schema, self.width = component, name, schema, len(schema)
         self.inner: list[Receiver] = []
         self.aggregators: dict[str, Aggregator] = {}
         self.pending: dict[str, list[pa.RecordBatch]] = {}
@@ -99,14 +99,13 @@ class _Stream:
         self.sent: dict[Subscription, int] = {}
         self.emitted = 0
 
-    def check_width(self, values: tuple[Any, ...]) -> None:
-        if len(values) != len(self.schema):
-            with guarded(self.component):
-                stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
-                raise SchemaMismatch(
-                    f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted "
-                    f"{len(values)} values"
-                )
+    def refuse(self, values: tuple[Any, ...]) -> NoReturn:
+        """There are more values than fields, or less."""
+        with guarded(self.component):
+            stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
+            raise SchemaMismatch(
+                f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted {len(values)} values"
+            )
 
     def flush(self) -> None:
         """Hand on the tuples that were emitted one by one."""
@@ -176,10 +175,12 @@ class Emitter:
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Take one tuple."""
-        to = self._default if stream == DEFAULT_STREAM else self._stream(stream)
-        to.check_width(values)
-        to.rows.append(values)
-        if len(to.rows) >= ROWS_PER_BATCH:
+        to = self._default if stream is DEFAULT_STREAM else self._stream(stream)
+        if len(values) != to.width:
+            to.refuse(values)
+        rows = to.rows
+        rows.append(values)
+        if len(rows) >= ROWS_PER_BATCH:
             to.flush()
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
@@ -194,7 +195,8 @@ class Emitter:
     def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Take one tuple for one task of a bolt."""
         to = self._stream(stream)
-        to.check_width(values)
+        if len(values) != to.width:
+            to.refuse(values)
         with guarded(self.component):
             spreader = next((s for s in to.spreaders if s.edge.target == component), None)
             if spreader is None or not to.is_direct:

@@ -72,7 +72,7 @@ class TupleOperator(Operator):
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Give the bolt row by row."""
-        work = self.work_on
+        work = self.work()
         row: Tuple | None = None
         try:
             with guarded(self.component):
@@ -85,8 +85,8 @@ class TupleOperator(Operator):
             raise
 
     @abstractmethod
-    def work_on(self, row: Tuple) -> None:
-        """Run the bolt over one tuple."""
+    def work(self) -> Callable[[Tuple], None]:
+        """What runs the bolt over one tuple."""
 
 
 class TupleFunction(TupleOperator):
@@ -96,8 +96,11 @@ class TupleFunction(TupleOperator):
         super().__init__(component, emitter)
         self.function = function
 
-    def work_on(self, row: Tuple) -> None:
-        """Call the function, and emit what it returns."""
+    def work(self) -> Callable[[Tuple], None]:
+        """Calls the function, and emits what it returns."""
+        return self._call
+
+    def _call(self, row: Tuple) -> None:
         returned = self.function(row)
         if isinstance(returned, tuple | Tuple):
             self.emitter.emit(*returned)
@@ -150,9 +153,10 @@ class BasicOperator(TupleOperator):
         with guarded(self.component):
             self.bolt.prepare(self.context)
 
-    def work_on(self, row: Tuple) -> None:
-        """Give the bolt a tuple."""
-        self.bolt.execute(row, self.emitter)
+    def work(self) -> Callable[[Tuple], None]:
+        """Gives the bolt a tuple."""
+        execute, emitter = self.bolt.execute, self.emitter
+        return lambda row: execute(row, emitter)
 
     def dump(self) -> bytes | None:
         """The bolt with what it keeps of this batch."""
@@ -186,10 +190,10 @@ class BatchOperator(TupleOperator):
         else:
             super().execute(batch, source, stream)
 
-    def work_on(self, row: Tuple) -> None:
-        """Give the bolt a tuple."""
+    def work(self) -> Callable[[Tuple], None]:
+        """Gives the bolt a tuple."""
         assert isinstance(self.bolt, BatchBolt)
-        self.bolt.execute(row)
+        return self.bolt.execute
 
     def finish(self) -> None:
         """Finish the batch."""
