@@ -116,6 +116,7 @@ class TransactionalTopologyBuilder:
 
         `bolt` is a `BasicBolt`, `BatchBolt` or `ArrowBatchBolt`, or a function from a `Tuple`, a
         `pyarrow.RecordBatch` or a Spark `DataFrame`; `output` declares a function's fields in Spark's DDL.
+        `parallelism` is its number of tasks. Raises `ConfigError` for what is no bolt, and for an id that is taken.
         """
         self._check_new("bolt", bolt_id, bolt)
         if hasattr(bolt, "aggregator"):
@@ -130,9 +131,10 @@ class TransactionalTopologyBuilder:
         *,
         state: TransactionState | None = None,
     ) -> BoltDeclarer:
-        """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order.
+        """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order (row T5).
 
-        `bolt` is a state's update, such as `DeltaMapState(…).count()`, or a batch bolt with its `state`.
+        `bolt` is a state's update, such as `DeltaMapState(…).count()`, or a batch bolt with its `state`. Raises
+        `ConfigError` for what is neither, and for an id that is taken.
         """
         self._check_new("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
@@ -152,6 +154,7 @@ class TransactionalTopologyBuilder:
         `state` is a `DeadLetterTable`. Such a tuple is left out from then on, wherever it comes in this batch, and put
         into the table with the transaction commit, once. An error that can't be laid at the door of a single tuple
         (in `finish_batch`, in a bolt that works on Arrow or DataFrames, in a spout) stops the topology all the same.
+        Raises `ConfigError` for a state of another shape.
         """
         check_dead_letters(state)
         if DEAD_LETTERS in self._bolts:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Exclusion, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.protocol import (
@@ -52,6 +52,7 @@ from transactional.protocol import (
     Tick,
     Trigger,
 )
+from transactional.set_aside import Exclusion
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """What can't be given up (any more): past its time only the end of the process stops it."""

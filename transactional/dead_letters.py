@@ -11,11 +11,11 @@ from decimal import Decimal
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import Letter
 from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
+from transactional.set_aside import Letter
 
 DEAD_LETTERS = "dead-letters"
 """Stands for the table where its state is fenced and noted like that of a committer."""

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.batch import Exclusion, Letter
 from transactional.dead_letters import values_from_json
 from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
+from transactional.set_aside import Exclusion, Letter
 from transactional.spreading import Spreader
 from transactional.stages import Edge, StagePlan
 from transactional.topology import Topology

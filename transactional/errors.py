@@ -29,10 +29,9 @@ Each class has a `code`, which is the name of its section in `docs/errors.md`. T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from transactional.batch import Exclusion
+from transactional.set_aside import Exclusion
 
 
 class TransactionalError(Exception):

@@ -13,11 +13,12 @@ from typing import Any, TextIO
 
 from transactional import protocol
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Exclusion, PartitionId
+from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.protocol import Action, Event, Phase
+from transactional.set_aside import Exclusion
 
 _WORDS: Mapping[str, type[Any]] = {
     name: word

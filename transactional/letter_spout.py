@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from transactional.batch import BatchMetadata, Letter, OffsetRange
+from transactional.batch import BatchMetadata, OffsetRange
 from transactional.errors import ConfigError
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
+from transactional.set_aside import Letter
 from transactional.topology import Topology
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
-from transactional.batch import Exclusion
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, TopologyContext, Tuple
 from transactional.dead_letters import values_to_json
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded
@@ -21,6 +20,7 @@ from transactional.errors import FatalError, OperatingError, SchemaMismatch
 from transactional.functions import BoltFunction, FunctionKind
 from transactional.pickling import DeferredState, dump_instance, load_instance
 from transactional.ports import DeadLetter
+from transactional.set_aside import Exclusion
 from transactional.topology import Component, Topology
 
 

@@ -11,11 +11,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Exclusion, Letter, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
 from transactional.coordinator import Snapshot
 from transactional.protocol import Phase
 from transactional.schema import Schema
+from transactional.set_aside import Exclusion, Letter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,8 @@ from enum import Enum
 from typing import Final
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, Exclusion, PartitionId
+from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.set_aside import Exclusion
 
 
 class Phase(Enum):

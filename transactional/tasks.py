@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, Exclusion, Letter, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.emitting import (
     Emitter,
     Subscription,
@@ -30,6 +30,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.operators import Operator, Place, make_operator
 from transactional.pickling import check_picklable
 from transactional.ports import Aggregator
+from transactional.set_aside import Exclusion, Letter
 from transactional.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage, StagePlan
 from transactional.topology import Topology, WorkPhase
 

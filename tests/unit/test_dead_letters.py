@@ -18,7 +18,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, counts, stored, total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Exclusion
+from transactional.batch import BatchMetadata
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.config import TopologyConfig as Config
 from transactional.coordinator import Coordinator, Snapshot
@@ -29,6 +29,7 @@ from transactional.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.ports import StateKind
 from transactional.protocol import AttemptFailed, Halt, RecordAttempt, StartProcessing, Tick
 from transactional.replay import replay
+from transactional.set_aside import Exclusion
 from transactional.topology import Topology
 
 WORD = "word string"

@@ -1,0 +1,200 @@
+"""Histories of transactions in a real store and real Delta tables, made step by step; and ways to falsify them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from state.delta import DeltaMapState
+from state.delta_log_table import LogLayout
+from state.store_sql import SqlCoordinatorStore
+from tests.contract.states import counts
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.fencing import fence_tables
+from transactional.ports import AttemptRecord, Lease
+from verifier.checker import CheckedTable, verify
+from verifier.findings import Kind, Report
+
+ID = "words"
+PARTITIONS = [PartitionId("words", index) for index in range(2)]
+FINGERPRINT = {"spout": {"kind": "OpaqueKafkaSpout"}, "committers": {"count": {}, "log": {}}}
+LEASE_MS = 60_000
+
+Words = Mapping[str, int]
+
+
+@dataclass
+class History:
+    """A topology in a folder: its store, a table in the merge layout, and one in the log layout."""
+
+    folder: Path
+    lease: Lease | None = None
+    states: dict[str, DeltaMapState] = field(default_factory=dict)
+    positions: dict[PartitionId, int] = field(default_factory=lambda: dict.fromkeys(PARTITIONS, 0))
+    txid: int = 1
+    attempt_id: int = 0
+
+    @property
+    def url(self) -> str:
+        """The store's URL."""
+        return f"sqlite:///{self.folder}/store.db"
+
+    def path(self, component: str) -> str:
+        """Where the table of a component is."""
+        return str(self.folder / component)
+
+    def start(self) -> None:
+        """A coordinator takes over, and shuts the one before out."""
+        self.states = {
+            "count": DeltaMapState(self.path("count"), "word string", "count long", layout="merge"),
+            "log": DeltaMapState(self.path("log"), "word string", "count long", layout=LogLayout(fold_after=3)),
+        }
+        committers = [SimpleNamespace(id=name, state=state) for name, state in self.states.items()]
+        with closing(SqlCoordinatorStore(self.url)) as store:
+            self.lease = store.acquire(ID, FINGERPRINT, owner="hand", lease_ms=LEASE_MS)
+            topology: Any = SimpleNamespace(id=ID, committers=committers)
+            fence_tables(topology, store, self.lease)
+            self.attempt_id = self.lease.fence_id
+
+    def transaction(self, words: Words, *, dies_after: str | None = None) -> None:
+        """One transaction; or an attempt at it that dies after `batch`, a component, or `tables`."""
+        assert self.lease is not None
+        self.attempt_id += 1
+        attempt = TransactionAttempt(TxId(self.txid), AttemptId(self.attempt_id))
+        batch = self._batch(sum(words.values()))
+        record = AttemptRecord(attempt, "processing", batch, None, 0, 0, None, None, None, None)
+        with closing(SqlCoordinatorStore(self.url)) as store:
+            store.record_attempt(self.lease, record, forget_later=True)
+            store.record_processed(self.lease, attempt, batch, at_ms=1)
+            for name, state in self.states.items() if dies_after != "batch" else ():
+                self._look_up(store, name)
+                state.merge(attempt, counts(words))
+                if dies_after == name:
+                    return
+            if dies_after is None:
+                store.record_commit(self.lease, attempt, started_at_ms=1, at_ms=2)
+                self.positions = {p: offsets.until for p, offsets in batch.ranges.items()}
+                self.txid += 1
+
+    def _look_up(self, store: SqlCoordinatorStore, component: str) -> None:
+        """As a driver does it; the store of `start` is closed."""
+        self.states[component]._txid_of = lambda version: TxId(store.txid_of(ID, component, version) or 0)
+
+    def _batch(self, records: int) -> BatchMetadata:
+        shares = (records - records // 2, records // 2)
+        ranges = {
+            p: OffsetRange(Offset(self.positions[p]), Offset(self.positions[p] + share))
+            for p, share in zip(PARTITIONS, shares, strict=True)
+        }
+        return BatchMetadata(ranges, {p: Digest(len(offsets), 7, 70) for p, offsets in ranges.items()})
+
+    def report(self, **options: Any) -> Report:
+        """What the checker says."""
+        tables = [CheckedTable(name, self.path(name), counts="count") for name in ("count", "log")]
+        return verify(self.url, ID, tables, **options)
+
+    def kinds(self) -> set[Kind]:
+        """What the checker finds wrong."""
+        return set(self.report().counts)
+
+    # --- falsifying -----------------------------------------------------------------------------------------------
+
+    def sql(self, *statements: str) -> None:
+        """Change the store behind everybody's back."""
+        with closing(sqlite3.connect(self.folder / "store.db")) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def delta(self, component: str) -> DeltaTable:
+        """The table, as anybody opens it."""
+        return DeltaTable(self.path(component))
+
+    def log_file(self, component: str, version: int | None = None) -> Path:
+        """The file of a Delta commit; the newest one's."""
+        number = self.delta(component).version() if version is None else version
+        return self.folder / component / "_delta_log" / f"{number:020}.json"
+
+    def version_of(self, component: str, txid: int) -> int:
+        """The newest Delta version that transaction `txid` has written."""
+        return next(
+            int(entry["version"])
+            for entry in self.delta(component).history()
+            if json.loads(entry.get("userMetadata", "{}")).get("txid") == txid
+        )
+
+    def change_batch(self, txid: int, change: Callable[[list[list[Any]]], object]) -> None:
+        """Change the partitions' rows of a recorded batch."""
+        with closing(sqlite3.connect(self.folder / "store.db")) as connection, connection:
+            where = f"WHERE txid = {txid} AND phase = 'committed'"
+            [(text,)] = connection.execute(f"SELECT batch FROM transactional_attempts {where}").fetchall()
+            document = json.loads(text)
+            change(document["partitions"])
+            connection.execute(f"UPDATE transactional_attempts SET batch = ? {where}", [json.dumps(document)])
+
+    def change_actions(self, log_file: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+        """Change the actions of a Delta commit."""
+        actions = change([json.loads(line) for line in log_file.read_text().splitlines()])
+        log_file.write_text("\n".join(json.dumps(action) for action in actions))
+
+    @contextmanager
+    def changed_file(self, component: str) -> Iterator[list[dict[str, Any]]]:
+        """The rows of the newest data file, to be changed where they stand."""
+        log_file = self._newest_with_rows(component)
+        path = next(line["add"]["path"] for line in map(json.loads, log_file.read_text().splitlines()) if "add" in line)
+        file = self.folder / component / path
+        with pq.ParquetFile(file) as opened:
+            table = opened.read()
+        rows = table.to_pylist()
+        yield rows
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), file)
+
+        def resize(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            for action in actions:
+                if action.get("add", {}).get("path") == path:
+                    action["add"]["size"] = file.stat().st_size
+            return actions
+
+        self.change_actions(log_file, resize)
+
+    def _newest_with_rows(self, component: str) -> Path:
+        newest = self.delta(component).version()
+        files = (self.log_file(component, version) for version in range(newest, -1, -1))
+        return next(file for file in files if '"add"' in file.read_text())
+
+
+def make_history(folder: Path) -> History:
+    """A history with all that may happen: replays of other batches, dead attempts, take-overs, empty batches, folds."""
+    history = History(folder)
+    history.start()
+    history.transaction({"cat": 3, "dog": 1})
+    history.transaction({"cat": 2, "owl": 1})
+    history.transaction({"dog": 4, "emu": 1}, dies_after="count")
+    history.start()
+    history.transaction({"dog": 1, "cat": 1})  # the replay of 3 has no emu, and less of dog
+    history.transaction({"cow": 2}, dies_after="tables")
+    history.start()
+    history.transaction({"cow": 2})
+    history.transaction({})
+    history.transaction({"cat": 1}, dies_after="batch")
+    history.transaction({"cat": 1, "emu": 2})
+    for number in range(7, 13):
+        history.transaction({"cat": number, f"word-{number}": 2})
+    return history
+
+
+def copied(history: History, folder: Path) -> History:
+    """A copy to be changed."""
+    shutil.copytree(history.folder, folder, dirs_exist_ok=True)
+    return History(folder, history.lease, {}, dict(history.positions), history.txid, history.attempt_id)
