@@ -93,7 +93,7 @@ class TransactionalValue(StoredValue):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueValue(StoredValue):
-    """A value behind a spout whose replays may carry other tuples."""
+    """A value behind a spout whose replays may carry other tuples (row R24)."""
 
     def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
         """`update(value before txid)`, whether or not transaction `txid` has already written the value."""

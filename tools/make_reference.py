@@ -50,10 +50,15 @@ PAGES = {
         "Topologies",
         "Putting a topology together, and running it.",
         (
-            "transactional.topology.TransactionalTopologyBuilder",
-            "transactional.topology.BoltDeclarer",
+            "transactional.builder.TransactionalTopologyBuilder",
+            "transactional.builder.BoltDeclarer",
+            "transactional.groupings.GroupingKind",
+            "transactional.groupings.CustomStreamGrouping",
+            "transactional.groupings.Grouping",
             "transactional.topology.Topology",
-            "transactional.topology.WeakerGuaranteeWarning",
+            "transactional.topology.Component",
+            "transactional.topology.WorkPhase",
+            "transactional.wiring.WeakerGuaranteeWarning",
             "transactional.running.run_topology",
             "transactional.driver.TopologyDriver",
             "transactional.driver.RunSummary",
@@ -67,6 +72,7 @@ PAGES = {
         "Bolts",
         "The three classes to derive a bolt from, what is handed to them, and plain functions as bolts.",
         (
+            "transactional.bolts.Bolt",
             "transactional.bolts.BasicBolt",
             "transactional.bolts.BatchBolt",
             "transactional.bolts.ArrowBatchBolt",
@@ -77,6 +83,7 @@ PAGES = {
             "transactional.bolts.MapState",
             "transactional.attempt.TransactionAttempt",
             "transactional.schema.Schema",
+            "transactional.arrow.origin_of",
         ),
     ),
     "spouts": Page(
@@ -117,13 +124,22 @@ PAGES = {
         (
             "transactional.ports.StateKind",
             "state.delta.DeltaMapState",
+            "state.delta_table.DeltaLocation",
+            "state.delta_table.catalog_table",
+            "state.sql.SqlMapState",
+            "state.dead_letters.DeadLetterTable",
             "state.combine.AggregatingState",
+            "state.combine.StateUpdate",
+            "state.combine.Aggregate",
             "state.combine.Count",
             "state.combine.Sum",
             "state.combine.Min",
             "state.combine.Max",
             "state.memory.MemoryMapState",
             "state.memory.MemoryTable",
+            "state.values.StoredValue",
+            "state.values.TransactionalValue",
+            "state.values.OpaqueValue",
             "state.store_sql.SqlCoordinatorStore",
             "transactional.ports.TransactionState",
             "transactional.ports.CoordinatorStore",
@@ -152,6 +168,7 @@ PAGES = {
 # Their methods are those of a port, which is told once; what is more than that is told here.
 PORT_OF = {
     "DeltaMapState": "TransactionState",
+    "SqlMapState": "TransactionState",
     "MemoryMapState": "TransactionState",
     "SqlCoordinatorStore": "CoordinatorStore",
     "MemoryCoordinatorStore": "CoordinatorStore",
@@ -183,7 +200,7 @@ def reference_page(name: str) -> str:
 
 def _summary(page: Page) -> str:
     names = [f"`{name.rsplit('.', 1)[1]}`" for name in page.names]
-    return ", ".join(names) or "`run`, `status`, `txns`"
+    return ", ".join(names or (f"`{name.removeprefix('transactional ')}`" for name, _ in _all_commands()))
 
 
 # --- what is read from the source ----------------------------------------------------------------------------------
@@ -294,16 +311,20 @@ def _docstring(node: ast.ClassDef | ast.FunctionDef) -> str:
 
 
 def _commands() -> Iterator[str]:
+    for name, command in _all_commands():
+        yield f"## {name}"
+        yield inspect.cleandoc(command.help)
+        rows = [_option(parameter) for parameter in command.params]
+        yield "\n".join(["| argument or option | default | |", "|---|---|---|", *rows])
+
+
+def _all_commands() -> Iterator[tuple[str, Any]]:
     sys.path.insert(0, str(ROOT))
     import typer.main
 
     from transactional.cli import app
 
-    for name, command in _leaves("transactional", typer.main.get_command(app)):
-        yield f"## {name}"
-        yield inspect.cleandoc(command.help)
-        rows = [_option(parameter) for parameter in command.params]
-        yield "\n".join(["| argument or option | default | |", "|---|---|---|", *rows])
+    return _leaves("transactional", typer.main.get_command(app))
 
 
 def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
