@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +38,6 @@ from transactional.protocol import (
 )
 from transactional.topology import Topology
 
-LAG_EVERY_MS = 2_000
 WIDTH_MAX = 10_000
 
 REQUESTS: Mapping[type[Event], str] = {
@@ -117,9 +115,6 @@ class Display:
         self._live: Live | None = None
         self._rows = 0
         self._first_ms: int | None = None
-        self._lag: int | None = None
-        self._lag_at_ms = -LAG_EVERY_MS
-        self._asking = threading.Thread()
 
     def __enter__(self) -> Display:
         if self._console.is_terminal:
@@ -182,18 +177,8 @@ class Display:
 
     def _pace(self, at_ms: int, batch: BatchMetadata) -> str:
         elapsed_ms = max(at_ms - (self._first_ms or at_ms), 1)
-        if at_ms - self._lag_at_ms >= LAG_EVERY_MS and not self._asking.is_alive():
-            self._lag_at_ms, self._asking = at_ms, threading.Thread(target=self._ask, args=(batch,), daemon=True)
-            self._asking.start()
-        lag = "" if self._lag is None else f", lag {self._lag}"
-        return f"{self._rows * 1000 // elapsed_ms} rows/s{lag}"
-
-    def _ask(self, batch: BatchMetadata) -> None:
-        """Beside the driver, which can't wait for a broker that does not answer."""
-        try:
-            self._lag = self._topology.spout.lag(batch)
-        except Exception:  # it is there for show
-            self._lag = None
+        lag = self._topology.spout.lag(batch)
+        return f"{self._rows * 1000 // elapsed_ms} rows/s" + ("" if lag is None else f", lag {lag}")
 
     def _line(self, text: str) -> None:
         if self._live is not None:

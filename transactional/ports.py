@@ -70,7 +70,10 @@ class Spout(Protocol):
         """Told after each transaction commit; may mirror the positions to where lag tools look. Must not raise."""
 
     def lag(self, after: BatchMetadata) -> int | None:
-        """Number of offsets that stand behind the given batch, or None when that is not known."""
+        """Number of offsets behind the given batch, as far as was seen when the last one was planned; None: not known.
+
+        Asked for by the driver's thread, so it takes no time and must not raise.
+        """
 
     def close(self) -> None:
         """Release what `open` has taken."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.unit.drivers import WAIT_S, World
+from tests.unit.drivers import World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config_sources import Given, Setting
 from transactional.display import Display, attempts_table, first_line, print_table, settings_table, statuses_table
-from transactional.errors import SourceUnavailable
 from transactional.ports import AttemptRecord, DesiredState, TopologyStatus
 from transactional.protocol import (
     AbortAttempt,
@@ -128,50 +126,7 @@ def test_what_is_wished_of_a_run_is_told(event: Event, told: str, capsys: pytest
     assert told in screen.file.getvalue()
 
 
-# --- lag ----------------------------------------------------------------------------------------------------------
-
-
-class Lagging:
-    """A display whose spout answers the question for its lag as a test wants."""
-
-    def __init__(self, lag: Any) -> None:
-        spout = words([[]])
-        spout.lag = lag  # type: ignore[method-assign]
-        self.display = Display(World().topology(spout))
-
-    def commit(self, txid: int, at_ms: int) -> None:
-        self.display(at_ms, CommitSucceeded(attempt(txid, txid)), [RecordCommit(attempt(txid, txid), READ)])
-
-
-def test_the_lag_is_asked_for_beside_the_driver_and_not_too_often(capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[threading.Thread] = []
-
-    def lag(batch: BatchMetadata) -> int:
-        asked.append(threading.current_thread())
-        return 7
-
-    lagging = Lagging(lag)
-    for txid, at_ms in enumerate([10, 20, 2_000, 2_010, 2_020], 1):
-        lagging.commit(txid, at_ms)
-        lagging.display._asking.join(WAIT_S)
-    assert len(asked) == 2
-    assert threading.current_thread() not in asked
-    assert capsys.readouterr().out.count(", lag 7\n") >= 4, "all but perhaps the line that was written meanwhile"
-
-
-def test_a_broker_that_does_not_answer_holds_nothing_up(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = threading.Event()
-
-    def lag(batch: BatchMetadata) -> int:
-        assert answer.wait(WAIT_S)
-        raise SourceUnavailable("no broker answers")
-
-    lagging = Lagging(lag)
-    for txid in range(1, 4):
-        lagging.commit(txid, txid * 5_000)
-    answer.set()
-    lagging.display._asking.join(WAIT_S)
-    assert capsys.readouterr().out.count("committed: 8 rows") == 3
+# --- runs ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_may_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +135,7 @@ def test_a_run_may_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with Display(topology) as display:
         world.run(topology, observers=[display], clock=ManualClock(wall_ms=1_000))
     lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(", ")[2] for line in lines] == ["lag 10", "lag 3", "lag 0"]
     assert [line.split(" rows")[0] for line in lines] == [
         "transaction 1:2 committed: 9",
         "transaction 2:3 committed: 7",
