@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check test bench docs sim lock clean java postgres
+.PHONY: help audit run check test bench docs sim proof soak lock clean java postgres
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -38,8 +38,17 @@ docs: $(READY) ## Write the generated pages of docs/ anew
 sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
+proof: java postgres $(READY) ## Prove the promises at length, in some hours: every crash point, 200 kills, two coordinators; SEED=n
+	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) --durations=10 tests/proof
+
+soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
+	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py
+
 lock: ## Write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions that fit
 	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" tools/lock.sh
+
+audit: $(READY) ## Is what is installed what is pinned, and all that is asked for pinned? Needs no network
+	@$(IN_VENV) tools/audit.py
 
 clean: ## Remove the virtual environment, caches and what runs left behind
 	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts checkpoints derby.log metastore_db spark-warehouse

@@ -1,4 +1,7 @@
-"""`python -m bench`: ours and the peers in turns, on one Spark and one broker; ends by itself."""
+"""`python -m bench`: ours and the peers in turns, on one Spark and one broker; ends by itself.
+
+`python -m bench tables`: transaction commits against the size and the age of their table.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from bench import machine, raw, report
+from bench import growth, machine, raw, report
 from bench.ours import Ours
 from bench.peers import SETTINGS, ExpertRecipe, SparkMerge
 from bench.report import Results
@@ -138,4 +141,7 @@ def _words(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["tables"]:
+        growth.main(sys.argv[2:])
+    else:
+        main(sys.argv[1:])

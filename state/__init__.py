@@ -5,6 +5,7 @@ from __future__ import annotations
 from state.combine import Aggregate, Count, Max, Min, StateUpdate, Sum
 from state.dead_letters import DeadLetterTable
 from state.delta import DeltaMapState
+from state.delta_log_table import LogLayout
 from state.delta_table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
 from state.sql import SqlMapState
@@ -18,6 +19,7 @@ __all__ = [
     "DeadLetterTable",
     "DeltaLocation",
     "DeltaMapState",
+    "LogLayout",
     "Max",
     "MemoryMapState",
     "MemoryTable",

@@ -7,15 +7,19 @@ which a lower one was read. A writer that comes too late finds a higher version,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from state.base import StateColumns
+from state.delta_log import LogHandle
+from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
+from state.delta_open import open_table, reading_handle
 from state.delta_rs import DeltaHandle
-from state.delta_table import DEFAULT_PROPERTIES, DeltaLocation, check_properties
+from state.delta_table import DEFAULT_PROPERTIES, DIALECTS, DeltaLocation, check_properties, with_keys
 from state.fenced import FencedState, Source
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, ProtocolError, StoreMismatch
@@ -24,9 +28,12 @@ from transactional.ports import StateKind
 if TYPE_CHECKING:
     from state.delta_spark import SparkMerge
 
+_log = logging.getLogger(__name__)
 ENGINES = ("auto", "delta-rs", "spark")
 DELTA_RS_ROWS_MAX = 500_000
 """A merge of more rows goes to Spark, with engine `auto`."""
+MERGED_ROWS_WISHED = 1_000_000
+"""A table of more rows is better off with the log layout."""
 CACHED_ROWS_MAX = 100_000
 """The rows of a table of this size are kept between two reads of one attempt."""
 
@@ -38,6 +45,8 @@ class DeltaMapState(FencedState):
     (`carrier string`); names alone take their types from the input. () is a state of one row. `values` is a DDL string;
     it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`
     and `prev_<value>`. `engine` is `delta-rs` (in the driver), `spark` (one MERGE job), or `auto`: by size.
+    `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
+    are put together on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation.
 
     Raises `ConfigError` for columns, engines and storages that can't hold a state.
@@ -51,6 +60,7 @@ class DeltaMapState(FencedState):
         *,
         kind: StateKind = StateKind.OPAQUE,
         engine: str = "auto",
+        layout: str | LogLayout = "auto",
         columns: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -58,9 +68,11 @@ class DeltaMapState(FencedState):
         self.location = DeltaLocation.of(table, storage_options)
         super().__init__(repr(str(self.location)), key, values, kind=kind, columns=columns)
         self._engine = _checked_engine(engine, self.location)
+        self._layout = _checked_layout(layout, self.location)
         self._properties = dict(properties or {})
         check_properties(self._properties, self.table)
         self._opened: DeltaHandle | None = None
+        self._resolved = self.location
         self._spark: SparkMerge | None = None
         self._cache: tuple[int, TxId, pa.Table] | None = None
 
@@ -78,13 +90,16 @@ class DeltaMapState(FencedState):
         location = self.location
         if location.is_catalog_name or self._engine == "spark":
             # Spark is asked here, not at the first transaction that needs it: what is missing shows at the start.
-            from state.delta_spark import SparkMerge, resolve
+            from state.delta_spark import delta_session, resolve
 
+            delta_session()
             if location.is_catalog_name:
-                location = resolve(location, self.columns, {**DEFAULT_PROPERTIES, **self._properties})
-            self._spark = SparkMerge(location, owner, self.columns)
-        self._opened = self._open_handle(location, owner)
+                columns, partition_by = self._shape()
+                properties = {**DEFAULT_PROPERTIES, **self._properties}
+                location = resolve(location, columns, properties, partition_by)
+        self._opened, self._resolved, self._spark = self._open_handle(location, owner), location, None
         self._check_first_owner()
+        self._tell_when_large()
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""
@@ -97,9 +112,30 @@ class DeltaMapState(FencedState):
         With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
         the table and the coordinator's store leaves the table one transaction ahead.
         """
-        handle = self._opened or DeltaHandle(self.location, self._owner, self.columns)
+        handle = self._opened or reading_handle(self.location, self._owner, self.columns)
         handle.refresh()
         return handle.rows(None if committed_txid is None else TxId(committed_txid + 1), _all)
+
+    def view(self, source: str, *, dialect: str = "spark", committed_txid: TxId | None = None) -> str:
+        """The query of a view with one row per key, key and value columns, in SQL of `spark` or `datafusion`.
+
+        `source` is the table as the query is to name it, for example "delta.`/tables/words`". The state need not be
+        open. `committed_txid` is as in `read`. The text of a log stays right while the table is written and folded.
+        Raises `ConfigError` for another dialect, `OperatingError` when the table can't be read.
+        """
+        if dialect not in DIALECTS:
+            raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
+        handle = self._opened or reading_handle(self.location, self._owner, self.columns)
+        handle.refresh()
+        return handle.view(None if committed_txid is None else TxId(committed_txid + 1), DIALECTS[dialect], source)
+
+    def fold(self) -> None:
+        """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between
+        transactions. Does nothing to a table in the merge layout. Raises `OperatingError` when it does not work.
+        """
+        version = self.version()
+        if isinstance(self._handle, LogHandle) and version is not None:
+            self._handle.fold_whole(self._txid_at(version))
 
     def close(self) -> None:
         """Let go of the handle."""
@@ -113,7 +149,7 @@ class DeltaMapState(FencedState):
 
     def _write(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
         super()._write(attempt, source, combine)
-        self._handle.maintain()
+        self._handle.maintain(attempt.txid)
 
     @property
     def _handle(self) -> DeltaHandle:
@@ -122,7 +158,7 @@ class DeltaMapState(FencedState):
         return self._opened
 
     def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        return DeltaHandle.open(location, owner, self.columns, self._properties)
+        return open_table(location, owner, self.columns, self._properties, self._layout)
 
     def _check_first_owner(self) -> None:
         if self._handle.version() is not None:
@@ -134,17 +170,47 @@ class DeltaMapState(FencedState):
                 "topology's table; give each topology its own, or start with an empty one"
             )
 
+    def _tell_when_large(self) -> None:
+        if self._layout != "auto" or isinstance(self._handle, LogHandle) or self._engine == "spark":
+            return
+        if (rows := self._handle.row_count()) > MERGED_ROWS_WISHED:
+            _log.warning(
+                "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
+                "writes what changes only, and shows readers one row per key through a view",
+                *(self.table, rows),
+            )
+
     def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+        handle = self._handle
+        if isinstance(self._layout, LogLayout) and not isinstance(handle, LogHandle):
+            handle = self._turned_to_log(self._layout, attempt, combine)
+        if isinstance(handle, LogHandle):
+            handle.settle_combine(combine)
         if isinstance(source, tuple):
             self._spark_engine().merge_files(attempt, source, combine)
         elif not self._goes_to_spark(source.num_rows):
-            self._handle.merge(attempt, source, combine)
+            handle.merge(attempt, source, combine)
             return
         else:
             self._spark_engine().merge_table(attempt, source, combine)
-        self._handle.refresh()
+        handle.refresh()
+
+    def _turned_to_log(self, layout: LogLayout, attempt: TransactionAttempt, combine: Mapping[str, str]) -> DeltaHandle:
+        """The table in the log layout; as it was, while its newest transaction may still have to be rolled back."""
+        version = self._loaded_version()
+        if self._is_replay(version, attempt):
+            return self._handle
+        log = LogHandle(self._resolved, self._owner, self.columns, layout)
+        # Before the rows are a log: whoever reads them has to know how they meet.
+        log.settle_combine(combine)
+        log.adopt_merged(version, TxId(attempt.txid - 1))
+        self._opened, self._cache, self._spark = log, None, None
+        return log
 
     def _goes_to_spark(self, rows: int) -> bool:
+        if self._engine == "auto" and isinstance(self._handle, LogHandle):
+            # Rows that are in memory are written at once, however many.
+            return False
         if self._engine == "auto":
             return rows > DELTA_RS_ROWS_MAX and self.location.is_writable_by_spark
         # A merge without rows only rolls back; not worth a Spark job.
@@ -157,21 +223,28 @@ class DeltaMapState(FencedState):
                 f"{self._engine!r}); use smaller batches, or engine='auto' and a table that Spark can write"
             )
         if self._spark is None:
-            from state.delta_spark import SparkMerge
+            from state.delta_spark import SparkLog, SparkMerge
 
-            self._spark = SparkMerge(self.location, self._owner, self.columns)
+            kind = SparkLog if isinstance(self._handle, LogHandle) else SparkMerge
+            self._spark = kind(self._resolved, self._owner, self.columns)
         return self._spark
+
+    def _shape(self) -> tuple[StateColumns, str]:
+        """The columns of a new table, and the one by which it is partitioned."""
+        if isinstance(self._layout, LogLayout):
+            return LogColumns(self.key, self.values, self._names), self.columns.txid
+        return self.columns, ""
 
     def _rows_before(self, txid: TxId, wanted: pa.Table) -> pa.Table:
         """The rows as they were before a transaction; of a large table only those that may have a wanted key."""
         handle = self._handle
         if self._cache is not None and self._cache[:2] == (handle.delta_version, txid):
-            return _with_keys(self._cache[2], wanted)
+            return with_keys(self._cache[2], wanted)
         if handle.row_count() > CACHED_ROWS_MAX:
-            return handle.rows(txid, lambda rows: _with_keys(rows, wanted))
+            return handle.lookup(txid, wanted)
         # A bolt may ask key by key.
         self._cache = (handle.delta_version, txid, handle.rows(txid, _all))
-        return _with_keys(self._cache[2], wanted)
+        return with_keys(self._cache[2], wanted)
 
 
 def _checked_engine(engine: str, location: DeltaLocation) -> str:
@@ -185,12 +258,13 @@ def _checked_engine(engine: str, location: DeltaLocation) -> str:
     return engine
 
 
+def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> str | LogLayout:
+    if isinstance(layout, str) and layout not in LAYOUTS:
+        raise ConfigError(
+            f"layout {layout!r} of state {location} is not known; there are {', '.join(LAYOUTS)}, and LogLayout(…)"
+        )
+    return LogLayout() if layout == "log" else layout
+
+
 def _all(rows: pa.Table) -> pa.Table:
-    return rows
-
-
-def _with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:
-    # Column by column: with composite keys some rows are left over that nobody wants.
-    for name in wanted.column_names:
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=wanted.column(name).combine_chunks()))
     return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.base import StateColumns, WriteRefused
 from state.delta_table import (
+    DATA_FUSION,
     DEFAULT_PROPERTIES,
     DeltaLocation,
     Dialect,
@@ -28,12 +29,12 @@ from state.delta_table import (
     delta_schema,
     merge_clauses,
     visible_rows,
+    with_keys,
 )
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, SchemaMismatch
 
 _log = logging.getLogger(__name__)
-_DIALECT = Dialect('"', "IS NOT DISTINCT FROM")
 COMPACTION_INTERVAL = 50
 """Writes between two looks at the number of files."""
 FILES_MAX = 32
@@ -59,9 +60,9 @@ class DeltaHandle:
         Raises `SchemaMismatch` when the table that is there has another shape.
         """
         if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
-            _create(location, columns, properties)
+            create_table(location, columns, properties)
         handle = cls(location, owner, columns)
-        handle._check()
+        handle.check()
         return handle
 
     @property
@@ -84,7 +85,7 @@ class DeltaHandle:
 
     def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Apply the source's rows, one per key, as this attempt. Raises `WriteRefused`."""
-        clauses = merge_clauses(self._columns, attempt.txid, combine, _DIALECT)
+        clauses = merge_clauses(self._columns, attempt.txid, combine, DATA_FUSION)
         merger = (
             self._table.merge(
                 source,
@@ -127,7 +128,7 @@ class DeltaHandle:
         """
         names = (*self._columns.key.names, *self._columns.values.names)
         schema = pa.schema([delta_schema(self._columns).field(name) for name in names])
-        sql = visible_rows(self._columns, before, _DIALECT)
+        sql = visible_rows(self._columns, before, DATA_FUSION)
         try:
             reader = pa.RecordBatchReader.from_stream(self._query(sql))
             parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
@@ -135,18 +136,27 @@ class DeltaHandle:
             raise OperatingError(f"Delta table {self._location} can't be read: {error}") from error
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
+    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
+        """A query on the table, called `source`, for key and value columns as they were before a transaction."""
+        return visible_rows(self._columns, before, dialect, source)
+
+    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """Key and value columns of the rows with a wanted key, maybe of more, as they were before a transaction."""
+        return self.rows(before, lambda rows: with_keys(rows, wanted))
+
     def newest_txid(self) -> int:
         """The highest transaction of any row, 0 without rows."""
-        rows = pa.table(self._query(f"SELECT max({_DIALECT.name(self._columns.txid)}) AS txid FROM t").read_all())
+        rows = pa.table(self._query(f"SELECT max({DATA_FUSION.name(self._columns.txid)}) AS txid FROM t").read_all())
         return rows.column(0)[0].as_py() or 0
 
     def row_count(self) -> int:
         """The number of rows, keys that are not yet committed included."""
         return self._table.count()
 
-    def maintain(self) -> None:
+    def maintain(self, newest: TxId) -> None:
         """Now and then put small files together, so that a merge stays quick, and delete old ones. Never fails.
 
+        `newest` is the transaction that was written last: it may have to be written again.
         Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
         the table's `delta.deletedFileRetentionDuration`.
         """
@@ -176,7 +186,8 @@ class DeltaHandle:
         except (DeltaError, OSError) as error:
             raise OperatingError(f"Delta table {self._location} can't be opened: {error}") from error
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise `SchemaMismatch` when the table is not one for this state."""
         protocol, name = self._table.protocol(), str(self._location)
         features = frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
@@ -191,7 +202,13 @@ class DeltaHandle:
         )
 
 
-def _create(location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str]) -> None:
+def create_table(
+    location: DeltaLocation,
+    columns: StateColumns,
+    properties: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Create the table of a state, unless there is one. Raises `SchemaMismatch` when it can't be created."""
     configuration = {**DEFAULT_PROPERTIES, **properties}
     check_properties(configuration, str(location))
     try:
@@ -199,6 +216,7 @@ def _create(location: DeltaLocation, columns: StateColumns, properties: Mapping[
             location.uri,
             delta_schema(columns),
             mode="ignore",
+            partition_by=list(partition_by) or None,
             configuration=configuration,
             storage_options=dict(location.storage_options),
             raise_if_key_not_exists=False,

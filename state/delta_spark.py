@@ -15,14 +15,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
 from state.base import StateColumns, WriteRefused
-from state.delta_table import DeltaLocation, Dialect, MergeClauses, commit_metadata, merge_clauses
+from state.delta_table import SPARK_SQL, DeltaLocation, MergeClauses, commit_metadata, merge_clauses
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError, ProtocolError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DIALECT = Dialect("`", "<=>")
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 
@@ -49,6 +48,7 @@ class SparkMerge:
     """Merges into one table of a state."""
 
     def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
+        self._uri = location.uri
         self._target = f"delta.`{location.uri.replace('`', '``')}`"
         self._owner, self._columns = owner, columns
 
@@ -93,10 +93,29 @@ class SparkMerge:
         self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
     ) -> None:
         source.createOrReplaceTempView("state_source")
-        clauses = merge_clauses(self._columns, attempt.txid, combine, _DIALECT)
+        clauses = merge_clauses(self._columns, attempt.txid, combine, SPARK_SQL)
         try:
             # An empty result: Spark took the transaction for an old one and did nothing. The version will tell.
             session.sql(_statement(self._target, clauses)).collect()
+        except PySparkException as error:
+            is_conflict = isinstance(error, DeltaConcurrentModificationException)
+            raise WriteRefused(str(error), is_conflict=is_conflict) from error
+
+
+class SparkLog(SparkMerge):
+    """Writes to one table of a state that has the log layout: rows that are too many for the driver."""
+
+    def _merge(
+        self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
+    ) -> None:
+        """Replace the rows of the attempt's transaction by the source's. Raises `WriteRefused`."""
+        txid = self._columns.txid
+        names = [*self._columns.key.names, *self._columns.values.names]
+        rows = source.select(*map(_column, names)).withColumn(txid, functions.lit(attempt.txid).cast("bigint"))
+        try:
+            rows.write.format("delta").mode("overwrite").option(
+                "replaceWhere", f"{SPARK_SQL.name(txid)} = {attempt.txid}"
+            ).save(self._uri)
         except PySparkException as error:
             is_conflict = isinstance(error, DeltaConcurrentModificationException)
             raise WriteRefused(str(error), is_conflict=is_conflict) from error
@@ -118,7 +137,7 @@ def _assignments(updates: Mapping[str, str]) -> str:
 
 
 def _column(name: str) -> Column:
-    return functions.col(_DIALECT.name(name))
+    return functions.col(SPARK_SQL.name(name))
 
 
 def _type(columns: StateColumns, name: str) -> str:
@@ -129,13 +148,18 @@ def _sql_type(type_: str) -> str:
     return {"long": "bigint", "short": "smallint", "byte": "tinyint"}.get(type_, type_)
 
 
-def resolve(location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str]) -> DeltaLocation:
+def resolve(
+    location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str], partition_by: str = ""
+) -> DeltaLocation:
     """The location of a table in Spark's catalog, which is created when it is not there. Raises `ConfigError`."""
     session = delta_session()
     fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all)
     options = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
     try:
-        session.sql(f"CREATE TABLE IF NOT EXISTS {location.name} ({fields}) USING delta TBLPROPERTIES ({options})")
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {location.name} ({fields}) USING delta {partitions} TBLPROPERTIES ({options})"
+        )
         row: Row = session.sql(f"DESCRIBE DETAIL {location.name}").collect()[0]
     except PySparkException as error:
         raise ConfigError(f"table {location.name} is not to be had from Spark's catalog: {error}") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state.base import StateColumns
 from transactional.arrow import arrow_schema
@@ -168,10 +169,17 @@ class Dialect:
     quote: str
     same: str
     """The null-safe equality. `a = b OR (a IS NULL AND b IS NULL)` would cost a hundred times as much."""
+    newest: str
+    """The aggregate of the value with the highest txid."""
 
     def name(self, column: str) -> str:
         """A quoted column name."""
         return f"{self.quote}{column}{self.quote}"
+
+
+DATA_FUSION = Dialect('"', "IS NOT DISTINCT FROM", "last_value({value} ORDER BY {txid})")
+SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})")
+DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +210,7 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
     return MergeClauses(
         condition=" AND ".join(same) or "true",
         matched={
-            **{quoted(v): _combined(combine[v], old, f"s.{quoted(v)}") for v, old in before.items()},
+            **{quoted(v): combined_sql(combine[v], old, f"s.{quoted(v)}") for v, old in before.items()},
             **{quoted(columns.prev(v)): old for v, old in before.items()},
             quoted(columns.prev_txid): f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END",
             quoted(columns.txid): str(txid),
@@ -220,8 +228,11 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
     )
 
 
-def _combined(how: str, stored: str, partial: str) -> str:
-    """NULL counts as nothing, except for `last`. The same rule as `values.combined`."""
+def combined_sql(how: str, stored: str, partial: str) -> str:
+    """How a partial aggregate meets a stored value, the same rule as `values.combined`.
+
+    NULL counts as nothing, except for `last`.
+    """
     if how == "last":
         return partial
     if how == "sum":
@@ -233,18 +244,26 @@ def _combined(how: str, stored: str, partial: str) -> str:
     )
 
 
-def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect) -> str:
-    """A query on table `t` for its rows, key and value columns, as they were before transaction `before`."""
+def with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:
+    """The rows whose key is in `wanted`, a table of key columns; with composite keys maybe some more."""
+    for name in wanted.column_names:
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=wanted.column(name).combine_chunks()))
+    return rows
+
+
+def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
+    """A query on a table for its rows, key and value columns, as they were before transaction `before`."""
     quoted = dialect.name
     keys = [quoted(name) for name in columns.key.names]
     if before is None:
-        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM t"
+        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM {source}"
     is_known = f"{quoted(columns.txid)} < {before}"
     values = [
         f"CASE WHEN {is_known} THEN {quoted(name)} ELSE {quoted(columns.prev(name))} END AS {quoted(name)}"
         for name in columns.values.names
     ]
-    return f"SELECT {', '.join([*keys, *values])} FROM t WHERE {is_known} OR {quoted(columns.prev_txid)} IS NOT NULL"
+    is_seen = f"{is_known} OR {quoted(columns.prev_txid)} IS NOT NULL"
+    return f"SELECT {', '.join([*keys, *values])} FROM {source} WHERE {is_seen}"
 
 
 def commit_metadata(owner: str, attempt: TransactionAttempt | None, attempt_id: int) -> dict[str, str | int]:

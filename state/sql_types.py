@@ -101,9 +101,12 @@ def sql_type(name: str, *, is_sqlite: bool) -> TypeEngine[Any]:
 
 
 def check_name(name: str, table: str) -> None:
-    """Raise `ConfigError` for a name of a table or column that PostgreSQL would cut off, and for an empty one."""
+    """Raise `ConfigError` for a name of a table or column that PostgreSQL would cut off, and for an empty one; and for
+    what can't stand in a statement however it is quoted: a zero byte, and SQLAlchemy's own mark of a parameter."""
     if not name.strip() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"state {table}: the name {name!r} has to have 1 to {NAME_BYTES_MAX} bytes; shorten it")
+    if "\0" in name or "%(" in name:
+        raise ConfigError(f"state {table}: the name {name!r} has a zero byte or '%(' in it; choose another one")
 
 
 def check_columns(columns: Iterable[Field], table: str) -> None:

@@ -29,7 +29,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from state.database import begin_sqlite, connect_arguments, parse_url, shown, switch_to_wal
-from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
+from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 2
 MIGRATIONS: Final = {
@@ -228,10 +228,12 @@ class Database:
             connection.execute(update(versions).values(version=version + 1))
 
     def _schema_version(self, connection: Connection) -> int | None:
-        """None: there is no store yet. Raises `StoreTooNew`."""
+        """None: there is no store yet. Raises `StoreTooNew`, `CorruptRecord`."""
         if not inspect(connection).has_table(versions.name):
             return None
-        found: int = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if not isinstance(found, int) or found < 1:
+            raise CorruptRecord(f"the store {self} has {found!r} for its schema version; restore it from a backup")
         if found > SCHEMA_VERSION:
             raise StoreTooNew(
                 f"the store {self} has schema version {found}, and this version of transactional knows versions up to "

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 
 from state import store_statements as sql
 from state.store_schema import Database
-from state.store_statements import columns_of, desired_in, record_of, status_of
+from state.store_statements import columns_of, desired_in, record_of, status_of, whole
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
@@ -197,7 +197,7 @@ class SqlCoordinatorStore:
         key = {"topology": topology_id, "component": component_id, "id": attempt_id}
         with self._database.reading() as connection:
             found = connection.execute(sql.TXID_OF, key).scalar()
-            return None if found is None else TxId(found)
+            return None if found is None else TxId(whole(found))
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
         """Whether a fence was ever noted for this component."""
@@ -235,7 +235,7 @@ class SqlCoordinatorStore:
         return Snapshot(
             TxId(topology.committed_txid),
             self._committed_batch(connection, topology),
-            {TxId(row.txid): BatchMetadata.from_json(row.batch) for row in recorded},
+            {TxId(whole(row.txid)): BatchMetadata.from_json(row.batch) for row in recorded},
             fence_id,
         )
 

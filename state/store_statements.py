@@ -6,6 +6,8 @@ Parameters must not be named like columns: `topology` is a topology id, `id` an 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +31,7 @@ from sqlalchemy.dialects import postgresql
 from state.store_schema import NowMs, attempts, fences, topologies, transactions
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
+from transactional.errors import CorruptRecord
 from transactional.ports import AttemptRecord, Desired, DesiredState, TopologyStatus
 from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED, desired_of
 
@@ -205,25 +208,32 @@ ATTEMPTS = (
 
 
 def status_of(row: Row[Any]) -> TopologyStatus:
-    """A row of `STATUS` as a value."""
+    """A row of `STATUS` as a value. Raises `CorruptRecord` when it is none."""
+    with _readable(f"the row of topology {row.topology_id!r}"):
+        return _status_of(row)
+
+
+def _status_of(row: Row[Any]) -> TopologyStatus:
+    until_ms = _whole_or_none(row.leased_until_ms)
     return TopologyStatus(
         topology_id=row.topology_id,
-        epoch=Epoch(row.epoch),
+        epoch=Epoch(whole(row.epoch)),
         owner=row.owner,
-        leased_until_ms=row.leased_until_ms,
-        is_leased=row.leased_until_ms is not None and row.leased_until_ms > row.now_ms,
-        committed_txid=TxId(row.committed_txid),
-        attempt_id=AttemptId(row.attempt_id),
-        fingerprint=json.loads(row.fingerprint),
+        leased_until_ms=until_ms,
+        is_leased=until_ms is not None and until_ms > row.now_ms,
+        committed_txid=TxId(whole(row.committed_txid)),
+        attempt_id=AttemptId(whole(row.attempt_id)),
+        fingerprint=_fingerprint(row.fingerprint),
         name=row.name,
         desired=DesiredState(row.desired),
-        stop_at_ms=row.stop_at_ms,
+        stop_at_ms=_whole_or_none(row.stop_at_ms),
     )
 
 
 def desired_in(row: Row[Any]) -> Desired:
-    """A row of `DESIRED` as a value."""
-    return desired_of(DesiredState(row.desired), row.stop_at_ms, row.now_ms)
+    """A row of `DESIRED` as a value. Raises `CorruptRecord` when it is none."""
+    with _readable("what a topology is to do"):
+        return desired_of(DesiredState(row.desired), _whole_or_none(row.stop_at_ms), row.now_ms)
 
 
 def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
@@ -245,16 +255,45 @@ def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
 
 
 def record_of(row: Row[Any]) -> AttemptRecord:
-    """A row of `ATTEMPTS` as a value."""
-    return AttemptRecord(
-        attempt=TransactionAttempt(TxId(row.txid), AttemptId(row.attempt_id)),
-        phase=row.phase,
-        batch=BatchMetadata.from_json(row.batch),
-        rows=row.rows,
-        issued_at_ms=row.issued_at_ms,
-        planned_at_ms=row.planned_at_ms,
-        processed_at_ms=row.processed_at_ms,
-        commit_started_at_ms=row.commit_started_at_ms,
-        committed_at_ms=row.committed_at_ms,
-        error=row.error,
-    )
+    """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` when it is none."""
+    with _readable(f"the row of attempt {row.attempt_id}"):
+        return AttemptRecord(
+            attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
+            phase=row.phase,
+            batch=BatchMetadata.from_json(row.batch),
+            rows=_whole_or_none(row.rows),
+            issued_at_ms=whole(row.issued_at_ms),
+            planned_at_ms=whole(row.planned_at_ms),
+            processed_at_ms=_whole_or_none(row.processed_at_ms),
+            commit_started_at_ms=_whole_or_none(row.commit_started_at_ms),
+            committed_at_ms=_whole_or_none(row.committed_at_ms),
+            error=row.error,
+        )
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptRecord(
+            f"{what} in the coordinator's store is not readable: {error}; restore the store from a backup"
+        ) from error
+
+
+def whole(value: object) -> int:
+    """A whole number. Raises `CorruptRecord`: SQLite keeps anything in any column."""
+    if not isinstance(value, int):
+        raise CorruptRecord(f"{value!r} stands in the coordinator's store where a whole number should: restore it")
+    return value
+
+
+def _whole_or_none(value: object) -> int | None:
+    return None if value is None else whole(value)
+
+
+def _fingerprint(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"the fingerprint {text[:100]!r} is no JSON object")
+    return found

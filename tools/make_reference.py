@@ -124,6 +124,7 @@ PAGES = {
         (
             "transactional.ports.StateKind",
             "state.delta.DeltaMapState",
+            "state.delta_log_table.LogLayout",
             "state.delta_table.DeltaLocation",
             "state.delta_table.catalog_table",
             "state.sql.SqlMapState",

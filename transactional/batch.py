@@ -149,8 +149,8 @@ class BatchMetadata:
                     "run the version of transactional that wrote it, or a newer one"
                 )
             return cls._from_document(document)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise CorruptRecord(f"the recorded batch {text[:200]!r} is not readable: {error}") from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise CorruptRecord(f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}") from error
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:

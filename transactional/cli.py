@@ -21,6 +21,7 @@ import typer
 from transactional import cli_lifecycle
 from transactional.cli_config import config_app
 from transactional.cli_dead_letters import dead_letters
+from transactional.cli_doctor import doctor
 from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.cli_standby import StandbyTeller
 from transactional.cli_verify import verify
@@ -80,6 +81,9 @@ def run(
     }
     options = {option: value for option, value in given.items() if value[1] is not None}
     resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+    from transactional.doctor import check_at_start  # brings Delta and Kafka, which other commands need not wait for
+
+    check_at_start(topology)
     with ExitStack() as stack:
         display = stack.enter_context(Display(topology))
         observers: list[Observer] = [display]
@@ -174,6 +178,7 @@ for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle
     app.command()(_command)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
+app.command()(doctor)
 app.add_typer(config_app, name="config")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,12 @@ from transactional.errors import ConfigError
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
 from transactional.topology import Component, Topology
-from verifier.checker import ROW_CHANGES, CheckedTable
-from verifier.checker import verify as verify_history
-from verifier.findings import CheckImpossible, Report
-from verifier.rows import RowColumns
-from verifier.source import KafkaSource
+
+if TYPE_CHECKING:
+    from verifier.checker import CheckedTable
+    from verifier.findings import Report
+    from verifier.rows import RowColumns
+    from verifier.source import KafkaSource
 
 _COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_KEY)
 
@@ -41,7 +42,7 @@ def verify(
     ] = False,
     row_changes: Annotated[
         int, typer.Option(min=0, help="How many Delta commits per table, the newest, are checked row by row.")
-    ] = ROW_CHANGES,
+    ] = 1_000,
     as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
 ) -> None:
     """Decide from store, tables and source alone whether each transaction is there once, whole and in order.
@@ -49,6 +50,11 @@ def verify(
     Uses none of the code that wrote them, changes nothing, and may be used while the topology runs. The exit code is 1
     when something is wrong.
     """
+    # Delta and Kafka are looked at here, which other commands need not wait for.
+    from verifier.checker import verify as verify_history
+    from verifier.findings import CheckImpossible
+    from verifier.source import KafkaSource
+
     topology_id, tables, source, unknown = _places(target)
     tables = _with_paths(tables, _pairs(table or (), "--table"))
     tables = _with_counts(tables, _pairs(counts or (), "--counts"))
@@ -72,6 +78,8 @@ def verify(
 
 def tables_of(topology: Topology) -> tuple[list[CheckedTable], dict[str, str]]:
     """The Delta tables of a topology's committers, and why the others' can't be checked, by component."""
+    from verifier.checker import CheckedTable
+
     tables: list[CheckedTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
@@ -91,17 +99,9 @@ def tables_of(topology: Topology) -> tuple[list[CheckedTable], dict[str, str]]:
     return tables, unknown
 
 
-def source_of(topology: Topology) -> KafkaSource | None:
-    """The Kafka cluster that a topology reads from; None for another source."""
-    connection: Any = getattr(topology.spout, "connection", None)
-    if connection is None or not hasattr(connection, "bootstrap_servers"):
-        return None
-    return KafkaSource(
-        connection.bootstrap_servers, connection.client(), connection.isolation, connection.timeout_ms / 1000
-    )
-
-
 def _columns_of(state: Any) -> RowColumns:
+    from verifier.rows import RowColumns
+
     columns = state.columns
     previous = {name: columns.prev(name) for name in columns.values.names}
     return RowColumns(columns.key.names, columns.values.names, previous, columns.txid, columns.prev_txid)
@@ -123,9 +123,11 @@ def _counted(topology: Topology, component: Component) -> str | None:
 def _places(target: str) -> tuple[str, list[CheckedTable], KafkaSource | None, Mapping[str, str]]:
     if ":" not in target:
         return target, [], None, {}
+    from transactional.doctor_source import kafka_of
+
     topology = load_topology(target)
     tables, unknown = tables_of(topology)
-    return topology.id, tables, source_of(topology), unknown
+    return topology.id, tables, kafka_of(topology), unknown
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
@@ -137,6 +139,8 @@ def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
 
 
 def _with_paths(tables: list[CheckedTable], paths: Mapping[str, str]) -> list[CheckedTable]:
+    from verifier.checker import CheckedTable
+
     known = {table.component for table in tables}
     moved = [replace(table, uri=paths.get(table.component, table.uri)) for table in tables]
     return moved + [CheckedTable(component, path) for component, path in paths.items() if component not in known]

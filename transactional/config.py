@@ -25,6 +25,9 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 """Storm's options (row T41), and what bears their meaning here."""
 
 UNITS: Final = ("ms", "days")
+NUMBER_MAX: Final = 10**9
+TIME_MAX_MS: Final = 10**12
+"""The largest values of an option. What waits for it, or reckons with it, can take that much and not always more."""
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "sec": 1_000, "secs": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _WORDS: Final = {
     "true": True,
@@ -137,7 +140,7 @@ def parse_option(name: str, text: str) -> int | bool | None:
         value = None
     elif name == "stop_when_drained":
         value = {"true": True, "false": False}.get(text.lower(), text)
-    elif re.fullmatch(r"-?[0-9]+(_[0-9]+)*", text):
+    elif len(text) <= 20 and re.fullmatch(r"-?[0-9]+(_[0-9]+)*", text):
         value = int(text)
     check_option(name, value)
     assert not isinstance(value, str)
@@ -154,6 +157,9 @@ def check_option(name: str, value: object) -> None:
             raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
+        most = TIME_MAX_MS if unit_of(name) == "ms" else NUMBER_MAX
+        if value > most:
+            raise ConfigError(f"{name} must be at most {most}, got a larger number")
 
 
 def _switch_meant(value: object) -> str:
@@ -168,4 +174,4 @@ def _number_meant(name: str, value: object) -> str:
         return ""
     factor = _MILLISECONDS.get(match[2], 0) if unit_of(name) == "ms" and match[2] else int(not match[2])
     meant = float(match[1]) * factor
-    return f" — did you mean {meant:.0f}?" if meant >= 1 and meant == int(meant) else ""
+    return f" — did you mean {meant:.0f}?" if 1 <= meant <= TIME_MAX_MS and meant == int(meant) else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, CorruptRecord
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
 from transactional.set_aside import Letter
@@ -50,13 +50,29 @@ def letter_rows(
 
 def values_to_json(values: Mapping[str, Any]) -> str:
     """A tuple's values by field, readable by people and by `values_from_json`."""
-    return json.dumps(values, default=_to_json)
+    return json.dumps(_escaped(values), default=_to_json)
 
 
 def values_from_json(text: str) -> dict[str, Any]:
-    """The inverse of `values_to_json`."""
-    values: dict[str, Any] = json.loads(text, object_hook=_from_json)
+    """The inverse of `values_to_json`. Raises `CorruptRecord` for anything that is no tuple."""
+    try:
+        values = json.loads(text, object_hook=_from_json)
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is not readable: {error!r}") from error
+    if not isinstance(values, dict):
+        raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is no JSON object")
     return values
+
+
+def _escaped(value: Any) -> Any:
+    """Structs of one field whose name could be one of ours get another `$` before it."""
+    match value:
+        case dict():
+            mark = "$" if len(value) == 1 else ""
+            return {mark * str(name).startswith("$") + str(name): _escaped(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_escaped(each) for each in value]
+    return value
 
 
 def _to_json(value: Any) -> dict[str, str]:
@@ -71,6 +87,8 @@ def _from_json(found: dict[str, Any]) -> Any:
         [(name, value)] = found.items()
         if name in _KINDS:
             return _KINDS[name][2](value)
+        if name.startswith("$$"):
+            return {name[1:]: value}
     return found
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.dead_letters import values_from_json
-from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
+from transactional.errors import BoltFailed, CorruptRecord, SchemaMismatch, TransactionalError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
@@ -242,9 +242,14 @@ class Emitter:
 
 
 def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch:
-    """The tuple of a dead letter, as its source has emitted it."""
+    """The tuple of a dead letter, as its source has emitted it. Raises `CorruptRecord` for one that is not."""
     schema = arrow_schema(topology.output_of(letter.source, letter.stream))
     values = values_from_json(letter.values)
+    if missing := [name for name in schema.names if name not in values]:
+        raise CorruptRecord(
+            f"dead letter {letter.txid}:{letter.number} lacks {', '.join(missing)}; {letter.source!r} emits "
+            f"{', '.join(schema.names)}"
+        )
     return batch_from_rows([tuple(values[name] for name in schema.names)], schema, component=letter.source)
 
 

@@ -27,6 +27,9 @@ _WORDS: Mapping[str, type[Any]] = {
 }
 
 
+_PLAIN: Mapping[str, type[Any]] = {"int": int, "str": str, "bool": bool}
+
+
 @dataclass(frozen=True, slots=True)
 class RunStarted:
     """The first line of a run: all that its coordinator is made of."""
@@ -56,10 +59,10 @@ class RunStarted:
         """The inverse of `to_json`."""
         known = row["snapshot"]
         snapshot = Snapshot(
-            TxId(known["committed_txid"]),
+            TxId(_whole(known["committed_txid"])),
             BatchMetadata.from_json(known["committed_batch"]),
-            {TxId(txid): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
-            AttemptId(known["attempt_id"]),
+            {TxId(_whole(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
+            AttemptId(_whole(known["attempt_id"])),
         )
         return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"])
 
@@ -116,7 +119,9 @@ def read_journal(path: Path | str) -> Iterator[JournalLine]:
         for number, line in enumerate(lines, 1):
             try:
                 yield _read_line(json.loads(line))
-            except (ValueError, LookupError, TypeError, OverflowError, ConfigError, CorruptRecord) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+                raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}") from error
+            except (ConfigError, CorruptRecord) as error:
                 raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
 
 
@@ -132,9 +137,14 @@ def encode(word: Any) -> dict[str, Any]:
 
 
 def decode(row: Mapping[str, Any]) -> Any:
-    """The inverse of `encode`."""
-    word = _WORDS[row["is"]]
-    return word(**{name: _word(name, value) for name, value in row.items() if name != "is"})
+    """The inverse of `encode`. Raises one of Python's errors for anything else."""
+    kind = _WORDS[row["is"]]
+    word = kind(**{name: _word(name, value) for name, value in row.items() if name != "is"})
+    for field in fields(word):
+        wanted = _PLAIN.get(str(field.type))
+        if wanted is not None and type(getattr(word, field.name)) is not wanted:
+            raise TypeError(f"{field.name} is {getattr(word, field.name)!r}")
+    return word
 
 
 def _plain(value: Any) -> Any:
@@ -156,7 +166,7 @@ def _plain(value: Any) -> Any:
 def _word(name: str, value: Any) -> Any:
     match name:
         case "attempt":
-            return TransactionAttempt(TxId(value[0]), AttemptId(value[1]))
+            return TransactionAttempt(TxId(_whole(value[0])), AttemptId(_whole(value[1])))
         case "batch" | "after":
             return None if value is None else BatchMetadata.from_json(value)
         case "phase":
@@ -165,4 +175,10 @@ def _word(name: str, value: Any) -> Any:
             return {PartitionId(source, index): Digest(*digest) for source, index, *digest in value}
         case "at_fault":
             return tuple(Exclusion(*exclusion) for exclusion in value)
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from transactional.coordinator import Coordinator
-from transactional.errors import CorruptRecord
+from transactional.errors import CorruptRecord, TransactionalError
 from transactional.invariants import check
 from transactional.journal import JournalLine, RunStarted, read_journal
 
@@ -17,7 +17,8 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
     """Feed a journal's events to a coordinator; return the number of events.
 
     Each run in the journal begins with a coordinator of its own; `coordinator` takes the events before that.
-    Raises `AssertionError` naming the first line whose actions differ, `ProtocolError` where an invariant breaks.
+    Raises `AssertionError` naming the first line whose actions differ, `ProtocolError` where an invariant breaks,
+    `CorruptRecord` for an event that no coordinator has written.
     """
     count = 0
     for number, (_, event, actions) in enumerate(lines, 1):
@@ -28,8 +29,11 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
             continue
         if coordinator is None:
             raise CorruptRecord(f"line {number} is an event, but the journal does not tell how its run began")
-        again = coordinator.handle(event)
-        check(coordinator)
+        try:
+            again = coordinator.handle(event)
+            check(coordinator)
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptRecord(f"line {number}: a coordinator can't take {event}: {error!r}") from error
         if again != actions:
             raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {again}")
         count += 1
@@ -41,7 +45,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("journal", type=Path)
     options = parser.parse_args()
-    sys.stdout.write(f"{replay(read_journal(options.journal))} events, every action the same\n")
+    try:
+        count = replay(read_journal(options.journal))
+    except (TransactionalError, AssertionError, OSError) as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{count} events, every action the same\n")
 
 
 if __name__ == "__main__":

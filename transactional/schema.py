@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _ALIASES = {
 _PRIMITIVES = frozenset(
     {"string", "binary", "boolean", "byte", "short", "int", "long", "float", "double", "date", "timestamp"}
 )
+DECIMAL_DIGITS_MAX = 38
+"""Spark's, Arrow's and Delta's limit."""
 _NESTED = re.compile(r"(array|map|struct|decimal)\s*[<(](.*)[>)]", re.DOTALL | re.IGNORECASE)
 _FIELD = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*[:\s]\s*(.+?)\s*", re.DOTALL)
 
@@ -56,7 +59,10 @@ class Schema:
         """Read a DDL string such as `carrier string, count long`. Raises `ConfigError` saying what is wrong with it."""
         if not text.strip():
             return cls(())
-        return cls(tuple(_parse_field(part, text) for part in _split(text)))
+        try:
+            return cls(_parse_fields(text))
+        except RecursionError:
+            raise ConfigError(f"the types in '{text[:100]}…' are nested too deeply") from None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,6 +114,11 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
+@functools.lru_cache(256)
+def _parse_fields(text: str) -> tuple[Field, ...]:
+    return tuple(_parse_field(part, text) for part in _split(text))
+
+
 def _parse_field(part: str, whole: str) -> Field:
     match = _FIELD.fullmatch(part)
     if match is None:
@@ -132,8 +143,14 @@ def parse_type(text: str) -> str:
 
 def _parse_nested(kind: str, inner: str, text: str) -> str:
     parts = _split(inner)
-    if kind == "decimal" and len(parts) == 2 and all(part.strip().isdigit() for part in parts):
-        return f"decimal({int(parts[0])},{int(parts[1])})"
+    if kind == "decimal" and len(parts) == 2 and all(re.fullmatch(r"\s*[0-9]{1,2}\s*", part) for part in parts):
+        precision, scale = map(int, parts)
+        if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
+            raise ConfigError(
+                f"type {text.strip()!r}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and as many of these after "
+                "the point as the second number says"
+            )
+        return f"decimal({precision},{scale})"
     if kind == "array" and len(parts) == 1:
         return f"array<{parse_type(inner)}>"
     if kind == "map" and len(parts) == 2:

@@ -14,6 +14,7 @@ LOG = "_delta_log"
 READ_TRIES = 3
 """Old log files may be deleted while they are read."""
 
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 
@@ -29,6 +30,7 @@ class DataFile:
     path: str
     stats: str | None
     data_change: bool
+    partition: Mapping[str, str | None]
 
     def statistics(self) -> Mapping[str, Any]:
         """The writer's statistics; empty without."""
@@ -117,6 +119,22 @@ def read_log(storage: Storage) -> TableLog:
     raise AssertionError("not reached")
 
 
+def commits_since(storage: Storage, app_id: str) -> list[DeltaCommit] | None:
+    """The Delta commits after the newest one with this app transaction, oldest first; None: there is no such one.
+
+    Reads no older ones, if it can. Raises `LogBroken`.
+    """
+    versions = sorted((int(match[1]) for match in map(_COMMIT.fullmatch, storage.names(LOG)) if match), reverse=True)
+    since: list[DeltaCommit] = []
+    for version in versions:
+        commit = _read_commit(storage, version, TableShape())
+        if app_id in commit.app_versions:
+            return since[::-1]
+        since.append(commit)
+    # It may be behind a checkpoint.
+    return since[::-1] if versions and app_id in read_log(storage).base_app_versions else None
+
+
 def _read(storage: Storage) -> TableLog:
     names = storage.names(LOG)
     versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
@@ -172,13 +190,18 @@ def _read_checkpoint(
     app_versions: dict[str, int] = {}
     files: dict[str, DataFile] = {}
     for name in names:
-        table = storage.read_parquet(f"{LOG}/{name}")
-        for action in ("protocol", "metaData"):
-            for row in _rows(table, action):
-                shape.take({action: row})
-        app_versions |= {row["appId"]: row["version"] for row in _rows(table, "txn")}
-        added = (DataFile(row["path"], row.get("stats"), data_change=False) for row in _rows(table, "add"))
-        files |= {file.path: file for file in added}
+        try:
+            table = storage.read_parquet(f"{LOG}/{name}")
+            for action in ("protocol", "metaData"):
+                for row in _rows(table, action):
+                    shape.take({action: row})
+            app_versions |= {row["appId"]: row["version"] for row in _rows(table, "txn")}
+            added = (_file_of({**row, "dataChange": False}) for row in _rows(table, "add"))
+            files |= {file.path: file for file in added}
+        except FileNotFoundError:
+            raise
+        except (*_UNREADABLE, OSError) as error:
+            raise LogBroken(f"the checkpoint {name} is not readable: {error!r}") from error
     return app_versions, files
 
 
@@ -187,10 +210,11 @@ def _rows(table: Any, action: str) -> list[dict[str, Any]]:
     if action not in table.column_names:
         return []
     column = table.column(action)
-    found = column.filter(column.is_valid()).to_pylist()
+    found: list[dict[str, Any]] = column.filter(column.is_valid()).to_pylist()
     for row in found:
-        if isinstance(row.get("configuration"), list):
-            row["configuration"] = dict(row["configuration"])
+        for name in ("configuration", "partitionValues"):
+            if isinstance(row.get(name), list):
+                row[name] = dict(row[name])
     return found
 
 
@@ -199,13 +223,17 @@ def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaComm
     try:
         lines = b",".join(text.split(b"\n")) if b"\n" in text else text
         return _commit_of(version, json.loads(b"[" + lines.strip(b",") + b"]"), shape)
-    except (ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         pass
     try:  # blank lines
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
         return _commit_of(version, actions, shape)
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise LogBroken(f"Delta version {version} is not readable: {error!r}") from error
+
+
+def _file_of(add: Mapping[str, Any]) -> DataFile:
+    return DataFile(add["path"], add.get("stats"), add["dataChange"], add.get("partitionValues") or {})
 
 
 def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:
@@ -215,12 +243,14 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
     operation, changes_data = "", False
     for action in actions:
         if add := action.get("add"):
-            added.append(DataFile(add["path"], add.get("stats"), add["dataChange"]))
+            added.append(_file_of(add))
             changes_data = changes_data or add["dataChange"]
         elif remove := action.get("remove"):
             removed.append(remove["path"])
             changes_data = changes_data or remove["dataChange"]
         elif txn := action.get("txn"):
+            if not isinstance(txn["version"], int):
+                raise TypeError(f"the version of an app transaction is {txn['version']!r}")
             app_versions[txn["appId"]] = txn["version"]
         elif info := action.get("commitInfo"):
             operation = info.get("operation", "")

@@ -1,4 +1,4 @@
-"""What the checker says: findings, which are proofs that a history is not exact, and notes on what it could not look at."""
+"""What the checker says: findings, which prove that a history is not exact, and notes on what was not looked at."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from enum import StrEnum
 
 SHOWN_PER_KIND = 20
 """So many findings of one kind are kept; the others are only counted."""
+
+
+class CheckImpossible(Exception):
+    """Something that the checker was told to look at can't be looked at."""
 
 
 class Kind(StrEnum):

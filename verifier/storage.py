@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+
+PART_ROWS = 1 << 18
 
 
 class Storage(Protocol):
@@ -24,6 +26,9 @@ class Storage(Protocol):
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
+
+    def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
+        """A Parquet file in parts. Raises `OSError` when it can't be read."""
 
 
 class FolderStorage:
@@ -56,6 +61,11 @@ class FolderStorage:
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
             return file.read(columns)
 
+    def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
+        """A Parquet file in parts. Raises `OSError` when it can't be read."""
+        with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
+            yield from _parts(file, columns)
+
 
 class ObjectStorage:
     """A table in an object store."""
@@ -79,6 +89,27 @@ class ObjectStorage:
         """A Parquet file. Raises `FileNotFoundError`."""
         with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
             return file.read(columns)
+
+    def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
+        """A Parquet file in parts. Raises `OSError` when it can't be read."""
+        with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
+            yield from _parts(file, columns)
+
+
+def _parts(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
+    try:
+        for batch in file.iter_batches(PART_ROWS, columns=columns):
+            part = pa.Table.from_batches([batch])
+            yield part.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in part.schema]))
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from error
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Writers differ in how text is laid out."""
+    if pa.types.is_string_view(type_) or pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_) else type_
 
 
 def storage_of(uri: str, options: Mapping[str, str] | None = None) -> Storage:

@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-COMMITTED = "committed"
+from verifier.findings import CheckImpossible
+
 _CHUNK = 20_000
 
 
-class StoreUnreadable(Exception):
+_TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint
+    FROM transactional_topologies WHERE topology_id = :id"""
+_IN_FLIGHT = "SELECT txid, attempt_id FROM transactional_transactions WHERE topology_id = :id"
+_FENCES = "SELECT component_id, attempt_id, txid FROM transactional_fences WHERE topology_id = :id"
+_ATTEMPTS = """SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch END
+    FROM transactional_attempts WHERE topology_id = :id ORDER BY txid, attempt_id"""
+
+
+class StoreUnreadable(CheckImpossible):
     """The store is not there, or not one."""
 
 
@@ -31,12 +40,9 @@ class CommittedBatch:
     txid: int
     attempt_id: int
     ranges: Mapping[tuple[str, int], tuple[int, int, int | None]]
+    records: int
+    """Number of records that were read."""
     is_filtered: bool = False
-
-    @property
-    def records(self) -> int:
-        """Number of records that were read."""
-        return sum(records or 0 for _, _, records in self.ranges.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,20 @@ class StoreHistory:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def replays_exactly(self) -> bool:
+        """False for an opaque spout, which may go on where something is lost."""
+        return not str(self.fingerprint.get("spout", {}).get("kind", "")).startswith("Opaque")
+
+    @property
     def oldest_attempt_id(self) -> int | None:
         """The oldest committed attempt that is remembered; what was before it is forgotten by and by."""
         return min((batch.attempt_id for batch in self.committed), default=None)
+
+    def joined_at(self, component: str) -> int:
+        """The transaction after which a committer joined; 0 for one that was there from the beginning."""
+        joining, own = self.fences.get(f"{component}/joining"), self.fences.get(component)
+        # Older fences are forgotten, but the last one of joining is not.
+        return joining[max(joining)] if joining else own[min(own)] if own else 0
 
     def fences_of(self, component: str) -> dict[int, int]:
         """Fence → txid, of a component's table."""
@@ -73,6 +90,8 @@ class Store:
     def __init__(self, url: str) -> None:
         try:
             self._engine = create_engine(_url(url), hide_parameters=True)
+        except ValueError as error:  # what it says may hold a part of the password
+            raise StoreUnreadable("a store is sqlite:///… or postgresql://…, and this URL can't be read") from error
         except (SQLAlchemyError, ModuleNotFoundError) as error:
             raise StoreUnreadable(f"the store can't be opened: {error}") from error
 
@@ -93,42 +112,15 @@ class Store:
         return int(rows[0][0])
 
     def history(self, topology_id: str) -> StoreHistory:
-        """Everything about one topology. Raises `StoreUnreadable`."""
+        """Everything about one topology, as it is at one moment. Raises `StoreUnreadable`."""
         self.committed_txid(topology_id)
-        # The tables one by one, the topology's row first: what the others know more of is newer.
-        [(committed, attempt, counter, fingerprint)] = self._rows(
-            "SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint"
-            " FROM transactional_topologies WHERE topology_id = :id",
-            id=topology_id,
-        )
-        in_flight = self._rows(
-            "SELECT txid, attempt_id FROM transactional_transactions WHERE topology_id = :id", id=topology_id
-        )
-        fences: dict[str, dict[int, int]] = {}
-        for component, fence, txid in self._rows(
-            "SELECT component_id, attempt_id, txid FROM transactional_fences WHERE topology_id = :id", id=topology_id
-        ):
-            fences.setdefault(component, {})[fence] = txid
-        batches, txid_of = self._attempts(topology_id)
-        return StoreHistory(
-            topology_id, committed, attempt, counter, batches, txid_of, dict(in_flight), fences, json.loads(fingerprint)
-        )
-
-    def _attempts(self, topology_id: str) -> tuple[tuple[CommittedBatch, ...], dict[int, int]]:
-        query = (
-            "SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch END"
-            " FROM transactional_attempts WHERE topology_id = :id ORDER BY txid, attempt_id"
-        )
-        txid_of: dict[int, int] = {}
-        batches: list[CommittedBatch] = []
         try:
-            with self._engine.connect().execution_options(yield_per=_CHUNK) as connection:
-                for part in connection.execute(text(query), {"id": topology_id}).partitions():
-                    txid_of.update((row[1], row[0]) for row in part)
-                    batches += _batches([row for row in part if row[2] is not None])
+            with self._engine.connect() as connection:
+                is_sqlite = self._engine.dialect.name == "sqlite"
+                connection.exec_driver_sql("BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                return _history(connection, topology_id)
         except SQLAlchemyError as error:
             raise StoreUnreadable(f"the store can't be read: {error}") from error
-        return tuple(batches), txid_of
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
         try:
@@ -136,6 +128,23 @@ class Store:
                 return list(connection.execute(text(query), values))
         except SQLAlchemyError as error:
             raise StoreUnreadable(f"the store can't be read: {error}") from error
+
+
+def _history(connection: Connection, topology_id: str) -> StoreHistory:
+    key = {"id": topology_id}
+    [(committed, attempt, counter, fingerprint)] = connection.execute(text(_TOPOLOGY), key)
+    in_flight = {row[0]: row[1] for row in connection.execute(text(_IN_FLIGHT), key)}
+    fences: dict[str, dict[int, int]] = {}
+    for component, fence, txid in connection.execute(text(_FENCES), key):
+        fences.setdefault(component, {})[fence] = txid
+    txid_of: dict[int, int] = {}
+    batches: list[CommittedBatch] = []
+    found = connection.execution_options(yield_per=_CHUNK).execute(text(_ATTEMPTS), key)
+    for part in found.partitions(_CHUNK):
+        txid_of.update((row[1], row[0]) for row in part)
+        batches += _batches([row for row in part if row[2] is not None])
+    known = json.loads(fingerprint)
+    return StoreHistory(topology_id, committed, attempt, counter, tuple(batches), txid_of, in_flight, fences, known)
 
 
 def _batches(rows: list[Any]) -> list[CommittedBatch]:
@@ -150,9 +159,11 @@ def _batches(rows: list[Any]) -> list[CommittedBatch]:
 
 
 def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> CommittedBatch:
-    ranges = {(row[0], row[1]): (row[2], row[3], row[4]) for row in document["partitions"]}
-    is_filtered = "excluded" in document or "letters" in document
-    return CommittedBatch(txid, attempt_id, ranges, is_filtered)
+    ranges, records = {}, 0
+    for row in document["partitions"]:
+        ranges[row[0], row[1]] = (row[2], row[3], row[4])
+        records += row[4] or 0
+    return CommittedBatch(txid, attempt_id, ranges, records, "excluded" in document or "letters" in document)
 
 
 def _url(url: str) -> Any:

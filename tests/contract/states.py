@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from state.delta import DeltaMapState
+from state.delta_log_table import LogLayout
 from state.memory import MemoryMapState, MemoryTable
 from state.sql import SqlMapState
 from transactional.arrow import arrow_schema
@@ -46,7 +47,10 @@ class Place:
         elif self.url:
             state = SqlMapState(self.url, "a table", key, values, kind=kind)
         else:
-            state = DeltaMapState(self.folder / "table", key, values, kind=kind, engine=self.engine)
+            engine, _, layout = self.engine.partition("/")
+            # Folded as often as it can be.
+            how = LogLayout(fold_after=1, fan_out=2) if layout == "log" else "merge"
+            state = DeltaMapState(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)
         return state

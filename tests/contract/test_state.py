@@ -21,9 +21,9 @@ from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMis
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 
-QUICK = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs"]
+QUICK = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs", "delta-rs/log"]
 """All but Spark, which takes seconds for what takes others milliseconds."""
-ENGINES = [*QUICK, pytest.param("spark", marks=pytest.mark.spark)]
+ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 
 
@@ -36,7 +36,7 @@ def delta_spark() -> None:
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    if request.param == "spark":
+    if request.param.startswith("spark"):
         request.getfixturevalue("delta_spark")
     place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
     yield place
@@ -351,7 +351,7 @@ def test_partials_may_come_in_files(place: Place, tmp_path: Path) -> None:
         pq.write_table(counts(words).table, files[-1])
     state, attempt = place.state(), place.attempt(1, 1)
     partials = Partials({"count": "sum"}, parquet_files=tuple(files))
-    if place.engine == "spark":
+    if place.engine.startswith("spark"):
         state.merge(attempt, partials)
         assert content(state) == {"a": 3, "b": 1, None: 5}
     else:
@@ -368,7 +368,7 @@ HISTORY = st.lists(
 )
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs", "delta-rs/log"])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(

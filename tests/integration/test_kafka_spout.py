@@ -284,6 +284,7 @@ def group_offsets(bootstrap: str, group: str) -> dict[int, int]:
 
 
 def test_committed_positions_are_mirrored_to_the_group(bootstrap: str, opened: Opened) -> None:
+    """Storm row K7f."""
     topic = new_topic(bootstrap, 2)
     put(bootstrap, topic, ["a", "b", "c"], 0)
     put(bootstrap, topic, ["x"], 1)

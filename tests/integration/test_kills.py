@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,14 @@ from tests.integration.dying import EXPECTED, POINTS
 from tests.integration.kafka_count import COMMITTED, attempts, await_end_of_lease, check_store, check_tables, command
 from tests.integration.programs import Program, finished
 from tests.integration.tables import counts
+from tests.proof.arriving import ArrivingWords
+from tests.proof.soak import Soak
 
 SEED = 4
 KILLS = 5
 BATCH = 8_000
+SHORT_SOAK = 12
+"""`make soak` has 200."""
 
 
 def run_and_kill(example: list[str], folder: Path, after_commits: int, delay_s: float) -> None:
@@ -46,6 +51,24 @@ def test_a_driver_that_is_killed_again_and_again_counts_every_flight_once(
     check_tables(tmp_path)
     committed = check_store(tmp_path)
     assert len(attempts(tmp_path)) > len(committed) >= 336_776 // BATCH, "no transaction was ever tried again"
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
+    kafka_broker: LocalBroker, tmp_path: Path
+) -> None:
+    """Partitions are added meanwhile, and Kafka transactions aborted; who was stopped for too long is shut out."""
+    with (
+        ArrivingWords(kafka_broker.bootstrap, SEED) as words,
+        closing(Soak(tmp_path, words, spout="opaque", seed=SEED)) as soak,
+    ):
+        soak.disturb(SHORT_SOAK)
+        soak.drain()
+        sys.stdout.write(f"{soak.check()}\n")
+        assert words.aborted
+        assert soak.done["SIGKILL"]
+        assert soak.done["SIGSTOP"]
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
@@ -17,9 +17,10 @@ from state.memory import MemoryTable
 from tests.simulation.faults import Faults, Wrong, demand
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, WatchedCoordinator, never
-from tests.simulation.source import Source, shown
-from tests.simulation.tables import TOTAL, SimulatedState
-from transactional.attempt import TransactionAttempt
+from tests.simulation.source import SimulatedSpout, Source, shown
+from tests.simulation.store import Line
+from tests.simulation.tables import LATE, TOTAL, SimulatedState
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
 from transactional.ports import DesiredState, StateKind
@@ -28,6 +29,7 @@ from transactional.protocol import (
     BatchPlanned,
     CommitSucceeded,
     Event,
+    Phase,
     ProcessingSucceeded,
     ProgressMade,
     StopRequested,
@@ -80,21 +82,28 @@ class Simulation:
         *,
         coordinator: type[WatchedCoordinator] = WatchedCoordinator,
         state: type[SimulatedState] = SimulatedState,
+        line: type[Line] = Line,
+        source: type[Source] = Source,
+        spout: type[SimulatedSpout] = SimulatedSpout,
+        store: type[MemoryCoordinatorStore] = MemoryCoordinatorStore,
         verify: bool = True,
     ) -> None:
-        self.seed, self.coordinator_class, self.state_class, self.verify = seed, coordinator, state, verify
+        self.seed, self.verify = seed, verify
+        self.coordinator_class, self.state_class, self.line_class, self.spout_class = coordinator, state, line, spout
         self.random = Random(seed)
         self.reached: Counter[str] = Counter()
         self.moves: Counter[tuple[str, str]] = Counter()
         self.now_ms = 0
         self.log: list[tuple[int, int, Event | str]] = []
         self.faults = Faults(self.random, self.reached)
-        self.source = Source(self.random)
+        self.source = source(self.random)
         self.oracle = Oracle(self.source)
-        self.store = MemoryCoordinatorStore(self)
+        self.store = store(self)
         self.replays_exactly = self.random.random() < 0.4
         self.kinds = {name: self._table_kind() for name in ("words", TOTAL)}
         self.tables = [MemoryTable(name) for name in self.kinds]
+        self.sets_aside = self.random.random() < 0.3
+        self.letters = MemoryTable("letters")
         self.config = self._config()
         self.processes: list[Process] = []
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -109,7 +118,10 @@ class Simulation:
         return StateKind.TRANSACTIONAL if transactional else StateKind.OPAQUE
 
     def _config(self) -> TopologyConfig:
+        gives_up = self.sets_aside or self.random.random() < 0.2
         return TopologyConfig(
+            attempts_max=self.random.randint(1, 3) if gives_up else None,
+            stop_when_drained=self.random.random() < 0.2,
             max_spout_pending=self.random.randint(1, 4),
             attempt_timeout_ms=3_000,
             commit_timeout_ms=5_000,
@@ -160,6 +172,7 @@ class Simulation:
 
     def _run(self) -> None:
         self.faults.draw(loses=not self.replays_exactly)
+        self._possible = [(name, strike) for name, strike in self._mischief() if self.faults.drawn[name]]
         for job in (self._supervise, self._grow, self._make_mischief):
             self.later(0, job)
         while self.now_ms < FAULTY_MS:
@@ -190,8 +203,10 @@ class Simulation:
 
     def _make_mischief(self) -> None:
         """Faults that are not a matter of one call."""
+        if self.faults.are_over:
+            return
         self.later(100, self._make_mischief)
-        for name, strike in self._mischief():
+        for name, strike in self._possible:
             if self.faults.strikes(name):
                 self.note(None, name)
                 strike()
@@ -206,6 +221,8 @@ class Simulation:
             ("an operator kills", lambda: self._desire(DesiredState.KILLED, self.random.choice((0, 500, 3_000)))),
             ("an operator stops", lambda: self._on_newest(lambda process: process.post(StopRequested()))),
             ("a second coordinator is started", self._start),
+            ("a committer joins", self._join),
+            ("a tuple is poison", self.source.poison_one),
             ("the store is down", self._take_store_down),
             ("a partition is added", self.source.add_one_more),
             ("a partition does not answer", self._silence),
@@ -243,6 +260,13 @@ class Simulation:
     def store_is_down(self) -> bool:
         return self.now_ms < self._store_is_down_until_ms
 
+    def _join(self) -> None:
+        """Whoever starts from now on has one more committer; the newest process ends, so that one does start."""
+        if LATE not in self.kinds:
+            self.kinds[LATE] = self._table_kind()
+            self.tables.append(MemoryTable(LATE))
+            self._on_newest(lambda process: process.post(StopRequested()))
+
     def _silence(self) -> None:
         self.source.fall_silent()
         self.later(self.random.randint(100, 2_000), self.source.answer_again)
@@ -258,22 +282,39 @@ class Simulation:
             return
         records = self.store.attempts("simulated", limit=50)
         batch = next(record.batch for record in records if record.attempt == attempt)
+        self.reached["a tuple is set aside"] += bool(batch.excluded)
         self.oracle.commit(attempt.txid, batch)
         self._check_tables()
         self._is_finished = self.faults.are_over and self.oracle.is_everything_committed()
 
+    def on_fence(self, component_id: str, txid: TxId) -> None:
+        """The store knows now that a committer has joined."""
+        if component_id == LATE and component_id not in self.oracle.joined:
+            demand(txid == self.oracle.txid, f"a committer joins at {txid}, while {self.oracle.txid} is committed")
+            self.reached["a committer joins late"] += txid > 0
+            self.oracle.join(component_id)
+
     def _check_tables(self) -> None:
         for table in self.tables:
             self.oracle.check(table)
+        if self.sets_aside:
+            self.oracle.check_letters(self.letters)
 
     def compare_with_store(self, process: Process) -> None:
-        """A coordinator that has the lease, and one that would be started from the store now, know the same."""
+        """A coordinator that has the lease, and one that would be started from the store now, know the same.
+
+        What is to be set aside is stored with the next attempt; until then it may be found out anew.
+        """
         topology, coordinator = self.store._topologies["simulated"], process.driver.coordinator
         if topology.epoch == process.driver.lease.epoch:
             stored = _snapshot(topology)
-            live = Snapshot(
-                coordinator.committed_txid, coordinator._committed_batch, coordinator.recorded, stored.attempt_id
-            )
+            known = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
+            stored_now = {txid for txid, current in coordinator.active.items() if current.phase in known}
+            recorded = {
+                txid: batch if txid in stored_now else replace(batch, excluded=stored.recorded[txid].excluded)
+                for txid, batch in coordinator.recorded.items()
+            }
+            live = Snapshot(coordinator.committed_txid, coordinator._committed_batch, recorded, stored.attempt_id)
             if live != stored:
                 raise Wrong(f"the coordinator knows {live}, the store {stored}")
 

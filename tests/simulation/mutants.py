@@ -1,4 +1,4 @@
-"""Wrong coordinators and wrong tables, each with one bug that was made before or would be easy to make.
+"""Wrong coordinators: each has one bug that somebody has shipped, or that would be easy to make. See `wrong_parts`.
 
 They show that the simulation finds what it is there for. They run without the check of invariants, so what finds them
 is what they do to the tables, or a rule of the store.
@@ -6,27 +6,22 @@ is what they do to the tables, or a rule of the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from state.base import Verdict
-from state.memory import MemoryTable
-from state.values import StoredValue
 from tests.simulation.process import WatchedCoordinator
-from tests.simulation.tables import SimulatedState
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.bolts import Key
+from transactional.attempt import AttemptId, TxId
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.coordinator import ActiveAttempt
-from transactional.errors import Fenced
-from transactional.ports import StateKind
+from transactional.errors import RetriesExhausted
 from transactional.protocol import (
     Action,
     AttemptEvent,
     AttemptFailed,
     Event,
     Phase,
+    PlanBatch,
     RecordAttempt,
     RecordCommit,
     RecordProcessed,
@@ -116,31 +111,78 @@ class StartsAttemptsAnew(WatchedCoordinator):
         self._attempt_id = AttemptId(0)
 
 
-class UnfencedState(SimulatedState):
-    """The table compares txids alone, so a zombie of the same txid overwrites what the newer attempt wrote."""
+class PlansAfterTheCommittedBatch(WatchedCoordinator):
+    """A batch is planned from the committed positions although an earlier one in flight has read further (row T50)."""
 
-    def _check_not_moved(self, loaded: AttemptId | None) -> None:
-        """Writes through whatever is there."""
-
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        if version is not None and self._txid_at(version) > attempt.txid:
-            raise Fenced(f"table {self.stored.name} is at a later transaction")
-        return Verdict.WRITE
+    def handle(self, event: Event) -> list[Action]:
+        return [
+            replace(action, after=self._committed_batch) if isinstance(action, PlanBatch) else action
+            for action in super().handle(event)
+        ]
 
 
-class KeepsRowsOfDeadAttempts(SimulatedState):
-    """Keys that only the dead attempt had touched keep what it wrote (row T60)."""
+class RecordsOnePartitionOnly(WatchedCoordinator):
+    """An attempt's partitions are not stored in one write: who starts anew finds some of them (row T51)."""
 
-    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], *combine: Any) -> dict[Key, StoredValue]:
-        touched = {key: row for key, row in self.stored.rows.items() if row.txid == txid and key not in rows}
-        return super()._written(txid, rows, *combine) | touched
+    def handle(self, event: Event) -> list[Action]:
+        return [
+            replace(action, batch=_first_of(action.batch)) if isinstance(action, RecordAttempt) else action
+            for action in super().handle(event)
+        ]
 
 
-class SkipsEveryReplay(SimulatedState):
-    """A transactional state behind an opaque spout (row T39): the replay is skipped though it holds other records."""
+class StartsTheNextBeforeItRecords(WatchedCoordinator):
+    """The commit phase of n+1 is begun before the transaction commit of n is stored: a table gets two ahead (T56)."""
 
-    def __init__(self, table: MemoryTable, kind: StateKind, *others: Any) -> None:
-        super().__init__(table, StateKind.TRANSACTIONAL, *others)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.unrecorded: list[Action] = []
+
+    def handle(self, event: Event) -> list[Action]:
+        actions = super().handle(event)
+        if any(isinstance(action, StartCommit) for action in actions):
+            self.unrecorded.extend(action for action in actions if isinstance(action, RecordCommit))
+            return [action for action in actions if not isinstance(action, RecordCommit)]
+        late, self.unrecorded = self.unrecorded, []
+        return [*late, *actions]
+
+
+class AsksATransactionalSpoutAgain(WatchedCoordinator):
+    """The batch of a transactional spout is planned anew on a replay, as an opaque one's is (row T39)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.replays_exactly = False
+
+
+class SkipsWhatFailsTooOften(WatchedCoordinator):
+    """A transaction that fails as often as is allowed is left out whole, and the next one takes its place."""
+
+    def _halt(self, code: str, reason: str) -> list[Action]:
+        if code != RetriesExhausted.code:
+            return super()._halt(code, reason)
+        txid = TxId(self.committed_txid + 1)
+        if txid in self.recorded:
+            empty = {p: OffsetRange(each.until, each.until) for p, each in self.recorded[txid].ranges.items()}
+            self._committed_batch = BatchMetadata({**self._committed_batch.ranges, **empty})
+        return []
+
+
+class DoesNotRecordWhatIsSetAside(WatchedCoordinator):
+    """What a transaction leaves out is not stored with its batch, so nobody knows what was counted."""
+
+    def handle(self, event: Event) -> list[Action]:
+        return [
+            replace(action, batch=replace(action.batch, excluded=()))
+            if isinstance(action, RecordAttempt | RecordProcessed)
+            else action
+            for action in super().handle(event)
+        ]
+
+
+def _first_of(batch: BatchMetadata) -> BatchMetadata:
+    kept: dict[PartitionId, OffsetRange] = dict(sorted(batch.ranges.items())[:1])
+    return replace(batch, ranges=kept)
 
 
 COORDINATORS: tuple[type[WatchedCoordinator], ...] = (
@@ -150,5 +192,10 @@ COORDINATORS: tuple[type[WatchedCoordinator], ...] = (
     CommitsInAnyOrder,
     PlansAhead,
     StartsAttemptsAnew,
+    PlansAfterTheCommittedBatch,
+    RecordsOnePartitionOnly,
+    StartsTheNextBeforeItRecords,
+    AsksATransactionalSpoutAgain,
+    SkipsWhatFailsTooOften,
+    DoesNotRecordWhatIsSetAside,
 )
-STATES: tuple[type[SimulatedState], ...] = (UnfencedState, KeepsRowsOfDeadAttempts, SkipsEveryReplay)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from state.memory import MemoryTable
+from state.values import ABSENT
 from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
-from tests.simulation.tables import TOTAL, counts_seen
+from tests.simulation.tables import LATE, TOTAL, counts_seen
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, PartitionId
 
@@ -20,13 +21,21 @@ class Oracle:
         self.txid = TxId(0)
         self.totals: Counter[str] = Counter()
         self.read_until: Counter[PartitionId] = Counter()
+        self.joined: dict[str, Counter[str]] = {}
+        """What had been counted when a committer joined."""
+        self.letters: list[tuple[int, str]] = []
 
     def commit(self, txid: TxId, batch: BatchMetadata) -> None:
         demand(txid == self.txid + 1, f"transaction {txid} is committed after {self.txid}")
         self.txid = txid
+        left_out = {exclusion.fingerprint for exclusion in batch.excluded}
         for partition, offsets in batch.ranges.items():
             self.check_start(partition, offsets.start, txid)
             for offset in range(offsets.start, offsets.until):
+                if left_out and f"{partition}@{offset}" in left_out:
+                    demand((partition, offset) in self.source.poison, f"{partition}@{offset} is set aside for nothing")
+                    self.letters.append((txid, f"{partition}@{offset}"))
+                    continue
                 key, amount = record(partition, offset)
                 self.totals[key] += amount
             self.read_until[partition] = offsets.until
@@ -39,8 +48,19 @@ class Oracle:
             start <= max(ended, lost_until), f"{partition}: transaction {txid} reads from {start}, and skips {ended}"
         )
 
+    def join(self, component_id: str) -> None:
+        """From now on there is one more committer; it counts what is committed from now on."""
+        self.joined[component_id] = self.totals.copy()
+
+    def check_letters(self, table: MemoryTable) -> None:
+        """Each tuple that was set aside is there once, under its transaction."""
+        found = Counter(key[0] for key, row in table.rows.items() if row.visible_at(self.txid) is not ABSENT)
+        right = Counter(txid for txid, _ in self.letters)
+        demand(found == right, f"dead letters by transaction are {dict(found)}, and should be {dict(right)}")
+
     def check(self, table: MemoryTable) -> None:
-        seen, right = counts_seen(table, self.txid), dict(self.totals)
+        before = self.totals if table.name == LATE else Counter[str]()
+        seen, right = counts_seen(table, self.txid), dict(self.totals - self.joined.get(table.name, before))
         if table.name == TOTAL and right:
             right = {TOTAL: sum(right.values())}
         demand(seen == right, f"table {table.name} is seen as {seen} at transaction {self.txid}, and should be {right}")

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from tests.simulation.faults import Faults
-from tests.simulation.source import Source, digest_of, read_batch
+from tests.simulation.source import Source, digest_of, poison_in, read_batch
 from tests.simulation.tables import TOTAL, Counts
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, FailedException
-from transactional.ports import Processed
+from transactional.ports import DeadLetter, Processed
 
 
 class Scheduler(Protocol):
@@ -103,6 +103,7 @@ class SimulatedExecutor:
     tables: Sequence[str]
     faults: Faults
     scheduler: Scheduler
+    sets_aside: bool
     cancelled: dict[TransactionAttempt, bool] = field(default_factory=dict)
     pool: SimulatedPool | None = None
 
@@ -117,11 +118,17 @@ class SimulatedExecutor:
             raise AttemptLost(f"{attempt} was cancelled")
         if self.faults.strikes("processing fails"):
             raise FailedException("a bolt says: replay this batch")
+        poison = [exclusion for exclusion, _ in poison_in(self.source, batch)] if self.sets_aside else []
+        for exclusion in poison:
+            if exclusion not in batch.excluded:
+                raise FailedException("a bolt can't work on this", at_fault=(exclusion,))
         records = list(read_batch(self.source, attempt, batch))
         digests = {
             partition: digest_of(self.source.read(partition, offsets)) for partition, offsets in batch.non_empty()
         }
-        return Processed(digests, {table: self._counts(table, records) for table in self.tables}, {})
+        counts = {table: self._counts(table, records) for table in self.tables}
+        letters = [DeadLetter(exclusion, "spout", "default", "{}") for exclusion in poison]
+        return Processed(digests, counts, {}, excluded=batch.excluded, letters=letters)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         assert self.pool is not None

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any
 from state.memory import MemoryTable
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
-from tests.simulation.source import OUTPUT, SimulatedSpout
-from tests.simulation.store import Line
+from tests.simulation.source import OUTPUT
+from tests.simulation.tables import SimulatedLetters
 from transactional.coordinator import ActiveAttempt, Coordinator
 from transactional.driver import TopologyDriver
-from transactional.errors import CommitStuck, Fenced, StoreUnavailable, TopologyInUse
+from transactional.errors import (
+    CommitStuck,
+    Fenced,
+    RetriesExhausted,
+    StoreUnavailable,
+    TopologyChanged,
+    TopologyInUse,
+)
 from transactional.groupings import Grouping, GroupingKind
 from transactional.invariants import check
 from transactional.protocol import (
@@ -43,7 +50,7 @@ from transactional.topology import Component, Topology
 if TYPE_CHECKING:
     from tests.simulation.harness import Simulation
 
-EXPECTED_ENDS = (Fenced, TopologyInUse, CommitStuck, StoreUnavailable)
+EXPECTED_ENDS = (Fenced, TopologyInUse, CommitStuck, StoreUnavailable, RetriesExhausted)
 """How a process may end without anything being wrong."""
 
 
@@ -102,7 +109,9 @@ class Process:
         self.pools: list[SimulatedPool] = []
         self.backlog: list[Callable[[], None]] = []
         self.inbox: deque[Event | Fatal] = deque()
-        self.store = Line(world.store, world.faults, self.before, world.on_commit, world.store_is_down)
+        self.store = world.line_class(
+            world.store, world.faults, self.before, world.on_commit, world.store_is_down, world.on_fence
+        )
         self.driver = TopologyDriver(
             self._topology(),
             self.store,
@@ -116,15 +125,17 @@ class Process:
         patched._pause = Pause(self._let_driver_wait)
 
     def _topology(self) -> Topology:
-        spout = SimulatedSpout(self.world.source, self.faults, replays_exactly=self.world.replays_exactly)
-        return Topology("simulated", "spout", spout, 1, tuple(map(self._committer, self.world.tables)))
+        spout = self.world.spout_class(self.world.source, self.faults, replays_exactly=self.world.replays_exactly)
+        letters = SimulatedLetters(self.world.letters, self.before) if self.world.sets_aside else None
+        committers = tuple(map(self._committer, self.world.tables))
+        return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters)
 
     def _committer(self, table: MemoryTable) -> Component:
         state = self.world.state_class(table, self.world.kinds[table.name], self.before, self.faults)
         return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, state)
 
     def _executor(self) -> SimulatedExecutor:
-        return SimulatedExecutor(self.world.source, list(self.world.kinds), self.faults, self)
+        return SimulatedExecutor(self.world.source, list(self.world.kinds), self.faults, self, self.world.sets_aside)
 
     # --- clock and scheduler ------------------------------------------------------------------------------------
 
@@ -164,12 +175,20 @@ class Process:
             work()
         except Crash:
             self.is_alive = False
+        except TopologyChanged as error:
+            demand(self._is_outdated(), f"process {self.number} is refused: {error}")
+            self._end("its topology lacks a committer that has joined")
         except EXPECTED_ENDS as error:
             self._end(f"{type(error).__name__}: {error}", at_once=isinstance(error, CommitStuck))
             self.faults.reached["a commit phase is stuck"] += isinstance(error, CommitStuck)
+            self.faults.reached["a transaction fails too often"] += isinstance(error, RetriesExhausted)
             self.faults.reached["the store is down until the lease ends"] += isinstance(error, StoreUnavailable)
         except Exception as error:
             raise Wrong(f"process {self.number} ends with {type(error).__name__}: {error}") from error
+
+    def _is_outdated(self) -> bool:
+        """Whether it was started before a committer has joined, and got to take the lease only after that."""
+        return {component.id for component in self.driver.topology.components} < self.world.kinds.keys()
 
     def before(self, effect: str, until: Callable[[], bool] = never) -> None:
         """Called right before anything that others will see. The process may die here, or stand still for long.
@@ -221,7 +240,10 @@ class Process:
         if self.faults.strikes("old attempts are trimmed"):
             self.store.forget_before(driver.lease, at_ms=max(0, self.world.now_ms - 5_000))
         coordinator = self.world.coordinator_class(
-            driver.lease.snapshot, config, replays_exactly=self.world.replays_exactly
+            driver.lease.snapshot,
+            config,
+            replays_exactly=self.world.replays_exactly,
+            sets_aside=self.world.sets_aside,
         )
         coordinator.moved = self.world.on_move
         driver.begin(coordinator, self._runner())
@@ -297,7 +319,10 @@ class Process:
         if self.driver.coordinator.done and not self._driver_has_ended:
             drained = self.driver.has_carried_out and self.driver.coordinator.finishing
             demand(not (drained and self.driver.coordinator.recorded), "what was in flight is left behind by a drain")
-            self.faults.reached["a process stops when asked to"] += 1
+            is_asked = self.driver.coordinator.stopping or self.driver.coordinator.finishing
+            self.faults.reached[
+                "a process stops when asked to" if is_asked else "a process stops when the source is drained"
+            ] += 1
             self._end("is done")
 
     def _end(self, reason: str, *, at_once: bool = False) -> None:

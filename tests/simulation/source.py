@@ -18,6 +18,7 @@ from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, Part
 from transactional.errors import ReplayMismatch, SourceUnavailable
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
+from transactional.set_aside import Exclusion
 
 KEYS = ("apple", "banana", "cat", "dog", "emu")
 PARTITIONS_MAX = 5
@@ -49,6 +50,7 @@ class Source:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.partitions: dict[PartitionId, Partition] = {}
+        self.poison: set[tuple[PartitionId, int]] = set()
         for _ in range(random.randint(1, 3)):
             self.add()
 
@@ -66,6 +68,11 @@ class Source:
     def truncate(self) -> None:
         partition = self.random.choice(self._existing())
         partition.start = self.random.randint(partition.start, partition.end)
+
+    def poison_one(self) -> None:
+        """One of the next records of a partition is one that a bolt can't work on."""
+        name = self.random.choice([name for name, log in self.partitions.items() if not log.is_gone])
+        self.poison.add((name, self.partitions[name].end + self.random.randint(0, 9)))
 
     def make_anew(self) -> None:
         self.random.choice(self._existing()).is_gone = True
@@ -132,14 +139,25 @@ class SimulatedSpout(PartitionedSpout):
 
 
 def read_batch(source: Source, attempt: TransactionAttempt, batch: BatchMetadata) -> Iterator[tuple[str, int]]:
-    """The records of a batch; a batch whose contents are known must not have changed."""
+    """The records of a batch but those that are set aside; a batch whose contents are known must not have changed."""
+    left_out = {exclusion.fingerprint for exclusion in batch.excluded}
     for partition, offsets in batch.non_empty():
         records = source.read(partition, offsets)
         known = batch.digests.get(partition)
         demand(
             known in (None, digest_of(records)), f"{attempt} reads something else in {partition} {offsets} than before"
         )
-        yield from records
+        for offset, each in enumerate(records, offsets.start):
+            if not left_out or f"{partition}@{offset}" not in left_out:
+                yield each
+
+
+def poison_in(source: Source, batch: BatchMetadata) -> Iterator[tuple[Exclusion, int]]:
+    """What of a batch can't be worked on: how it is set aside, and its offset."""
+    for partition, offset in sorted(source.poison):
+        offsets = batch.ranges.get(partition)
+        if offsets is not None and offsets.start <= offset < offsets.until:
+            yield Exclusion("bolt", f"{partition}@{offset}", "poison"), offset
 
 
 def shown(batch: BatchMetadata | None) -> str:

@@ -18,7 +18,8 @@ from transactional.testing import MemoryCoordinatorStore
 class Line:
     """A `CoordinatorStore`. A write may be lost, be made twice, or be done while its answer is lost.
 
-    `before` is called where the process may crash or stand still, `committed` once a transaction commit is stored.
+    `before` is called where the process may crash or stand still, `committed` once a transaction commit is stored,
+    `fenced` once a table's fence is.
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class Line:
         before: Callable[[str], None],
         committed: Callable[[TransactionAttempt], None],
         is_down: Callable[[], bool],
+        fenced: Callable[[str, TxId], None],
     ) -> None:
         self._store, self._faults, self._before, self._committed = store, faults, before, committed
-        self._is_down = is_down
+        self._is_down, self._fenced = is_down, fenced
 
     def _write(self, what: str, write: Callable[[], Any]) -> Any:
         self._before(what)
@@ -124,7 +126,12 @@ class Line:
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
         text = f"record that fence {lease.fence_id} of {component_id} is at {txid}"
-        self._write(text, lambda: self._store.record_fence(lease, component_id, txid))
+
+        def write() -> None:
+            self._store.record_fence(lease, component_id, txid)
+            self._fenced(component_id, txid)
+
+        self._write(text, write)
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         return int(self._write(f"trim attempts before {at_ms}", lambda: self._store.forget_before(lease, at_ms=at_ms)))

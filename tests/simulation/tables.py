@@ -16,11 +16,14 @@ from state.values import ABSENT, StoredValue
 from tests.simulation.faults import Faults
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import FailedException, Fenced, TableConflict
 from transactional.ports import Partials, StateKind
 
 TOTAL = "total"
-"""The table that counts all records under one key; the other one counts by key."""
+"""The table that counts all records under one key; the others count by key."""
+LATE = "late"
+"""The table of a committer that joins while the topology is at work."""
 
 
 class Before(Protocol):
@@ -103,3 +106,17 @@ class SimulatedState(MemoryMapState):
         goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
         self._reached["a dead attempt's rows go back"] += goes_back
         return super()._written(txid, rows, *combine)
+
+
+class SimulatedLetters(MemoryMapState):
+    """One process' handle of the table of dead letters."""
+
+    def __init__(self, table: MemoryTable, before: Before) -> None:
+        super().__init__(LETTER_KEY, LETTER_VALUES, table=table)
+        self._before = before
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        self._before(f"write {self.stored.name} as {attempt}")
+        super()._write(attempt, rows, combine)

@@ -1,15 +1,15 @@
-"""Every wrong coordinator and every wrong table is found within a bounded number of seeds."""
+"""Every wrong coordinator, table, store, source and spout is found within a bounded number of seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.simulation.harness import Simulation, SimulationFailed
-from tests.simulation.mutants import COORDINATORS, STATES
-from tests.simulation.process import WatchedCoordinator
-from tests.simulation.tables import SimulatedState
+from tests.simulation.mutants import COORDINATORS
+from tests.simulation.wrong_parts import LINES, SOURCES, SPOUTS, STATES, STORES
 
 SEEDS_MAX = 200
 
@@ -24,14 +24,24 @@ def found(simulations: Iterator[Simulation]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("coordinator", COORDINATORS)
-def test_a_wrong_coordinator_is_found(coordinator: type[WatchedCoordinator]) -> None:
-    assert found(Simulation(seed, coordinator=coordinator, verify=False) for seed in range(SEEDS_MAX))
+def bad(part: str, kinds: Iterable[type]) -> list[Any]:
+    """A parameter for each wrong part, called by its name."""
+    return [pytest.param(part, kind, id=kind.__name__) for kind in kinds]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_wrong_table_is_found(state: type[SimulatedState]) -> None:
-    assert found(Simulation(seed, state=state, verify=False) for seed in range(SEEDS_MAX))
+WRONG = [
+    *bad("coordinator", COORDINATORS),
+    *bad("state", STATES),
+    *bad("line", LINES),
+    *bad("store", STORES),
+    *bad("source", SOURCES),
+    *bad("spout", SPOUTS),
+]
+
+
+@pytest.mark.parametrize(("part", "kind"), WRONG)
+def test_what_is_wrong_is_found(part: str, kind: Any) -> None:
+    assert found(Simulation(seed, verify=False, **{part: kind}) for seed in range(SEEDS_MAX))
 
 
 def test_the_right_ones_are_not_found_wrong_without_verify_either() -> None:

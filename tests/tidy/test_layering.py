@@ -37,6 +37,7 @@ LAYERS = {
         "transactional.builder",
         "transactional.dead_letters",
         "transactional.describing",
+        "transactional.diagnosis",
         "transactional.ports",
         "transactional.stages",
         "transactional.store_rules",
@@ -68,6 +69,7 @@ LAYERS = {
         "transactional.cli",
         "transactional.cli_config",
         "transactional.cli_dead_letters",
+        "transactional.cli_doctor",
         "transactional.cli_lifecycle",
         "transactional.cli_options",
         "transactional.cli_standby",
@@ -76,6 +78,9 @@ LAYERS = {
         "transactional.config_sources",
         "transactional.dataframes",
         "transactional.display",
+        "transactional.doctor",
+        "transactional.doctor_repairs",
+        "transactional.doctor_source",
         "transactional.gathering",
         "transactional.loading",
         "transactional.local_executor",
@@ -111,6 +116,7 @@ LAYERS = {
         "state.delta_log_lookup",
         "state.delta_log_rows",
         "state.delta_log_table",
+        "state.delta_open",
         "state.delta_rs",
         "state.delta_spark",
         "state.delta_table",
@@ -166,10 +172,10 @@ THIRD_PARTY = {
     ],
     "delta": ["state.delta_spark"],
     "deltalake": [
+        "transactional.doctor_repairs",
         "state.delta_log",
+        "state.delta_open",
         "state.delta_rs",
-        "verifier.checker",
-        "verifier.rows",
         "verifier.storage",
     ],
     "pyarrow": [
@@ -215,6 +221,7 @@ THIRD_PARTY = {
         "transactional.cli",
         "transactional.cli_config",
         "transactional.cli_dead_letters",
+        "transactional.cli_doctor",
         "transactional.cli_lifecycle",
         "transactional.cli_options",
         "transactional.cli_verify",
@@ -231,7 +238,7 @@ IMPURE = {
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 # The independent checker is worth something only if it shares nothing with what it checks; these ask it.
-ASK_THE_VERIFIER = ("transactional.cli_verify",)
+ASK_THE_VERIFIER = ("transactional.cli_verify", "transactional.doctor", "transactional.doctor_source")
 
 
 @dataclass(frozen=True, slots=True)

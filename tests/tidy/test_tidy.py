@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = ("transactional", "spouts", "state", "examples", "bench", "tests")
+CODE = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tests")
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 FILE_LINES_WISHED = 300

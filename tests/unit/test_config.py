@@ -70,6 +70,12 @@ def test_the_least_and_the_large_are_accepted() -> None:
     assert TopologyConfig(attempt_timeout_ms=10**12).attempt_timeout_ms == 10**12
 
 
+@pytest.mark.parametrize(("name", "most"), [("attempt_timeout_ms", 10**12), ("keep_attempts_days", 10**9)])
+def test_what_nothing_can_wait_for_is_refused(name: str, most: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at most {most}, got a larger number"):
+        checked_options({name: most + 1})
+
+
 def test_the_first_pause_is_not_above_the_longest() -> None:
     with pytest.raises(ConfigError, match=r"retry_pause_ms \(11\) must not exceed retry_pause_max_ms \(10\)"):
         TopologyConfig(retry_pause_ms=11, retry_pause_max_ms=10)

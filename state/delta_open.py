@@ -1,0 +1,62 @@
+"""Opening the table of a state, or creating it, in the layout that it has or is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from state.base import StateColumns
+from state.delta_log import LogHandle
+from state.delta_log_table import LogColumns, LogLayout
+from state.delta_rs import DeltaHandle, create_table
+from state.delta_table import DeltaLocation
+from transactional.errors import OperatingError, SchemaMismatch
+
+
+def open_table(
+    location: DeltaLocation,
+    owner: str,
+    columns: StateColumns,
+    properties: Mapping[str, str],
+    layout: str | LogLayout,
+) -> DeltaHandle:
+    """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape."""
+    stored = is_log(location, columns)
+    if stored and layout == "merge":
+        raise SchemaMismatch(f"Delta table {location} has the log layout, asked for is layout='merge'; use 'auto'")
+    if stored or (stored is None and isinstance(layout, LogLayout)):
+        log = layout if isinstance(layout, LogLayout) else LogLayout()
+        return _open_log(location, owner, columns, properties, log)
+    return DeltaHandle.open(location, owner, columns, properties)
+
+
+def reading_handle(location: DeltaLocation, owner: str, columns: StateColumns) -> DeltaHandle:
+    """A handle for a state that is only read. Raises `OperatingError` where there is no table."""
+    kind = LogHandle if is_log(location, columns) else DeltaHandle
+    return kind(location, owner, columns)
+
+
+def _open_log(
+    location: DeltaLocation, owner: str, columns: StateColumns, properties: Mapping[str, str], layout: LogLayout
+) -> LogHandle:
+    """Create the table where there is none. Raises `SchemaMismatch` when the one that is there has another shape."""
+    if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+        log_columns = LogColumns(columns.key, columns.values, columns.names)
+        create_table(location, log_columns, properties, partition_by=[columns.txid])
+    handle = LogHandle(location, owner, columns, layout)
+    handle.check()
+    return handle
+
+
+def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
+    """Whether a table has the log layout; None when there is no table."""
+    options = dict(location.storage_options)
+    if not DeltaTable.is_deltatable(location.uri, options):
+        return None
+    try:
+        table = DeltaTable(location.uri, storage_options=options)
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be opened: {error}") from error
+    return table.metadata().partition_columns == [columns.txid]

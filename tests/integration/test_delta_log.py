@@ -1,0 +1,342 @@
+"""The log layout beyond the contract: folds and what they must not change, lookups, one way of combining, readers."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+import state.delta
+import state.delta_log
+import state.delta_log_lookup
+from state.delta import DeltaMapState
+from state.delta_log import LogHandle
+from state.delta_log_table import Fold, LogLayout
+from state.delta_table import DeltaLocation
+from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.test_state import KEYS
+from tests.integration import folding
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch
+from transactional.ports import Partials
+from transactional.spark_session import spark_session
+
+NEVER = LogLayout(fold_after=None)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+def opened(place: Place, layout: Any = NEVER, kind: type[DeltaMapState] = DeltaMapState, **options: Any) -> Any:
+    state = kind(place.folder / "t", "word string", options.pop("values", "count long"), layout=layout, **options)
+    state.open(OWNER, place.txids.__getitem__)
+    return state
+
+
+def txids(state: DeltaMapState) -> list[int]:
+    """The txids of the table's rows, as any reader sees them."""
+    table = QueryBuilder().register("t", DeltaTable(state.location.uri)).execute("SELECT DISTINCT txid FROM t")
+    return sorted(pa.table(table.read_all()).column(0).to_pylist())
+
+
+def merged(state: Any, place: Place, first: int, last: int) -> None:
+    """Transactions that count the cat, and a word of their own."""
+    for txid in range(first, last + 1):
+        state.merge(place.attempt(txid, txid), counts({"cat": 1, f"word {txid}": 1}))
+
+
+def after(last: int) -> dict[str, int]:
+    """What is in the table after `merged(…, 1, last)`."""
+    return {"cat": last, **{f"word {txid}": 1 for txid in range(1, last + 1)}}
+
+
+class TestFolds:
+    def test_leave_the_newest_transaction_to_be_replaced(self, place: Place) -> None:
+        words = opened(place)
+        merged(words, place, 1, 3)
+        words.fold()
+        assert txids(words) == [2, 3]
+        words.merge(place.attempt(3, 4), counts({"dog": 1}))
+        assert content(words) == {**after(2), "dog": 1}
+        assert content(words, committed_txid=2) == after(2)
+
+    def test_take_the_runs_in_between_by_their_sizes(self, place: Place) -> None:
+        words = opened(place, LogLayout(fold_after=2, fan_out=2, base_share=1.0))
+        seen = []
+        for txid in range(1, 14):
+            merged(words, place, txid, txid)
+            assert content(words) == after(txid)
+            seen.append(txids(words))
+        assert max(map(len, seen)) <= 6
+        assert [1, 2] in seen
+
+    def test_are_told_with_what_they_write(self, place: Place, caplog: Any) -> None:
+        with caplog.at_level("INFO", logger="state.delta_log"):
+            merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
+        assert "2 runs with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6" in caplog.text
+
+    def test_that_fail_are_warned_of_and_change_nothing(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    ) -> None:
+        def fail(self: LogHandle, fold: Fold) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(LogHandle, "fold", fail)
+        words = opened(place, LogLayout(fold_after=1))
+        merged(words, place, 1, 3)
+        assert content(words) == after(3)
+        assert "could not be tidied up" in caplog.text
+        with pytest.raises(OperatingError, match="could not be folded: no space left"):
+            words.fold()
+
+    def test_what_was_before_is_not_told_wrongly(self, place: Place) -> None:
+        words = opened(place)
+        merged(words, place, 1, 4)
+        assert content(words, committed_txid=1) == after(1)
+        words.fold()
+        with pytest.raises(OperatingError, match="is folded up to transaction 3; what was before transaction 2 can't"):
+            words.read(TxId(1))
+
+    def test_of_two_writers_one_is_refused(self, place: Place) -> None:
+        merged(opened(place), place, 1, 4)
+        first, second = (handle_of(place) for _ in range(2))
+        first.fold_whole(TxId(4))
+        with pytest.raises(OperatingError, match="could not be folded"):
+            second.fold_whole(TxId(3))
+        assert content(opened(place)) == after(4)
+
+    def test_of_a_writer_that_was_taken_over_change_nothing_for_readers(self, place: Place) -> None:
+        old = opened(place)
+        merged(old, place, 1, 3)
+        handle = handle_of(place)
+        new = opened(place)
+        new.merge(place.attempt(3, 7), counts({"dog": 5}))
+        handle.fold_whole(TxId(3))
+        assert content(new) == {**after(2), "dog": 5}
+
+    @pytest.mark.parametrize("write", ["merge", "empty", "fence", "replay"])
+    def test_between_the_check_and_the_write_of_a_transaction_do_not_disturb(self, place: Place, write: str) -> None:
+        merged(opened(place), place, 1, 4)
+
+        def fold() -> None:
+            handle_of(place).fold_whole(TxId(4))
+
+        words = opened(place, NEVER, interrupted(fold))
+        if write == "fence":
+            place.fence(words, 4, 9)
+        elif write == "replay":
+            words.merge(place.attempt(4, 9), counts({}))
+        else:
+            words.merge(place.attempt(5, 9), counts({"cat": 1} if write == "merge" else {}))
+        assert words.version() == 9
+        assert txids(words)[0] == 3
+        expected = after(3) if write == "replay" else {**after(4), "cat": 5 if write == "merge" else 4}
+        assert content(words) == expected
+
+
+def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_folds(tmp_path: Path) -> None:
+    chance, last = random.Random(8), 0
+    for _ in range(6):
+        command = [sys.executable, "-m", "tests.integration.folding", str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(chance.randint(2, 9)):
+                process.stdout.readline()
+            # Somewhere in the transaction or in its fold.
+            threading.Event().wait(chance.random() * 0.05)
+            process.kill()
+        state = folding.opened(tmp_path)
+        version = state.version()
+        assert version is not None
+        assert version > last
+        last = int(version)
+        assert content(state) == after(last)
+
+
+def handle_of(place: Place) -> LogHandle:
+    """A handle as another process has it."""
+    columns = DeltaMapState("t", "word string", "count long").columns
+    return LogHandle(DeltaLocation.of(place.folder / "t"), OWNER, columns)
+
+
+def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
+    """A state during whose first write something else happens, after it has checked the version."""
+
+    class Interrupted(DeltaMapState):
+        def _confirm(self, attempt_id: Any, write: Callable[[], None]) -> None:
+            meanwhile()
+            super()._confirm(attempt_id, write)
+
+    return Interrupted
+
+
+class TestValues:
+    @pytest.mark.parametrize("sorted_rows_min", [0, 100])
+    @pytest.mark.parametrize(
+        "layout", [NEVER, LogLayout(fold_after=1, fan_out=2), LogLayout(fold_after=None, local_copies=False)]
+    )
+    def test_latest_ones_are_looked_up_in_every_run(
+        self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta_log_lookup, "SORTED_ROWS_MIN", sorted_rows_min)
+        words = opened(place, layout, values="count long, note string")
+        words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
+        words.put(place.attempt(2, 2), {("a",): (2, None)})
+        words.put(place.attempt(3, 3), {("c",): (3, "y")})
+        found = words.get(place.attempt(4, 4), [("z",), ("c",), (None,), ("b",), ("a",), ("0",)])
+        assert found == {("a",): (2, None), ("b",): (1, "x"), ("c",): (3, "y"), (None,): (0, "x")}
+        assert words.get(place.attempt(3, 5), [("a",), ("c",)]) == {("a",): (2, None)}
+        assert content(words) == {"a": (2, None), "b": (1, "x"), "c": (3, "y"), None: (0, "x")}
+
+    @pytest.mark.parametrize("type_", KEYS)
+    def test_are_found_in_sorted_copies_by_keys_of_every_type(
+        self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta_log_lookup, "SORTED_ROWS_MIN", 0)
+        words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
+        words.open(OWNER, place.txids.__getitem__)
+        rows = {(key,): (number,) for number, key in enumerate([*KEYS[type_], None])}
+        words.put(place.attempt(1, 1), rows)
+        assert words.get(place.attempt(2, 2), list(rows)) == rows
+
+    def test_meet_in_one_way_for_ever(self, place: Place) -> None:
+        words = opened(place)
+        merged(words, place, 1, 1)
+        with pytest.raises(ProtocolError, match=r"was written with {'count': 'sum'}, now comes {'count': 'last'}"):
+            words.put(place.attempt(2, 2), {("a",): (1,)})
+        assert words.version() == 1
+        words.put(place.attempt(2, 2), {})
+        assert content(words) == after(1)
+
+    def test_a_first_writer_that_was_taken_over_is_refused(self, place: Place) -> None:
+        place.fence(opened(place), 0, 1)
+
+        def take_over() -> None:
+            place.fence(opened(place), 0, 5)
+
+        old = opened(place, NEVER, interrupted(take_over))
+        place.attempt(1, 2)
+        with pytest.raises(Exception, match="was written by attempt 5, after 2"):
+            merged_as(old, place, 2)
+        assert content(opened(place)) == {}
+
+
+def merged_as(state: Any, place: Place, attempt_id: int) -> None:
+    state.merge(place.attempt(1, attempt_id), counts({"a": 1}))
+
+
+class TestLayouts:
+    def test_a_table_keeps_the_layout_it_has(self, place: Place) -> None:
+        merged(opened(place), place, 1, 2)
+        again = opened(place, "auto")
+        merged(again, place, 3, 3)
+        assert txids(again) == [1, 2, 3]
+        with pytest.raises(SchemaMismatch, match="has the log layout, asked for is layout='merge'"):
+            opened(place, "merge")
+
+    def test_a_merged_table_is_turned_into_a_log_with_its_next_transaction(self, place: Place) -> None:
+        merged(opened(place, "merge"), place, 1, 3)
+        words = opened(place)
+        words.merge(place.attempt(3, 4), counts({"dog": 1}))
+        assert not DeltaTable(words.location.uri).metadata().partition_columns, "a replay needs the previous values"
+        words.merge(place.attempt(4, 5), counts({"dog": 1}))
+        words.merge(place.attempt(4, 6), counts({"cat": 1}))
+        assert content(words) == {**after(2), "cat": 3, "dog": 1}
+        assert txids(words) == [3, 4]
+        assert content(words, committed_txid=3) == {**after(2), "dog": 1}
+        assert content(opened(place, "auto")) == content(words)
+
+    def test_an_empty_table_is_turned_into_a_log(self, place: Place) -> None:
+        opened(place, "merge")
+        words = opened(place)
+        merged(words, place, 1, 2)
+        assert content(words) == after(2)
+        assert txids(words) == [1, 2]
+
+    def test_no_table_is_turned_by_a_coordinator_that_was_taken_over(self, place: Place) -> None:
+        merged(opened(place, "merge"), place, 1, 2)
+        old = opened(place, NEVER, interrupted(lambda: place.fence(opened(place, "merge"), 2, 9)))
+        with pytest.raises(Fenced):
+            old.merge(place.attempt(3, 3), counts({"cat": 1}))
+        assert not DeltaTable(old.location.uri).metadata().partition_columns
+        assert content(opened(place, "merge")) == after(2)
+
+    def test_a_large_merged_table_is_told_of(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+        merged(opened(place, "auto"), place, 1, 3)
+        monkeypatch.setattr(state.delta, "MERGED_ROWS_WISHED", 3)
+        opened(place, "merge")
+        assert "layout='log'" not in caplog.text
+        opened(place, "auto")
+        assert "has 4 rows, and a merge rewrites every file that has a key of the batch; layout='log'" in caplog.text
+
+    def test_is_read_without_being_opened(self, place: Place) -> None:
+        merged(opened(place), place, 1, 2)
+        assert content(DeltaMapState(place.folder / "t", "word string", "count long")) == after(2)
+
+    def test_own_names_are_kept(self, place: Place) -> None:
+        words = opened(place, LogLayout(fold_after=1), columns={"txid": "_Tx"})
+        merged(words, place, 1, 5)
+        assert content(words) == after(5)
+        assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
+
+    def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state.delta_log, "VACUUM_INTERVAL", 10)
+        properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+        words = opened(place, LogLayout(fold_after=5), properties=properties)
+        merged(words, place, 1, 10)
+        files = list(Path(words.location.uri).rglob("*.parquet"))
+        assert len(files) == len(DeltaTable(words.location.uri).file_uris())
+        assert len(list(Path(words.location.uri).glob("txid=*"))) == len(files)
+        merged(words, place, 11, 11)
+        assert content(words) == after(11)
+
+
+class TestReaders:
+    @pytest.mark.parametrize("layout", [NEVER, LogLayout(fold_after=2), "merge"])
+    def test_see_one_row_per_key_through_a_view(self, place: Place, layout: Any) -> None:
+        words = opened(place, layout)
+        merged(words, place, 1, 5)
+        assert seen(words, words.view("t", dialect="datafusion")) == after(5)
+        assert seen(words, words.view("t", dialect="datafusion", committed_txid=TxId(4))) == after(4)
+
+    def test_need_a_first_row_and_a_known_dialect(self, place: Place) -> None:
+        words = opened(place)
+        with pytest.raises(OperatingError, match="is empty: how its rows meet"):
+            words.view("t")
+        with pytest.raises(ConfigError, match="dialect 'duckdb' is not known; there are datafusion, spark"):
+            words.view("t", dialect="duckdb")
+
+    @pytest.mark.spark
+    @pytest.mark.parametrize("how", ["sum", "last"])
+    def test_see_the_same_on_spark(self, place: Place, how: str) -> None:
+        session = spark_session(master="local[2]")
+        words = opened(place)
+        for txid in range(1, 4):
+            words.merge(place.attempt(txid, txid), Partials({"count": how}, counts({"cat": txid, str(txid): 1}).table))
+        session.sql(f"CREATE OR REPLACE TEMP VIEW words AS {words.view(f'delta.`{words.location.uri}`')}")
+        rows = session.table("words").toArrow().to_pylist()
+        assert {row["word"]: row["count"] for row in rows} == content(words)
+
+
+def seen(state: DeltaMapState, view: str) -> dict[Any, Any]:
+    """What a reader without the state sees."""
+    rows = pa.table(QueryBuilder().register("t", DeltaTable(state.location.uri)).execute(view).read_all())
+    return dict(zip(rows["word"].to_pylist(), rows["count"].to_pylist(), strict=True))
+
+
+def test_partial_aggregates_in_files_need_spark(place: Place) -> None:
+    words = opened(place, engine="delta-rs")
+    with pytest.raises(Exception, match="may not be merged by Spark"):
+        words.merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("x.parquet",)))

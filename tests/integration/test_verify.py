@@ -1,0 +1,151 @@
+"""The checker and the doctor over a real broker: what is in the tables is what is in the topic, record by record."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka_admin import create_topic, delete_records, delete_topic
+from spouts.local_broker import LocalBroker
+from state.delta import DeltaMapState
+from state.store_sql import SqlCoordinatorStore
+from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
+from transactional.builder import TransactionalTopologyBuilder
+from transactional.cli_verify import tables_of
+from transactional.diagnosis import Problem
+from transactional.doctor import examine
+from transactional.doctor_source import kafka_of
+from transactional.running import run_topology
+from transactional.topology import Topology
+from verifier.checker import verify
+from verifier.findings import CheckImpossible, Kind, Report
+from verifier.source import KafkaSource
+
+pytestmark = pytest.mark.kafka
+
+
+class Counted:
+    """A topology that counts the values of a topic, in a folder."""
+
+    def __init__(self, folder: Path, bootstrap: str, kind: type[KafkaSpout] = OpaqueKafkaSpout) -> None:
+        self.folder, self.bootstrap, self.kind = folder, bootstrap, kind
+        self.topic = new_topic(bootstrap, 2)
+        self.url = f"sqlite:///{folder}/store.db"
+
+    def put(self, *values: str, partition: int = 0) -> None:
+        """Records for the topic."""
+        put(self.bootstrap, self.topic, values, partition)
+
+    def topology(self) -> Topology:
+        """The topology; three records are a transaction."""
+        spout = self.kind(self.bootstrap, [self.topic], value_type="string", timeout_ms=TIMEOUT_MS, batch_records_max=3)
+        builder = TransactionalTopologyBuilder("counted", "records", spout)
+        state = DeltaMapState(self.folder / "count", "value string")
+        builder.set_committer_bolt("count", state.count()).fields_grouping("records", "value")
+        return builder.build()
+
+    def run(self) -> None:
+        """Read what is there."""
+        run_topology(self.topology(), store=self.url, master="none", config={"stop_when_drained": True})
+
+    def report(self) -> Report:
+        """What the checker says, after having read the topic again."""
+        topology = self.topology()
+        kafka = kafka_of(topology)
+        assert kafka is not None
+        source = KafkaSource(
+            kafka.bootstrap_servers, kafka.options, kafka.isolation, kafka.timeout_s, reads_records=True
+        )
+        return verify(self.url, topology.id, tables_of(topology)[0], source)
+
+    def problems(self) -> list[tuple[Problem, bool]]:
+        """What the doctor finds, and whether it is harmless."""
+        with closing(SqlCoordinatorStore(self.url)) as store:
+            return [(each.problem, each.is_harmless) for each in examine(self.topology(), store)]
+
+
+@pytest.fixture
+def bootstrap(kafka_broker: LocalBroker) -> str:
+    return kafka_broker.bootstrap
+
+
+def test_the_records_of_every_range_are_those_that_were_counted(tmp_path: Path, bootstrap: str) -> None:
+    counted = Counted(tmp_path, bootstrap)
+    counted.put("cat", "dog", "cat", "owl")
+    counted.put("cow", "cat", partition=1)
+    counted.run()
+    # Control records and what was aborted are offsets without records.
+    with transactional_producer(bootstrap) as producer:
+        in_transaction(producer, counted.topic, ["emu", "cat"], outcome="commit")
+        in_transaction(producer, counted.topic, ["not this one"], outcome="abort")
+    counted.put("cat")
+    counted.run()
+    report = counted.report()
+    assert report.findings == ()
+    assert report.checked["records of the source"] == 9
+    assert counted.problems() == []
+
+
+def test_a_record_that_was_counted_and_is_not_in_the_topic_is_found(tmp_path: Path, bootstrap: str) -> None:
+    counted = Counted(tmp_path, bootstrap)
+    counted.put(*map(str, range(7)))
+    counted.run()
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute(
+            "UPDATE transactional_attempts SET batch = replace(batch, '0, 0, 3, 3,', '0, 0, 3, 2,') WHERE txid = 1"
+        )
+    assert set(counted.report().counts) == {Kind.WRONG_RECORDS, Kind.WRONG_COUNT}
+
+
+@pytest.mark.parametrize(("kind", "is_harmless"), [(OpaqueKafkaSpout, True), (TransactionalKafkaSpout, False)])
+def test_a_topic_that_was_made_anew_is_found(
+    tmp_path: Path, bootstrap: str, kind: type[KafkaSpout], *, is_harmless: bool
+) -> None:
+    counted = Counted(tmp_path, bootstrap, kind)
+    counted.put("cat", "dog")
+    counted.run()
+    delete_topic(bootstrap, counted.topic)
+    create_topic(bootstrap, counted.topic, 2)
+    counted.put("new")
+    assert set(counted.report().counts) == (set() if is_harmless else {Kind.SOURCE_CHANGED})
+    problems = counted.problems()
+    assert (Problem.SOURCE_RECREATED, is_harmless) in problems
+    if is_harmless:
+        counted.run()
+        assert counted.problems() == []
+        assert counted.report().findings == ()
+        rows = DeltaMapState(tmp_path / "count", "value string", "count long").read().to_pylist()
+        assert {row["value"]: row["count"] for row in rows} == {"cat": 1, "dog": 1, "new": 1}
+    else:
+        assert (Problem.TOPOLOGY_CHANGED, False) in problems
+
+
+@pytest.mark.parametrize(("kind", "is_harmless"), [(OpaqueKafkaSpout, True), (TransactionalKafkaSpout, False)])
+def test_records_that_retention_has_taken_unread_are_found(
+    tmp_path: Path, bootstrap: str, kind: type[KafkaSpout], *, is_harmless: bool
+) -> None:
+    counted = Counted(tmp_path, bootstrap, kind)
+    counted.put("cat", "dog")
+    counted.run()
+    counted.put("lost", "lost", "kept")
+    delete_records(bootstrap, counted.topic, {0: 4})
+    assert counted.problems() == [(Problem.SOURCE_LOST, is_harmless)]
+    if is_harmless:
+        counted.run()
+        report = counted.report()
+        assert report.findings == ()
+        assert any("[2, 4) is in no transaction; the source no longer holds" in note for note in report.notes)
+
+
+def test_a_broker_that_is_away_is_told(tmp_path: Path, bootstrap: str) -> None:
+    counted = Counted(tmp_path, bootstrap)
+    counted.put("cat")
+    counted.run()
+    away = KafkaSource("localhost:1", {"socket.timeout.ms": 500}, timeout_s=1)
+    topology = counted.topology()
+    with pytest.raises(CheckImpossible, match="Kafka at localhost:1 does not answer"):
+        verify(counted.url, topology.id, tables_of(topology)[0], away)

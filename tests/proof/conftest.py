@@ -1,0 +1,74 @@
+"""What the proofs share: which of them only `make proof` runs, and what they tell at the end of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.conftest import spark
+from tests.proof.coverage import Coverage
+
+__all__ = ["spark"]
+
+DEFAULT_SEED = 7
+_lines = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("proof")
+    group.addoption("--proof", action="store_true", help="run the long proofs too; `make proof`")
+    group.addoption("--seed", type=int, default=DEFAULT_SEED, help="what chance chooses in the proofs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "proof: takes long; only with --proof")
+    config.addinivalue_line("markers", "sample: a part of a long proof; not with --proof, which runs the whole")
+    config.stash[_lines] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselected, not skipped: a skip would be something that is missing."""
+    other = "sample" if config.getoption("--proof", default=False) else "proof"
+    left_out = [item for item in items if item.get_closest_marker(other)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(_lines, []):
+        terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this run."""
+    given: int = pytestconfig.getoption("--seed", default=DEFAULT_SEED)
+    return given
+
+
+@pytest.fixture(scope="session")
+def told(pytestconfig: pytest.Config) -> list[str]:
+    """Lines that are printed when all is done."""
+    return pytestconfig.stash.setdefault(_lines, [])
+
+
+@pytest.fixture(scope="session")
+def coverage(told: list[str], seed: int) -> Iterator[Coverage]:
+    """The crash points of tables that this process writes by itself."""
+    yield from counted("crash points, delta-rs", told, seed)
+
+
+@pytest.fixture(scope="session")
+def spark_coverage(told: list[str], seed: int, spark: SparkSession) -> Iterator[Coverage]:
+    """The crash points of tables that are merged by Spark."""
+    del spark
+    yield from counted("crash points, Spark MERGE", told, seed)
+
+
+def counted(what: str, told: list[str], seed: int) -> Iterator[Coverage]:
+    coverage = Coverage(what, seed)
+    yield coverage
+    told.append(str(coverage))

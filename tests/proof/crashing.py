@@ -1,0 +1,147 @@
+"""One life after another over the same store and tables: a run that crashes, and runs that go on from what is there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from state import DeltaMapState
+from state.store_sql import SqlCoordinatorStore
+from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_delta
+from tests.proof.shapes import OTHER_TAKE, SHAPES, TAKE, Setting, Word, build, rows_of
+from transactional import Topology, TopologyConfig, TopologyDriver
+from transactional.local_executor import LocalExecutor
+from transactional.ports import AttemptRecord
+from transactional.runner import Fatal
+
+LEASE_MS = 3_600_000
+"""Nothing in a run is a matter of time; the next process is the same owner, so it need not wait."""
+
+
+def live(setting: Setting, folder: Path, crash_at: Point | None = None, *, take: int = TAKE) -> Effects:
+    """One process: it runs until the source is drained, or crashes. What it did."""
+    effects = Effects(crash_at)
+    topology = build(setting, folder, effects, take=take)
+    config = TopologyConfig(
+        max_spout_pending=setting.pending,
+        stop_when_drained=True,
+        attempts_max=2 if topology.dead_letters is not None else None,
+        lease_ms=LEASE_MS,
+        retry_pause_ms=1,
+        idle_pause_ms=1,
+        tick_ms=1,
+    )
+    on_spark = setting.engine == "spark"
+    with (
+        closing(NumberedStore(store_url(folder), effects)) as store,
+        numbered_delta(effects, folder, spark=on_spark),
+    ):
+        driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof")
+        # A crash in another thread than the driver's would leave the driver waiting for its answer.
+        effects.on_crash = lambda: driver._events.put(Fatal(Crash()))
+        try:
+            driver.run()
+        except Crash:
+            assert effects.is_dead
+    return effects
+
+
+def crash_and_go_on(setting: Setting, folder: Path, *points: Point) -> list[Effects]:
+    """Crash at the points, life after life; then live to the end. Readers never see anything wrong."""
+    lives = []
+    for number, point in enumerate([*points, None]):
+        # A replay of an opaque spout holds other rows than the attempt that died.
+        take = OTHER_TAKE if setting.is_opaque and number % 2 else TAKE
+        lives.append(live(setting, folder, point, take=take))
+        check_as_committed(setting, folder)
+    if not lives[-1].is_dead:
+        check_at_the_end(setting, folder)
+    return lives
+
+
+def store_url(folder: Path) -> str:
+    return f"sqlite:///{folder}/store.db"
+
+
+def committed_attempts(folder: Path) -> list[AttemptRecord]:
+    """What the store says is committed, in order."""
+    with closing(SqlCoordinatorStore(store_url(folder))) as store:
+        records = store.attempts("proof", limit=1_000)[::-1]
+    return [record for record in records if record.phase == "committed"]
+
+
+def check_as_committed(setting: Setting, folder: Path) -> None:
+    """Whoever reads no further than what is committed sees a plain count of the committed ranges, after a crash too."""
+    committed = committed_attempts(folder)
+    assert [record.attempt.txid for record in committed] == list(range(1, len(committed) + 1))
+    for one, next_one in pairwise(committed):
+        assert all(next_one.batch.ranges[p].start == until for p, until in one.batch.positions().items())
+    topology = build(setting, folder, Effects(), take=TAKE)
+    check_tables(setting, folder, topology, committed)
+    reached = by_index(committed[-1].batch.positions()) if committed else {}
+    ahead = {p: until for p, until in positions_of(folder).items() if until > reached.get(p, 0)}
+    assert not ahead, f"the mirror is ahead of the store: {ahead}"
+
+
+def check_tables(setting: Setting, folder: Path, topology: Topology, committed: Sequence[AttemptRecord]) -> None:
+    expected = SHAPES[setting.shape].expected(rows_in(setting, committed))
+    for name, state in states_of(topology).items():
+        if (folder / name / "_delta_log").exists():
+            read = state.read(committed[-1].attempt.txid if committed else 0)  # type: ignore[arg-type]
+            assert contents(name, read.to_pylist()) == dict(expected[name]), f"table {name} as committed"
+        else:
+            assert not committed, f"table {name} is not there"
+
+
+def check_at_the_end(setting: Setting, folder: Path) -> None:
+    """Everything is committed, and plainly there."""
+    committed = committed_attempts(folder)
+    all_rows = Counter(word for words in rows_of(setting) for word in words)
+    assert Counter(rows_in(setting, committed)) == all_rows, "the committed ranges are not all rows, each once"
+    ends = {index: len(words) for index, words in enumerate(rows_of(setting))}
+    assert positions_of(folder) == ends
+    for name, state in states_of(build(setting, folder, Effects(), take=TAKE)).items():
+        expected = SHAPES[setting.shape].expected(list(all_rows.elements()))[name]
+        assert contents(name, state.read().to_pylist()) == dict(expected), f"table {name} at the end"
+
+
+def rows_in(setting: Setting, committed: Sequence[AttemptRecord]) -> list[Word]:
+    """The rows of the committed ranges."""
+    rows = rows_of(setting)
+    return [
+        word
+        for record in committed
+        for partition, offsets in record.batch.ranges.items()
+        for word in rows[partition.index][offsets.start : offsets.until]
+    ]
+
+
+def states_of(topology: Topology) -> dict[str, DeltaMapState]:
+    """The states of a topology by the names of their tables."""
+    states = [component.state for component in topology.committers]
+    return {state.location.name.rsplit("/", 1)[-1]: state for state in states if isinstance(state, DeltaMapState)}
+
+
+def contents(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
+    """The rows of a table as a plain count has them."""
+    if table == "letters":
+        return dict(Counter(json.loads(row["tuple"])["word"] for row in rows))
+    keyed = [tuple(row.values()) for row in rows]
+    found = {key[0] if key else (): value for *key, value in keyed}
+    # A bucket that all words have left stays behind with none.
+    return {key: value for key, value in found.items() if value or table != "per-bucket"}
+
+
+def positions_of(folder: Path) -> dict[int, int]:
+    """What the mirror holds."""
+    file = folder / "mirror.json"
+    return {int(p): until for p, until in json.loads(file.read_text()).items()} if file.exists() else {}
+
+
+def by_index(positions: Mapping[Any, int]) -> dict[int, int]:
+    return {partition.index: until for partition, until in positions.items()}

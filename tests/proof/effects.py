@@ -1,0 +1,261 @@
+"""Every durable effect of a run, numbered as it comes, and the crash before or after one of them.
+
+A crash is what a power cut is for the process: from then on no effect happens, whichever thread wants it. Nothing
+catches it: it is no `Exception`. What an effect that was under way in another thread does, it still does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableAlterer, TableMerger, TableOptimizer
+
+from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state import delta_log, delta_rs
+from state.store_sql import SqlCoordinatorStore
+from transactional.batch import BatchMetadata
+from transactional.ports import Lease
+
+BEFORE, AFTER = "before", "after"
+WHENS = (BEFORE, AFTER)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Point(NamedTuple):
+    """Where a run crashes: before or after its n-th effect."""
+
+    number: int
+    when: str
+
+
+@dataclass
+class Effects:
+    """The effects of one process. `names` are those that were begun; `on_crash` wakes up who waits for events."""
+
+    crash_at: Point | None = None
+    names: list[str] = field(default_factory=list)
+    is_dead: bool = False
+    has_given_up: bool = False
+    on_crash: Callable[[], None] = field(default=lambda: None)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def numbered(self, name: str) -> Iterator[None]:
+        """One effect. Raises `Crash` at its point, and always after that."""
+        with self.lock:
+            if self.is_dead:
+                raise Crash
+            self.names.append(name)
+            number = len(self.names)
+            self._die_at(Point(number, BEFORE))
+        yield
+        with self.lock:
+            self._die_at(Point(number, AFTER))
+
+    @property
+    def crashed_at(self) -> str:
+        """The point that was reached, with its effect's name."""
+        assert self.crash_at is not None
+        return f"{self.crash_at.when} effect {self.crash_at.number}, {self.names[self.crash_at.number - 1]}"
+
+    def give_up(self) -> NoReturn:
+        """The proof itself is wrong."""
+        with self.lock:
+            self.is_dead = self.has_given_up = True
+            self.on_crash()
+        raise Crash
+
+    def _die_at(self, point: Point) -> None:
+        if self.is_dead or point != self.crash_at:
+            return
+        self.is_dead = True
+        self.on_crash()
+        raise Crash
+
+
+class NumberedStore(SqlCoordinatorStore):
+    """A real store, each of whose writes is an effect."""
+
+    def __init__(self, url: str, effects: Effects) -> None:
+        super().__init__(url)
+        self.effects = effects
+
+    def acquire(self, *given: Any, **named: Any) -> Lease:
+        with self.effects.numbered("store: acquire"):
+            return super().acquire(*given, **named)
+
+    def renew(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: renew"):
+            super().renew(*given, **named)
+
+    def release(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: release"):
+            super().release(*given, **named)
+
+    def record_attempt(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_attempt"):
+            super().record_attempt(*given, **named)
+
+    def record_processed(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_processed"):
+            super().record_processed(*given, **named)
+
+    def record_commit(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_commit"):
+            super().record_commit(*given, **named)
+
+    def record_failure(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_failure"):
+            super().record_failure(*given, **named)
+
+    def record_fence(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_fence"):
+            super().record_fence(*given, **named)
+
+    def forget_before(self, *given: Any, **named: Any) -> int:
+        with self.effects.numbered("store: forget_before"):
+            return super().forget_before(*given, **named)
+
+
+class Mirror:
+    """Positions written elsewhere after each transaction commit, as a consumer group is told of them."""
+
+    def __init__(self, file: Path, effects: Effects) -> None:
+        self.file, self.effects = file, effects
+
+    def write(self, batch: BatchMetadata) -> None:
+        with self.effects.numbered("mirror: positions"):
+            part = self.file.with_suffix(".part")
+            part.write_text(json.dumps({p.index: until for p, until in batch.positions().items()}))
+            part.replace(self.file)
+
+    def positions(self) -> dict[int, int]:
+        """What is written, by partition."""
+        if not self.file.exists():
+            return {}
+        return {int(partition): until for partition, until in json.loads(self.file.read_text()).items()}
+
+
+class MirroringSpout(MemoryTransactionalSpout):
+    """A transactional spout with a mirror."""
+
+    mirror: Mirror
+
+    def committed(self, batch: BatchMetadata) -> None:
+        super().committed(batch)
+        self.mirror.write(batch)
+
+
+class OpaqueMirroringSpout(OpaqueMemoryTransactionalSpout):
+    """An opaque spout with a mirror."""
+
+    mirror: Mirror
+
+    def committed(self, batch: BatchMetadata) -> None:
+        super().committed(batch)
+        self.mirror.write(batch)
+
+
+class DeltaLogs:
+    """Sees to it that no Delta commit of any table under a folder happens outside of an effect."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen = self.commits()
+
+    def commits(self) -> int:
+        """How many Delta commits all tables hold."""
+        return sum(1 for _ in self.folder.glob("*/_delta_log/*.json"))
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            # Also when it has failed: a clean-up makes a Delta commit before it begins.
+            self.seen = self.commits()
+
+    def are_as_seen(self) -> bool:
+        """Whether nothing has been added since the last effect."""
+        return self.commits() == self.seen
+
+
+@contextmanager
+def numbered_delta(effects: Effects, folder: Path, *, spark: bool) -> Iterator[None]:
+    """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time."""
+    logs = DeltaLogs(folder)
+
+    def wrap(patch: pytest.MonkeyPatch, owner: type, name: str, uri: Callable[[Any], str]) -> None:
+        write = getattr(owner, name)
+
+        def effect(self: Any, *given: Any, **named: Any) -> Any:
+            with numbered(f"{uri(self)}: {name}"):
+                return write(self, *given, **named)
+
+        patch.setattr(owner, name, effect)
+
+    @contextmanager
+    def numbered(name: str) -> Iterator[None]:
+        if not logs.are_as_seen():
+            # An error in this thread would only be a reason to try again.
+            effects.give_up()
+        with logs.within(), effects.numbered(name):
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_rs, "COMPACTION_INTERVAL", 2)
+        patch.setattr(delta_rs, "FILES_MAX", 1)
+        patch.setattr(delta_rs, "VACUUM_INTERVAL", 3)
+        wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
+        wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
+        wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
+        wrap(patch, TableOptimizer, "compact", lambda optimizer: name_of(optimizer.table.table_uri))
+        patch.setattr(DeltaTable, "create", numbered_create(numbered))
+        wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
+        patch.setattr(delta_log, "VACUUM_INTERVAL", 3)
+        patch.setattr(delta_log, "write_deltalake", numbered_write(numbered))
+        if spark:
+            from state.delta_spark import SparkMerge
+
+            wrap(patch, SparkMerge, "_merge", lambda merge: name_of(merge._target.strip("`")))
+        yield
+        if not effects.is_dead or effects.has_given_up:
+            assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
+
+
+def numbered_create(numbered: Callable[[str], AbstractContextManager[None]]) -> Any:
+    """`DeltaTable.create`, as an effect."""
+    create = DeltaTable.create
+
+    def effect(uri: str, *given: Any, **named: Any) -> DeltaTable:
+        with numbered(f"{name_of(uri)}: create"):
+            return create(uri, *given, **named)
+
+    return staticmethod(effect)
+
+
+def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
+    """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a fold."""
+
+    def effect(table: DeltaTable, *given: Any, **named: Any) -> None:
+        what = "write" if "predicate" in named else "fold"
+        with numbered(f"{name_of(table.table_uri)}: {what}"):
+            write_deltalake(table, *given, **named)
+
+    return effect
+
+
+def name_of(uri: str) -> str:
+    """The name of a table's folder."""
+    return Path(uri.rstrip("/")).name

@@ -1,0 +1,147 @@
+"""The topologies that crash, and what a plain count of their input puts into their tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from examples.transactional_words import Bucketize, KeyedCountUpdater
+from spouts import MemoryTransactionalSpout
+from state import DeadLetterTable, DeltaMapState
+from state.delta_log_table import LogLayout
+from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
+from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
+
+Word = str | None
+Contents = Mapping[str, Mapping[Any, Any]]
+"""By table: key → value. Letters have no key that a plain count knows: they are counted, by what they hold."""
+
+WORDS: Sequence[Sequence[Word]] = (
+    ("cat", "dog", "cat", "cat", "bird", None, "dog", "cat"),
+    ("cat", "fish", "12", "dog", "cat", "bird"),
+)
+TAKE, OTHER_TAKE = 2, 3
+BUCKET_SIZE = 2
+PROPERTIES = {"delta.checkpointInterval": "4"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a shape is set up: with which guarantees, engine and window."""
+
+    shape: str
+    is_opaque: bool
+    pending: int
+    engine: str = "delta-rs"
+    layout: str = "merge"
+
+    @property
+    def kind(self) -> StateKind:
+        """Behind a transactional spout transactional, but where a replay lacks what was set aside meanwhile."""
+        return StateKind.OPAQUE if self.is_opaque or self.shape == "letters" else StateKind.TRANSACTIONAL
+
+    def __str__(self) -> str:
+        spout = "opaque" if self.is_opaque else "transactional"
+        return f"{self.shape}, {spout}, {self.pending} in flight, {self.engine}, {self.layout}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a topology is made, and what its tables should hold after some rows."""
+
+    add_bolts: Callable[[TransactionalTopologyBuilder, Callable[..., DeltaMapState], Path], None]
+    expected: Callable[[Sequence[Word]], Contents]
+
+
+def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Topology:
+    """The topology over tables in a folder. A memory spout takes so many rows of each partition."""
+    rows = [[(word,) for word in words] for words in rows_of(setting)]
+    kind: type[MirroringSpout | OpaqueMirroringSpout] = OpaqueMirroringSpout if setting.is_opaque else MirroringSpout
+    spout = kind(rows, fields="word string", take=take)
+    assert isinstance(spout, MemoryTransactionalSpout)
+    spout.mirror = Mirror(folder / "mirror.json", effects)
+    builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
+
+    def state(name: str, key: str | tuple[str, ...], values: str = "") -> DeltaMapState:
+        # In the log layout, which is folded all the time.
+        layout = LogLayout(fold_after=1, fan_out=2) if setting.layout == "log" else setting.layout
+        options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": PROPERTIES}
+        return DeltaMapState(folder / name, key, values, kind=setting.kind, **options)
+
+    SHAPES[setting.shape].add_bolts(builder, state, folder)
+    return builder.build()
+
+
+def rows_of(setting: Setting) -> Sequence[Sequence[Word]]:
+    """What the spout holds. Only where tuples may be set aside are there some that no bolt can work on.
+
+    A MERGE by Spark takes long, so there are no more transactions with it than fill the window.
+    """
+    if setting.shape == "letters":
+        return WORDS
+    most = TAKE * max(2, setting.pending) if setting.engine == "spark" else None
+    return [[word or "none" for word in words[:most]] for words in WORDS]
+
+
+def count(words: Sequence[Word]) -> Contents:
+    return {"per-word": Counter(words), "in-all": {(): len(words)} if words else {}}
+
+
+def add_counts(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """Two tables that know nothing of each other."""
+    del folder
+    builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
+    builder.set_committer_bolt("in-all", state("in-all", ()).count()).global_grouping("words")
+
+
+def add_count(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """One table."""
+    del folder
+    builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
+
+
+def buckets(words: Sequence[Word]) -> Contents:
+    counts = Counter(words)
+    sizes = Counter(count // BUCKET_SIZE for count in counts.values())
+    # A bucket that all words have left stays, with no words; it can be told from the counts only that it may be there.
+    return {"per-word": counts, "per-bucket": sizes}
+
+
+def add_buckets(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """Storm's TransactionalWords: a bolt behind a committer, in front of another committer."""
+    del folder
+    per_word = state("per-word", "word string", "count long")
+    builder.set_committer_bolt("per-word", KeyedCountUpdater(), 2, state=per_word).fields_grouping("words", "word")
+    builder.set_bolt("bucketize", Bucketize(BUCKET_SIZE)).shuffle_grouping("per-word")
+    per_bucket = state("per-bucket", "bucket long").sum("words", "count")
+    builder.set_committer_bolt("per-bucket", per_bucket).fields_grouping("bucketize", "bucket")
+
+
+def spell(row: Tuple) -> tuple[str]:
+    """A bolt that some tuples are nothing for."""
+    if not row["word"].isalpha():
+        raise ValueError("no word")
+    return (str(row["word"]),)
+
+
+def letters(words: Sequence[Word]) -> Contents:
+    good = [word for word in words if word is not None and word.isalpha()]
+    return {"per-word": Counter(good), "letters": Counter(word for word in words if word not in good)}
+
+
+def add_letters(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """Tuples that are set aside."""
+    builder.set_bolt("spell", spell, 2, output="word string").shuffle_grouping("words")
+    builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("spell", "word")
+    builder.set_dead_letters(DeadLetterTable(folder / "letters", properties=PROPERTIES))
+
+
+SHAPES = {
+    "counts": Shape(add_counts, count),
+    "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
+    "words": Shape(add_buckets, buckets),
+    "letters": Shape(add_letters, letters),
+}

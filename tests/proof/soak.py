@@ -1,0 +1,136 @@
+"""Leaders that are killed and stopped at chance moments, one after another, each with a standby behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+from state.store_sql import SqlCoordinatorStore
+from tests.integration.programs import CLI, Program
+from tests.integration.tables import counts
+from tests.proof.arriving import ArrivingWords
+from tests.proof.soaking import LEASE_MS, OPTIONS, TOPOLOGY, expected_buckets
+
+LEADS = f"leads topology {TOPOLOGY} from"
+LEASE_S = LEASE_MS / 1000
+STARTS = Path(__file__).parents[2]
+
+
+class Soak:
+    """One topology that is never left alone. `folder` holds its store and tables; `spout` is the kind of its spout."""
+
+    def __init__(self, folder: Path, words: ArrivingWords, *, spout: str, seed: int) -> None:
+        self.folder, self.words, self.chance = folder, words, Random(seed)
+        self.environment: Mapping[str, str] = {
+            "BOOTSTRAP": words.bootstrap,
+            "TOPIC": words.topic,
+            "SPOUT": spout,
+            "PYTHONPATH": str(STARTS),
+        }
+        self.done: Counter[str] = Counter()
+        self.programs = ExitStack()
+
+    def disturb(self, times: int) -> None:
+        """Kill or stop so many processes, while data keeps arriving and partitions are added."""
+        self.leader = self._start()
+        self.leader.await_line(LEADS)
+        self.standby = self._start()
+        added_at = set(self.chance.sample(range(times), k=min(4, times)))
+        while (number := self.done.total()) < times:
+            if number in added_at:
+                added_at.discard(number)
+                self.words.add_partition()
+            threading.Event().wait(self.chance.random() * 1.2)
+            self.chance.choices([self._kill, self._kill_two, self._stop], weights=[6, 2, 2])[0]()
+
+    def drain(self) -> None:
+        """Read what is left, in peace."""
+        self.words.end()
+        self.standby.kill()
+        self.leader.kill()
+        last = self._start("--until-drained")
+        assert last.wait(timeout_s=120) == 0, last.text
+        self.programs.close()
+
+    def check(self) -> str:
+        """Every table is a plain count of what was committed in Kafka, the store's ranges are whole. What was done."""
+        assert counts(self.folder / "per-word", "word") == dict(self.words.counts)
+        wanted = expected_buckets(self.words.counts)
+        found = {bucket: words for bucket, words in counts(self.folder / "per-bucket", "bucket").items() if words}
+        assert found == dict(wanted)
+        with closing(SqlCoordinatorStore(f"sqlite:///{self.folder}/store.db")) as store:
+            attempts = store.attempts(TOPOLOGY, limit=1_000_000)[::-1]
+        committed = [each for each in attempts if each.phase == "committed"]
+        assert [each.attempt.txid for each in committed] == list(range(1, len(committed) + 1))
+        for one, next_one in pairwise(committed):
+            assert all(next_one.batch.ranges[p].start == until for p, until in one.batch.positions().items())
+        assert sum(each.rows or 0 for each in committed) == self.words.counts.total()
+        how = ", ".join(f"{count} {name}" for name, count in sorted(self.done.items()))
+        return (
+            f"{self.done.total()} processes ended by force ({how}); {self.words.counts.total():,} records, "
+            f"{self.words.aborted} of {self.words.aborted + self.words.committed} Kafka transactions aborted; "
+            f"{len(committed)} transactions by {len(attempts)} attempts: exact"
+        )
+
+    def close(self) -> None:
+        """End what still runs."""
+        self.programs.close()
+
+    def _start(self, *options: str) -> Program:
+        settings = [part for option in OPTIONS for part in ("--set", option)]
+        store = ["--store", "sqlite:///store.db", "--standby", "--master", "none"]
+        command = [*CLI, "run", "tests.proof.soaking:build", *store, *settings, *options]
+        return self.programs.enter_context(Program(command, self.folder, **self.environment))
+
+    def _kill(self) -> None:
+        """The leader; the standby leads then."""
+        self.leader.kill()
+        self.done["SIGKILL"] += 1
+        self._take_over()
+
+    def _kill_two(self) -> None:
+        """The leader, and the one that takes over about when it does: while it takes the lease or fences the tables."""
+        self.leader.kill()
+        threading.Event().wait(LEASE_S * (0.6 + 0.8 * self.chance.random()))
+        self.standby.kill()
+        self.done["SIGKILL"] += 2
+        self.standby = self._start()
+        self._take_over()
+
+    def _stop(self) -> None:
+        """The leader stands still for longer than its lease, and goes on when another one leads: it is shut out."""
+        stopped = self.leader
+        os.kill(stopped.pid, signal.SIGSTOP)
+        self.done["SIGSTOP"] += 1
+        if not led_within(self.standby, 4 * LEASE_S):
+            # It holds SQLite's lock: nobody else can write until it goes on, and it may go on as the leader.
+            os.kill(stopped.pid, signal.SIGCONT)
+            if not led_within(self.standby, 2 * LEASE_S):
+                return
+        else:
+            threading.Event().wait(self.chance.random())
+            os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.wait(timeout_s=30) == 1, stopped.text
+        assert "TX401" in stopped.text, stopped.text
+        self.leader, self.standby = self.standby, self._start()
+
+    def _take_over(self) -> None:
+        self.standby.await_line(LEADS)
+        self.leader, self.standby = self.standby, self._start()
+
+
+def led_within(program: Program, seconds: float) -> bool:
+    """Whether a standby comes to lead in so many seconds."""
+    try:
+        program.await_line(LEADS, timeout_s=seconds)
+    except AssertionError:
+        assert not program.ends_within(0), program.text
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""The topology that the soak kills: words from Kafka, counted, and how many words have how many counts. No JVM in it.
+
+`transactional run tests.proof.soaking:build --master none`, in the folder of its tables. The variables BOOTSTRAP, TOPIC
+and SPOUT (`opaque` or `transactional`) say where the words come from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+
+from examples.transactional_words import Bucketize, KeyedCountUpdater
+from spouts import OpaqueKafkaSpout
+from spouts.kafka import KafkaSpout, TransactionalKafkaSpout
+from state import DeltaMapState
+from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
+
+TOPOLOGY = "soak"
+BUCKET_SIZE = 100
+LEASE_MS = 1_000
+OPTIONS = ("max_spout_pending=3", f"lease_ms={LEASE_MS}", "retry_pause_ms=10", "idle_pause_ms=10")
+SPOUTS: Mapping[str, type[KafkaSpout]] = {"opaque": OpaqueKafkaSpout, "transactional": TransactionalKafkaSpout}
+
+
+def parse(tuple: Tuple) -> tuple[str]:
+    return (tuple["value"],)
+
+
+def build() -> Topology:
+    opaque = os.environ["SPOUT"] == "opaque"
+    spout = SPOUTS[os.environ["SPOUT"]](
+        os.environ["BOOTSTRAP"],
+        [os.environ["TOPIC"]],
+        value_type="string",
+        batch_records_max=300,
+        group_id=f"{os.environ['TOPIC']}-lag",
+    )
+    kind = StateKind.OPAQUE if opaque else StateKind.TRANSACTIONAL
+    builder = TransactionalTopologyBuilder(TOPOLOGY, "records", spout, parallelism=2)
+    builder.set_bolt("parse", parse, 2, output="word string").shuffle_grouping("records")
+    counts = DeltaMapState("per-word", "word string", "count long", kind=kind)
+    builder.set_committer_bolt("per-word", KeyedCountUpdater(), 2, state=counts).fields_grouping("parse", "word")
+    builder.set_bolt("bucketize", Bucketize(BUCKET_SIZE)).shuffle_grouping("per-word")
+    buckets = DeltaMapState("per-bucket", "bucket long", kind=kind).sum("words", "count")
+    builder.set_committer_bolt("per-bucket", buckets).fields_grouping("bucketize", "bucket")
+    return builder.build()
+
+
+def expected_buckets(counts: Mapping[str, int]) -> Counter[int]:
+    """How many words have how many hundreds of counts."""
+    return Counter(count // BUCKET_SIZE for count in counts.values())

@@ -1,0 +1,170 @@
+"""The process dies before or after each durable effect of a run; the next one goes on, and all counts are right.
+
+An effect is a write to the store, a Delta commit, a clean-up of a table, the positions mirrored elsewhere. They are
+numbered as they come; a run crashes at effect 1, the next at effect 2, and so on until one ends without a crash.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.proof.coverage import Coverage
+from tests.proof.crashing import crash_and_go_on, live
+from tests.proof.effects import AFTER, BEFORE, WHENS, Effects, NumberedStore, Point
+from tests.proof.shapes import Setting
+from transactional.ports import CoordinatorStore
+
+SHAPES = ("counts", "words", "letters")
+SETTINGS = [Setting(*each) for each in itertools.product(SHAPES, (False, True), (1, 2, 3, 4))]
+SETTINGS += [Setting("counts", *each, layout="log") for each in itertools.product((False, True), (1, 4))]
+SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
+TWICE = 10
+"""Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
+NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "txid_of", "has_fence", "desired", "desire", "close"}
+"""What a run asks the store without changing it; and `desire`, which no run calls."""
+
+FIXED_ON_SPARK = {
+    Setting("one table", is_opaque=True, pending=2, engine="spark"): [
+        (BEFORE, "per-word: _merge", 1),
+        (AFTER, "per-word: _merge", 1),
+        (BEFORE, "store: record_commit", 1),
+        (AFTER, "store: record_commit", 1),
+        (AFTER, "per-word: _merge", 2),
+    ],
+    Setting("one table", is_opaque=False, pending=1, engine="spark"): [
+        (AFTER, "per-word: create", 1),
+        (BEFORE, "per-word: create_write_transaction", 1),
+        (AFTER, "per-word: _merge", 1),
+        (BEFORE, "per-word: _merge", 2),
+        (AFTER, "store: record_processed", 2),
+    ],
+}
+"""Which one of the effects of that name, counted from 1."""
+
+
+def name_of(setting: Setting) -> str:
+    return str(setting)
+
+
+def crash(setting: Setting, folder: Path, *points: Point) -> list[Effects]:
+    """Crash, go on, check; tell where it was when something is wrong."""
+    lives: list[Effects] = []
+    home = folder / "-".join(f"{point.when}{point.number}" for point in points)
+    home.mkdir()
+    try:
+        lives = crash_and_go_on(setting, home, *points)
+    except AssertionError as wrong:
+        wrong.add_note(f"{setting}: crashed at {points}, in {home}")
+        raise
+    shutil.rmtree(home)
+    return lives
+
+
+def points_of(effects: int) -> list[Point]:
+    return [Point(number, when) for number in range(1, effects + 1) for when in WHENS]
+
+
+def clean_run(setting: Setting, folder: Path) -> Effects:
+    home = folder / "clean"
+    home.mkdir()
+    [life] = crash_and_go_on(setting, home)
+    shutil.rmtree(home)
+    return life
+
+
+def test_every_write_of_the_store_has_a_number() -> None:
+    calls = {name for name, _ in inspect.getmembers(CoordinatorStore, inspect.isfunction) if not name.startswith("_")}
+    assert calls - set(vars(NumberedStore)) == NUMBERED_ONCE_IN_A_WHILE
+
+
+def test_a_crash_stops_every_later_effect(tmp_path: Path) -> None:
+    """Else the proof would prove nothing."""
+    effects = live(SETTINGS[0], tmp_path, Point(20, AFTER))
+    assert effects.is_dead
+    assert len(effects.names) == 20
+    assert "store: release" not in effects.names
+
+
+@pytest.mark.sample
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_a_tenth_of_all_crash_points(setting: Setting, tmp_path: Path, coverage: Coverage, seed: int) -> None:
+    effects = len(clean_run(setting, tmp_path).names)
+    coverage.add_total(effects)
+    chance = Random(f"{seed} {setting}")
+    chosen = chance.sample(points_of(effects - 1), k=round(effects * len(WHENS) / 10))
+    for point in chosen:
+        crashed, *_ = crash(setting, tmp_path, point)
+        # With several in flight runs differ a little in length.
+        if crashed.is_dead:
+            coverage.reached(crashed)
+    assert coverage.covered
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_every_crash_point(setting: Setting, tmp_path: Path, coverage: Coverage, seed: int) -> None:
+    cover_all(setting, tmp_path, coverage)
+    crash_twice(setting, tmp_path, coverage, Random(f"{seed} {setting}"))
+
+
+@pytest.mark.spark
+@pytest.mark.sample
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("setting", FIXED_ON_SPARK, ids=name_of)
+def test_fixed_crash_points_on_spark(setting: Setting, tmp_path: Path, spark_coverage: Coverage) -> None:
+    names = clean_run(setting, tmp_path).names
+    spark_coverage.add_total(len(names))
+    for when, name, nth in FIXED_ON_SPARK[setting]:
+        number = [n for n, each in enumerate(names, 1) if each == name][nth - 1]
+        crashed, *_ = crash(setting, tmp_path, Point(number, when))
+        assert crashed.is_dead
+        spark_coverage.reached(crashed)
+
+
+@pytest.mark.spark
+@pytest.mark.proof
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("setting", SPARK_SETTINGS, ids=name_of)
+def test_every_crash_point_on_spark(
+    setting: Setting, tmp_path: Path, spark_coverage: Coverage, spark: SparkSession
+) -> None:
+    cover_all(setting, tmp_path, spark_coverage)
+
+
+def until_clean(setting: Setting, folder: Path) -> Iterator[Effects]:
+    """Runs that crash at effect 1, 2, 3, … until one does not; that one comes last."""
+    for number in itertools.count(1):
+        for when in WHENS:
+            crashed, *_ = crash(setting, folder, Point(number, when))
+            yield crashed
+            if not crashed.is_dead:
+                return
+
+
+def cover_all(setting: Setting, folder: Path, coverage: Coverage) -> None:
+    *crashed, clean = until_clean(setting, folder)
+    assert clean.crash_at is not None
+    assert [each.crash_at for each in crashed] == points_of(clean.crash_at.number)[: len(crashed)]
+    # Several in flight, and what fails, come in another order in each run, and a little more or less often.
+    assert len(crashed) == 2 * len(clean.names) or setting.pending > 1
+    coverage.total += len(crashed)
+    for each in crashed:
+        coverage.reached(each)
+
+
+def crash_twice(setting: Setting, folder: Path, coverage: Coverage, chance: Random) -> None:
+    effects = len(clean_run(setting, folder).names)
+    for _ in range(TWICE):
+        points = chance.choice(points_of(effects - 1)), chance.choice(points_of(effects // 2))
+        first, second, *_ = crash(setting, folder, *points)
+        coverage.twice += first.is_dead and second.is_dead

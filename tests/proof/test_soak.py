@@ -1,0 +1,29 @@
+"""A topology over a real broker, killed and stopped two hundred times at chance moments: every count is right."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spouts.local_broker import LocalBroker
+from tests.proof.arriving import ArrivingWords
+from tests.proof.soak import Soak
+
+TIMES = 100
+"""For each kind of spout."""
+
+
+@pytest.mark.proof
+@pytest.mark.kafka
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("spout", ["opaque", "transactional"])
+def test_two_hundred_kills(spout: str, kafka_broker: LocalBroker, tmp_path: Path, seed: int, told: list[str]) -> None:
+    with (
+        ArrivingWords(kafka_broker.bootstrap, seed) as words,
+        closing(Soak(tmp_path, words, spout=spout, seed=seed)) as soak,
+    ):
+        soak.disturb(TIMES)
+        soak.drain()
+        told.append(f"soak, {spout} spout: {soak.check()}")

@@ -1,0 +1,277 @@
+"""Wrong tables, wrong stores and wrong spouts, each with one bug: with `mutants` all that the simulation has to find.
+
+The points of the fence: every transaction is written to every table; the store knows a fence before the table has it;
+check and write go through one handle; after a conflict nothing is written; rows and version are one Delta commit.
+Nothing is folded here, so folds have tests of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from state.base import Verdict
+from state.memory import MemoryTable
+from state.values import StoredValue
+from tests.simulation.source import SimulatedSpout, Source
+from tests.simulation.store import Line
+from tests.simulation.tables import SimulatedState
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.bolts import Key
+from transactional.errors import Fenced, StoreUnavailable, TableConflict
+from transactional.ports import Lease, StateKind
+from transactional.testing import MemoryCoordinatorStore
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+class UnfencedState(SimulatedState):
+    """The table compares txids alone, so a zombie of the same txid overwrites what the newer attempt wrote."""
+
+    def _check_not_moved(self, loaded: AttemptId | None) -> None:
+        """Writes through whatever is there."""
+
+    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        if version is not None and self._txid_at(version) > attempt.txid:
+            raise Fenced(f"table {self.stored.name} is at a later transaction")
+        return Verdict.WRITE
+
+
+class KeepsRowsOfDeadAttempts(SimulatedState):
+    """Keys that only the dead attempt had touched keep what it wrote (row T60)."""
+
+    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], *combine: Any) -> dict[Key, StoredValue]:
+        touched = {key: row for key, row in self.stored.rows.items() if row.txid == txid and key not in rows}
+        return super()._written(txid, rows, *combine) | touched
+
+
+class SkipsEveryReplay(SimulatedState):
+    """A transactional state behind an opaque spout (row T39): the replay is skipped though it holds other records."""
+
+    def __init__(self, table: MemoryTable, kind: StateKind, *others: Any) -> None:
+        super().__init__(table, StateKind.TRANSACTIONAL, *others)
+
+
+class WritesNothingForNothing(SimulatedState):
+    """An empty batch is not written, so the table does not move, and a zombie slips in (the fence; row T43)."""
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        if rows:
+            super()._write(attempt, rows, combine)
+
+
+class FencesBlindly(SimulatedState):
+    """A fence is written over whatever is there by now, not over what was read (the fence)."""
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        self._before(f"fence {self.stored.name}")
+        self.stored.version = attempt_id
+
+
+class WritesByPath(SimulatedState):
+    """Checked is what was read, and written over what is there by then: not one handle (the fence)."""
+
+    def _check_not_moved(self, loaded: AttemptId | None) -> None:
+        """Does not look."""
+
+    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        """Judges what was loaded, and nothing more."""
+        if self.judged != attempt:
+            self.judged, self.verdict = attempt, super()._judge(version, attempt)
+        return self.verdict
+
+    judged: TransactionAttempt | None = None
+
+
+class TriesAgainAfterAConflict(SimulatedState):
+    """A write that met a conflict is made again over what is there now (the fence)."""
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        try:
+            super()._write(attempt, rows, combine)
+        except TableConflict:
+            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+            self.stored.version = attempt.attempt_id
+            self._wrote(attempt)
+
+
+class MovesTheVersionFirst(SimulatedState):
+    """Version and rows are written one after the other (the fence): dead in between, a transactional table skips."""
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        self._before(f"load {self.stored.name} for {attempt}")
+        verdict = self._judge(self.stored.version, attempt)
+        self.stored.version = attempt.attempt_id
+        self._before(f"write {self.stored.name} as {attempt}")
+        if verdict is Verdict.WRITE:
+            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+        self._wrote(attempt)
+
+
+class AddsToWhatIsThere(SimulatedState):
+    """A replay is added to what the dead attempt has written: at least once, and no more (row T60, R24)."""
+
+    def _applied(self, stored: StoredValue | None, *others: Any) -> StoredValue:
+        if stored is not None and stored.txid == others[0]:
+            stored = replace(stored, prev_value=stored.value, prev_txid=stored.txid)
+        return super()._applied(stored, *others)
+
+
+class MovesTheRowsFirst(SimulatedState):
+    """Rows and version are two Delta commits (the fence): whoever is late writes its rows before it is refused."""
+
+    def _write(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> None:
+        self._before(f"load {self.stored.name} for {attempt}")
+        if self._judge(self.stored.version, attempt) is Verdict.WRITE:
+            self._before(f"write {self.stored.name} as {attempt}")
+            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+        self._before(f"write {self.stored.name} as {attempt}")
+        self.stored.version = attempt.attempt_id
+        self._wrote(attempt)
+
+
+STATES: tuple[type[SimulatedState], ...] = (
+    UnfencedState,
+    KeepsRowsOfDeadAttempts,
+    SkipsEveryReplay,
+    WritesNothingForNothing,
+    FencesBlindly,
+    WritesByPath,
+    TriesAgainAfterAConflict,
+    MovesTheVersionFirst,
+    AddsToWhatIsThere,
+    MovesTheRowsFirst,
+)
+
+# --- the way to the store, and the store ------------------------------------------------------------------------------
+
+
+class NotesNoFences(Line):
+    """The store is not told of a fence before the table has it (the fence): nobody knows what wrote the table."""
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        """Says it has."""
+
+
+class NeverWritesTwice(Line):
+    """A write whose outcome is not known is taken for done."""
+
+    def _write(self, what: str, write: Any) -> Any:
+        try:
+            return super()._write(what, write)
+        except StoreUnavailable:
+            return None
+
+
+class JoinsAtOnce(Line):
+    """A committer has joined before its table has a fence: dead in between, it can't be started again."""
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        super().record_fence(lease, component_id.removesuffix("/joining"), txid)
+
+
+LINES: tuple[type[Line], ...] = (NotesNoFences, NeverWritesTwice, JoinsAtOnce)
+
+
+class LetsEverybodyWrite(MemoryCoordinatorStore):
+    """Writes are not compared with the lease: two coordinators of one topology id both go on (rows T2, T59)."""
+
+    def _held(self, lease: Lease) -> Any:
+        topology = self._topologies[lease.topology_id]
+        return super()._held(replace(lease, epoch=topology.epoch, owner=topology.owner or ""))
+
+
+class DrawsIdsPerLease(MemoryCoordinatorStore):
+    """The lease is taken without drawing an id from the counter: its fence is as high as the last attempt (T47)."""
+
+    def acquire(self, topology_id: str, *others: Any, **options: Any) -> Lease:
+        lease = super().acquire(topology_id, *others, **options)
+        topology = self._topologies[topology_id]
+        topology.attempt_id = AttemptId(topology.attempt_id - 1)
+        return replace(lease, fence_id=topology.attempt_id)
+
+
+class ForgetsWhatIsInFlight(MemoryCoordinatorStore):
+    """A new coordinator starts after what is committed, and does not know what was recorded (rows T20, T44)."""
+
+    def acquire(self, topology_id: str, *others: Any, **options: Any) -> Lease:
+        lease = super().acquire(topology_id, *others, **options)
+        self._topologies[topology_id].transactions.clear()
+        return replace(lease, snapshot=replace(lease.snapshot, recorded={}))
+
+
+class TrimsTheCommittedBatch(MemoryCoordinatorStore):
+    """Of the committed transaction nothing is kept, so the next one starts at the beginning (row T57)."""
+
+    def acquire(self, topology_id: str, *others: Any, **options: Any) -> Lease:
+        lease = super().acquire(topology_id, *others, **options)
+        return replace(lease, snapshot=replace(lease.snapshot, committed_batch=BatchMetadata({})))
+
+
+STORES: tuple[type[MemoryCoordinatorStore], ...] = (
+    LetsEverybodyWrite,
+    DrawsIdsPerLease,
+    ForgetsWhatIsInFlight,
+    TrimsTheCommittedBatch,
+)
+
+# --- sources and spouts -----------------------------------------------------------------------------------------------
+
+
+class ReadsWhatComesFirst(Source):
+    """A replay is read by one poll, and whatever that gives counts as all of it (row K7a)."""
+
+    def read(self, partition: PartitionId, offsets: OffsetRange) -> list[tuple[str, int]]:
+        records = super().read(partition, offsets)
+        return records[: self.random.randint(1, 8)]
+
+
+SOURCES: tuple[type[Source], ...] = (ReadsWhatComesFirst,)
+
+
+class ForgetsIdlePartitions(SimulatedSpout):
+    """A batch names only what it reads, so positions of other partitions are lost (rows T43, T46, T50)."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        batch = super().plan(after, replay=replay)
+        return batch and replace(batch, ranges=dict(batch.non_empty()))
+
+
+class TakesEmptyForOne(SimulatedSpout):
+    """An empty range is read as a range of one record (row K7b)."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        batch = super().plan(after, replay=replay)
+        return batch and replace(batch, ranges={p: self._inclusive(p, each) for p, each in batch.ranges.items()})
+
+    def _inclusive(self, partition: PartitionId, offsets: OffsetRange) -> OffsetRange:
+        if len(offsets) or not offsets.start or self._source.partitions[partition].is_gone:
+            return offsets
+        return OffsetRange(Offset(offsets.start - 1), offsets.until)
+
+
+class StartsAtTheEnd(SimulatedSpout):
+    """A lost offset is answered by jumping to the newest record, and nobody is told (`auto.offset.reset`)."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        batch = super().plan(after, replay=replay)
+        moved = {p: self._at_the_end(p, each, after) for p, each in (batch.ranges if batch else {}).items()}
+        return batch and replace(batch, ranges=moved)
+
+    def _at_the_end(self, partition: PartitionId, offsets: OffsetRange, after: BatchMetadata) -> OffsetRange:
+        known = after.ranges.get(partition)
+        is_lost = known is not None and offsets.start > known.until
+        return OffsetRange(offsets.until, offsets.until) if is_lost else offsets
+
+
+SPOUTS: tuple[type[SimulatedSpout], ...] = (ForgetsIdlePartitions, TakesEmptyForOne, StartsAtTheEnd)

@@ -1,0 +1,53 @@
+"""`make audit` finds what differs between pyproject.toml, the lock and what is installed; this lock is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HASH = f"--hash=sha256:{'0' * 64}"
+
+
+@pytest.fixture(scope="module")
+def audit() -> ModuleType:
+    """tools/audit.py, which is no package's."""
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "tools" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_lock_pins_and_hashes_all_that_is_asked_for(audit: ModuleType) -> None:
+    pinned, wrong = audit.locked((ROOT / "requirements.lock").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [*wrong, *audit.asked_for(project, pinned)] == []
+    assert len(pinned) > 30
+
+
+def test_what_is_not_pinned_or_has_no_hash_is_told(audit: ModuleType) -> None:
+    text = f"# made\na==1 \\\n    {HASH}\nb>=2 \\\n    {HASH}\nc==3\nd==4 ; sys_platform == 'none' \\\n    {HASH}\n"
+    pinned, wrong = audit.locked(text)
+    assert pinned == {"a": "1"}
+    assert [line.split("lock ")[1] for line in wrong] == ["does not pin b>=2 to one version", "has no hash for c 3"]
+
+
+def test_what_does_not_fit_is_told(audit: ModuleType) -> None:
+    project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional[dev]"]}}
+    told = list(audit.asked_for(project, {"a": "1"}))
+    assert [line.split(", and ")[0] for line in told] == [
+        "pyproject.toml asks for a>=2",
+        "pyproject.toml asks for b[x]==1",
+    ]
+
+
+def test_what_is_installed_and_not_pinned_is_told(audit: ModuleType) -> None:
+    here = list(audit.installed({"pytest": "0.1"}))
+    assert any(line.startswith("pytest ") and "pins 0.1" in line for line in here)
+    assert any(line.startswith("hypothesis ") and "does not know it" in line for line in here)

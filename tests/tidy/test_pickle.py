@@ -1,0 +1,59 @@
+"""What could run code out of data is imported where it is argued for, and nowhere else (see docs/security.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("transactional", "spouts", "state", "verifier")
+
+MAY_PICKLE = {
+    "transactional.dataframes": "what tasks of a Spark job send to the driver",
+    "transactional.loading": "how a topology's module is sent to executors; nothing is read",
+    "transactional.operators": "a copy of a bolt within one process",
+    "transactional.pickling": "instances of bolts, from the tasks of a Spark job",
+    "transactional.spark_executor": "a task's input, from the driver's own job",
+    "transactional.spreading": "a copy of a custom grouping within one process",
+}
+DANGEROUS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "yaml", "jsonpickle"}
+EVALUATES = {"eval", "exec", "compile", "__import__"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Name and syntax tree of every module of the framework."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """The first part of every module that is imported, and `pyspark.cloudpickle` as cloudpickle."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module).split(".")[0]
+            yield from (alias.name for alias in node.names)
+
+
+def test_pickle_is_used_where_it_is_argued_for() -> None:
+    found = {name for name, tree in modules() if DANGEROUS & set(imports(tree))}
+    assert found == set(MAY_PICKLE)
+
+
+def test_nothing_evaluates_text() -> None:
+    called = {
+        (name, node.func.id)
+        for name, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in EVALUATES
+    }
+    assert called == set()
+
+
+def test_what_is_looked_for_is_found() -> None:
+    text = "from pyspark import cloudpickle as sparks\nimport marshal.x\nfrom pickle import loads\n"
+    assert set(imports(ast.parse(text))) >= {"cloudpickle", "marshal", "pickle"}

@@ -1,0 +1,311 @@
+"""The doctor finds how store, tables and source can come apart, and repairs what is safe (Storm row T56)."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+
+from spouts.memory import OpaqueMemoryTransactionalSpout
+from state.delta import DeltaMapState
+from state.store_sql import SqlCoordinatorStore
+from transactional.builder import TransactionalTopologyBuilder
+from transactional.diagnosis import Diagnosis, Problem
+from transactional.doctor import check_at_start, examine
+from transactional.doctor_repairs import repair
+from transactional.driver import TopologyDriver
+from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
+from transactional.journal import JournalWriter
+from transactional.running import make_executor, run_topology
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology import Topology
+from verifier.checker import CheckedTable, verify
+
+WORDS = ["cat", "dog", "cat", "owl", "cat", "emu"]
+TABLES = ("count", "other")
+
+
+@dataclass
+class Patient:
+    """A topology in a folder that has run: two tables, a store and a journal."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        """The store's URL."""
+        return f"sqlite:///{self.folder}/store.db"
+
+    @property
+    def journal(self) -> Path:
+        """Where runs write their journal."""
+        return self.folder / "journal"
+
+    def topology(self, words: list[str] = WORDS, key: str = "word") -> Topology:
+        """The topology, over some words; one word is one transaction."""
+        spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], "word string", take=1)
+        builder = TransactionalTopologyBuilder("words", "spout", spout)
+        for name, layout in zip(TABLES, ("merge", "log"), strict=True):
+            state = DeltaMapState(self.folder / name, key, layout=layout)
+            builder.set_committer_bolt(name, state.count()).fields_grouping("spout", "word")
+        return builder.build()
+
+    def run(self, words: list[str] = WORDS) -> None:
+        """Run until all words are counted."""
+        journal = JournalWriter(self.journal)
+        config = {"stop_when_drained": True, "max_spout_pending": 2}
+        with closing(journal):
+            run_topology(self.topology(words), store=self.url, master="none", config=config, observers=[journal])
+
+    def examine(self, topology: Topology | None = None) -> list[Diagnosis]:
+        """What the doctor says."""
+        with closing(SqlCoordinatorStore(self.url)) as store:
+            return examine(topology or self.topology(), store)
+
+    def problems(self) -> list[tuple[Problem, str, bool]]:
+        """What it finds, where, and whether it can repair it."""
+        return [(each.problem, each.component, each.can_repair) for each in self.examine()]
+
+    def repair(self, *, journal: bool = False) -> list[str]:
+        """What it then does."""
+        with closing(SqlCoordinatorStore(self.url)) as store:
+            topology = self.topology()
+            return repair(topology, store, examine(topology, store), self.journal if journal else None)
+
+    def delta(self, component: str) -> DeltaTable:
+        """A table as anybody opens it."""
+        return DeltaTable(str(self.folder / component))
+
+    def counts(self, component: str) -> dict[str, int]:
+        """Word → count."""
+        rows = DeltaMapState(self.folder / component, "word string", "count long").read().to_pylist()
+        return {row["word"]: row["count"] for row in rows}
+
+    def assert_right(self, words: list[str]) -> None:
+        """Both tables count these words, and the checker finds nothing wrong."""
+        expected = {word: words.count(word) for word in words}
+        assert [self.counts(name) for name in TABLES] == [expected, expected]
+        assert verify(
+            self.url, "words", [CheckedTable(n, str(self.folder / n), counts="count") for n in TABLES]
+        ).is_exact
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
+    patient = Patient(tmp_path_factory.mktemp("healthy") / "patient")
+    patient.folder.mkdir()
+    patient.run(WORDS[:3])
+    shutil.copytree(patient.folder, patient.folder.with_name("earlier"))
+    patient.run()
+    return patient
+
+
+@pytest.fixture
+def patient(healthy: Patient, tmp_path: Path) -> Patient:
+    """A copy. Its tables have moved, and its store does not mind."""
+    copy = Patient(tmp_path / "patient")
+    shutil.copytree(healthy.folder, copy.folder)
+    shutil.copytree(healthy.folder.with_name("earlier"), tmp_path / "earlier")
+    move = (
+        f"UPDATE transactional_topologies SET fingerprint = replace(fingerprint, '{healthy.folder}', '{copy.folder}')"
+    )
+    for place in (copy.folder, tmp_path / "earlier"):
+        with closing(sqlite3.connect(place / "store.db")) as connection, connection:
+            connection.execute(move)
+    return copy
+
+
+def earlier(patient: Patient, name: str) -> Path:
+    """What a file or table was half-way."""
+    return patient.folder.with_name("earlier") / name
+
+
+def put_back_table(patient: Patient) -> None:
+    shutil.rmtree(patient.folder / "count")
+    shutil.copytree(earlier(patient, "count"), patient.folder / "count")
+
+
+def put_back_store(patient: Patient) -> None:
+    for file in patient.folder.glob("store.db*"):
+        file.unlink()
+    shutil.copy(earlier(patient, "store.db"), patient.folder)
+
+
+def wipe_store(patient: Patient) -> None:
+    for file in patient.folder.glob("store.db*"):
+        file.unlink()
+
+
+def update_rows(patient: Patient) -> None:
+    patient.delta("count").update({"count": "count + 1"})
+
+
+def update_rows_in_between(patient: Patient) -> None:
+    update_rows(patient)
+    patient.run([*WORDS, "late"])
+
+
+def restore_rows(patient: Patient) -> None:
+    patient.delta("count").restore(patient.delta("count").version() - 2)
+
+
+def set_retention(patient: Patient) -> None:
+    patient.delta("count").alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 30 days"}, raise_if_not_exists=False
+    )
+
+
+def add_feature(patient: Patient) -> None:
+    patient.delta("count").alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+
+
+def remove_table(patient: Patient) -> None:
+    shutil.rmtree(patient.folder / "count")
+
+
+def make_hole(patient: Patient) -> None:
+    (patient.folder / "count" / "_delta_log" / f"{3:020}.json").unlink()
+
+
+BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
+
+
+@pytest.mark.parametrize(
+    ("hurt", "expected"),
+    [
+        (lambda patient: None, []),
+        (wipe_store, BOTH_WIPED),
+        (put_back_store, BOTH_WIPED),
+        (put_back_table, [(Problem.TABLE_BEHIND, "count", False)]),
+        (update_rows, [(Problem.FOREIGN_WRITER, "count", True)]),
+        (update_rows_in_between, [(Problem.FOREIGN_WRITER, "count", False)]),
+        (restore_rows, [(Problem.TABLE_RESTORED, "count", True)]),
+        (set_retention, [(Problem.RETENTION_SET, "count", True)]),
+        (add_feature, [(Problem.FEATURE_UNREADABLE, "count", False)]),
+        (remove_table, [(Problem.TABLE_MISSING, "count", False)]),
+        (make_hole, [(Problem.TABLE_UNREADABLE, "count", False)]),
+    ],
+)
+def test_what_is_wrong_is_found(
+    patient: Patient, hurt: Callable[[Patient], None], expected: list[tuple[Problem, str, bool]]
+) -> None:
+    hurt(patient)
+    before = sorted((path, path.stat().st_size) for path in patient.folder.rglob("*.json"))
+    assert [found for found in patient.problems() if found[0] is not Problem.SOURCE_UNAVAILABLE] == expected
+    assert sorted((path, path.stat().st_size) for path in patient.folder.rglob("*.json")) == before
+
+
+@pytest.mark.parametrize("hurt", [update_rows, restore_rows, set_retention])
+def test_a_table_is_repaired_and_goes_on_right(patient: Patient, hurt: Callable[[Patient], None]) -> None:
+    hurt(patient)
+    [done] = patient.repair()
+    assert done.startswith("table of 'count'")
+    assert patient.examine() == []
+    patient.run([*WORDS, "late"])
+    patient.assert_right([*WORDS, "late"])
+
+
+@pytest.mark.parametrize("hurt", [wipe_store, put_back_store])
+def test_a_store_that_was_lost_takes_over_from_the_tables_by_a_journal(
+    patient: Patient, hurt: Callable[[Patient], None]
+) -> None:
+    """Storm row T56: ZooKeeper wiped while the database holds transaction 57."""
+    hurt(patient)
+    with pytest.raises(StoreMismatch, match="knows nothing of"):
+        patient_is_started(patient)
+    hurt(patient)  # that start has drawn a number
+    with pytest.raises(ConfigError, match="give the journal"):
+        patient.repair()
+    assert patient.repair(journal=True) == ["the store of topology 'words' says again that transaction 6 is committed"]
+    assert patient.examine() == []
+    patient.run([*WORDS, "late"])
+    patient.assert_right([*WORDS, "late"])
+
+
+def patient_is_started(patient: Patient) -> None:
+    run_topology(patient.topology(), store=patient.url, master="none", config={"stop_when_drained": True})
+
+
+def die_between_tables(patient: Patient) -> None:
+    """Run one more transaction, whose second table is never written."""
+    topology = patient.topology([*WORDS, "late"])
+    other: Any = topology.component("other").state
+
+    def refuse(*_: object) -> None:
+        raise StoreMismatch("the power is gone")
+
+    other.merge = refuse
+    with closing(SqlCoordinatorStore(patient.url)) as store, closing(JournalWriter(patient.journal)) as journal:
+        driver = TopologyDriver(topology, store, make_executor(topology, master="none"), observers=[journal])
+        with pytest.raises(StoreMismatch, match="the power is gone"):
+            driver.run()
+
+
+def test_a_table_that_was_one_transaction_ahead_is_so_again(patient: Patient) -> None:
+    """The crash that had come between the tables is made good by the next run, as if the store had never been lost."""
+    die_between_tables(patient)
+    wipe_store(patient)
+    patient.repair(journal=True)
+    assert patient.examine() == []
+    patient.run([*WORDS, "late", "later"])
+    patient.assert_right([*WORDS, "late", "later"])
+
+
+def test_a_journal_of_something_else_is_refused(patient: Patient) -> None:
+    wipe_store(patient)
+    patient.journal.write_text(earlier(patient, "journal").read_text())
+    with pytest.raises(StoreMismatch, match=r"attempt \d+ is not in the journal"):
+        patient.repair(journal=True)
+
+
+def test_a_store_in_which_too_much_was_started_says_how_to_go_on(patient: Patient) -> None:
+    wipe_store(patient)
+    for _ in range(12):
+        with pytest.raises(StoreMismatch):
+            patient_is_started(patient)
+    with pytest.raises(StoreMismatch, match="Delete what the store has of this topology"):
+        patient.repair(journal=True)
+
+
+def test_nothing_is_repaired_while_a_coordinator_runs(patient: Patient) -> None:
+    update_rows(patient)
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        [status] = store.status("words")
+        store.acquire("words", status.fingerprint, owner="running", lease_ms=60_000)
+    with pytest.raises(TopologyInUse):
+        patient.repair()
+
+
+def test_a_table_whose_files_are_deleted_is_not_put_back(patient: Patient) -> None:
+    restore_rows(patient)
+    patient.delta("count").vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    with pytest.raises(OperatingError, match="can't be put back"):
+        patient.repair()
+
+
+@pytest.mark.parametrize("hurt", [update_rows, restore_rows])
+def test_a_start_on_rows_that_others_have_changed_is_refused(patient: Patient, hurt: Callable[[Patient], None]) -> None:
+    check_at_start(patient.topology())
+    hurt(patient)
+    with pytest.raises(StoreMismatch, match=r"'count': its table .* was changed by Delta version"):
+        check_at_start(patient.topology())
+    patient.repair()
+    check_at_start(patient.topology())
+
+
+def test_a_changed_topology_and_a_source_that_ends_too_early_are_told(patient: Patient) -> None:
+    changed = replace(patient.topology(), components=patient.topology().components[:1])
+    assert [each.problem for each in patient.examine(changed)] == [Problem.TOPOLOGY_CHANGED]
+    cut_off = patient.topology(WORDS[:2])
+    assert [each.problem for each in patient.examine(cut_off)] == [Problem.SOURCE_UNAVAILABLE]
+
+
+def test_a_topology_that_has_never_run_is_well(tmp_path: Path) -> None:
+    assert examine(Patient(tmp_path).topology(), MemoryCoordinatorStore()) == []

@@ -1,0 +1,151 @@
+"""No secret that a user has handed over is shown anywhere: all are one marker, looked for in all that comes out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts.kafka import OpaqueKafkaSpout
+from state.dead_letters import DeadLetterTable
+from state.delta import DeltaMapState
+from state.sql import SqlMapState
+from state.store_sql import SqlCoordinatorStore
+from tests.unit.commands import Command
+from transactional.builder import TransactionalTopologyBuilder
+from transactional.errors import TransactionalError
+from transactional.topology import Topology
+
+MARKER = "hunter2"
+NOBODY = "127.0.0.1:1"
+STORE = f"postgresql://user:{MARKER}@{NOBODY}/db?sslpassword={MARKER}"
+KAFKA = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "user",
+    "sasl.password": MARKER,
+    "ssl.key.password": MARKER,
+    "ssl.keystore.password": MARKER,
+    "ssl.key.pem": MARKER,
+    "sasl.oauthbearer.client.secret": MARKER,
+    "sasl.oauthbearer.config": f"token={MARKER}",
+}
+# The access key of delta-rs; its errors name the endpoint, which nobody listens at.
+STORAGE = {
+    "AWS_ACCESS_KEY_ID": f"id-{MARKER}",
+    "AWS_SECRET_ACCESS_KEY": MARKER,
+    "AWS_SESSION_TOKEN": MARKER,
+    "AWS_ENDPOINT_URL": f"http://{NOBODY}",
+    "AWS_REGION": "nowhere",
+    "AWS_ALLOW_HTTP": "true",
+    "aws_conditional_put": "etag",
+    "max_retries": "0",
+    "timeout": "1s",
+    "connect_timeout": "1s",
+}
+MODULE = """
+from tests.unit import test_secrets
+topology = test_secrets.topology()
+without_s3 = test_secrets.topology(in_s3=False)
+"""
+
+
+def spout(**more: str) -> OpaqueKafkaSpout:
+    return OpaqueKafkaSpout(NOBODY, ["words"], value_type="string", options={**KAFKA, **more}, timeout_ms=300)
+
+
+def topology(*, in_s3: bool = True) -> Topology:
+    """A topology that holds the marker wherever there is place for a secret."""
+    builder = TransactionalTopologyBuilder("secrets", "spout", spout())
+    in_delta = DeltaMapState("s3://bucket/words", "value", storage_options=STORAGE)
+    in_sql = SqlMapState(STORE, "words", "value")
+    builder.set_committer_bolt("sql", in_sql.count()).fields_grouping("spout", "value")
+    if in_s3:
+        builder.set_committer_bolt("delta", in_delta.count()).fields_grouping("spout", "value")
+        builder.set_dead_letters(DeadLetterTable("s3://bucket/letters", storage_options=STORAGE))
+    return builder.build()
+
+
+def errors_of(*calls: Any) -> Iterator[str]:
+    """What is raised, with what it was raised from and what that holds."""
+    for call in calls:
+        with pytest.raises((TransactionalError, OSError)) as raised:
+            call()
+        error: BaseException | None = raised.value
+        while error is not None:
+            yield f"{error!s} {error!r} {error.args}"
+            error = error.__cause__
+
+
+def test_what_is_shown_of_objects() -> None:
+    made = topology()
+    things = [made, made.spout, made.spout.reader(), spout().connection, SqlCoordinatorStore(STORE)]
+    things += [thing for component in made.committers for thing in (component, component.state, component.bolt)]
+    things += [component.state and component.state.identity() for component in made.committers]
+    things += [getattr(component.state, "location", None) for component in made.committers]
+    for thing in things:
+        assert MARKER not in f"{thing!r} {thing!s}"
+    identities = {component.id: component.state and dict(component.state.identity()) for component in made.committers}
+    assert MARKER not in json.dumps(identities)
+
+
+def test_what_errors_say(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    made = topology()
+    store = SqlCoordinatorStore(STORE, timeout_ms=500)
+    states = [component.state for component in made.committers]
+    opened = [lambda state=state: state and state.open("secrets/words", lambda _: 0) for state in states]
+    unknown = spout(**{"sasl.pasword": "typo"})
+    told = [*errors_of(store.status, made.spout.open, unknown.open, *opened)]
+    told += errors_of(
+        lambda: SqlCoordinatorStore(f"mysql://user:{MARKER}@host/db"),
+        lambda: SqlCoordinatorStore(f"postgresql://user:{MARKER}@host:port/db"),
+        lambda: SqlCoordinatorStore(f"user:{MARKER}@host"),
+        lambda: SqlMapState(f"mysql://user:{MARKER}@host/db", "words", "value").count(),
+        lambda: SqlMapState(f"postgresql://user:{MARKER}@host:port/db", "words", "value").count(),
+    )
+    made.spout.close()
+    assert len(told) >= 11
+    assert not [text for text in (*told, caplog.text) if MARKER in text]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe", "{m}:topology"),
+        ("describe", "{m}:topology", "--format", "json"),
+        ("describe", "{m}:topology", "--format", "mermaid"),
+        ("config", "explain", "{m}:topology"),
+        ("status", "--store", STORE),
+        ("txns", "secrets", "--store", STORE),
+        ("kill", "secrets", "--store", STORE),
+        ("run", "{m}:without_s3", "--master", "none", "--store", STORE, "--attempts-max", "1"),
+        ("run", "{m}:without_s3", "--master", "none", "--attempts-max", "1", "--journal", "run.journal"),
+        ("verify", "{m}:topology", "--store", STORE),
+        ("doctor", "{m}:topology", "--store", STORE),
+        ("verify", "{m}:topology", "--store", f"postgresql://user:{MARKER}@host:port/db"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_what_commands_print_and_leave_behind(
+    arguments: tuple[str, ...],
+    command: Command,
+    module: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    assert "tests.unit" in sys.modules
+    done = command(*arguments)
+    assert done.out or done.err
+    assert MARKER not in done.out + done.err + caplog.text
+    files = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []

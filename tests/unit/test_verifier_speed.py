@@ -1,0 +1,21 @@
+"""Long histories are checked in seconds; `python -m bench.verifier` has the figures for the whole lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.verifier import measure
+
+TRANSACTIONS = 5_000
+
+
+@pytest.mark.parametrize("kind", ["logs", "checkpoint"])
+def test_a_long_history_is_checked_whole(tmp_path: Path, kind: str) -> None:
+    _, report = measure(kind, TRANSACTIONS, tmp_path)
+    assert report.findings == ()
+    assert report.checked["transactions"] == TRANSACTIONS
+    # All but the creation and the fence are transactions.
+    expected = {"logs": {"Delta commits": TRANSACTIONS + 2, "rows": 1}, "checkpoint": {"rows": TRANSACTIONS}}[kind]
+    assert expected.items() <= report.checked.items()

@@ -1,0 +1,60 @@
+"""`transactional doctor`: says what is wrong between store, tables and source, and repairs what can safely be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transactional.cli_options import DEFAULT_STORE, StoreUrl
+from transactional.display import plain_line
+from transactional.loading import load_topology, open_existing_store, open_store
+
+if TYPE_CHECKING:
+    from transactional.diagnosis import Diagnosis
+
+
+def doctor(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    repair: Annotated[bool, typer.Option("--repair", help="Do what is safe; no process may run the topology.")] = False,
+    journal: Annotated[
+        Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be filled again.")
+    ] = None,
+) -> None:
+    """Compare a topology's store, tables and source, and say what is wrong and what would help.
+
+    Changes nothing without --repair. The exit code is 1 when something is wrong, and stays so.
+    """
+    # Delta and Kafka are looked at here, which other commands need not wait for.
+    from transactional.doctor import examine, unexamined
+    from transactional.doctor_repairs import repair as carry_out
+
+    topology = load_topology(target)
+    with closing((open_store if repair else open_existing_store)(store)) as coordinator_store:
+        findings = examine(topology, coordinator_store)
+        for line in _lines(findings, unexamined(topology)):
+            plain_line(line)
+        if repair and any(each.can_repair for each in findings):
+            for text in carry_out(topology, coordinator_store, findings, journal):
+                plain_line(f"repaired: {text}")
+            findings = examine(topology, coordinator_store)
+            for line in _lines(findings, []):
+                plain_line(f"still: {line}")
+    wrong = [each for each in findings if not each.is_harmless]
+    plain_line(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Iterator[str]:
+    for each in findings:
+        yield f"{each.problem}: {each.where}: {each.what}"
+        yield f"  {'with --repair' if each.can_repair else 'to do'}: {each.remedy}"
+    for component in not_looked_at:
+        yield f"note: the state of {component!r} is in no Delta table that could be opened here; it was not looked at"

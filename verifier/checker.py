@@ -1,0 +1,156 @@
+"""`verify`: reads tables, store and source in an order that is right also while the topology runs, and checks all."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from verifier.delta_log import LogBroken, TableLog, read_log
+from verifier.findings import CheckImpossible, Findings, Kind, Report
+from verifier.folds import combined_by
+from verifier.row_changes import check_row_changes
+from verifier.rows import RowColumns, check_count, check_rows, snapshot
+from verifier.source import KafkaSource, PartitionState, check_source, look
+from verifier.storage import storage_of
+from verifier.store import Store, StoreHistory
+from verifier.tables import TableTxid, check_log, check_reached
+from verifier.transactions import Partition, check_transactions
+
+ROW_CHANGES = 1_000
+"""So many Delta commits per table, the newest, are checked row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """The Delta table of a committer. `columns` None: as their names tell.
+
+    `counts` is a value column that counts records of the source, each once, over all keys; or `*`: each record makes a
+    row of its own. None: no column does.
+    """
+
+    component: str
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    columns: RowColumns | None = None
+    counts: str | None = None
+
+
+def verify(
+    store_url: str,
+    topology_id: str,
+    tables: Sequence[CheckedTable],
+    source: KafkaSource | None = None,
+    *,
+    row_changes: int = ROW_CHANGES,
+) -> Report:
+    """Decide whether a topology's history is exact, from its store, its tables and its source. Changes nothing.
+
+    The topology may run meanwhile. Raises `CheckImpossible` when something can't be read, or is not what it should be.
+    """
+    with _without_collector():
+        return _verify(store_url, topology_id, tables, source, row_changes=row_changes)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A million transactions are many objects, and none goes before the end: looking for some takes half the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _verify(
+    store_url: str, topology_id: str, tables: Sequence[CheckedTable], source: KafkaSource | None, *, row_changes: int
+) -> Report:
+    findings = Findings()
+    store = Store(store_url)
+    try:
+        txid_before = store.committed_txid(topology_id)
+        logs = {table.component: _log_of(table, findings) for table in tables}
+        history = store.history(topology_id)
+    finally:
+        store.close()
+    states = _look_at_source(source, history, findings)
+    log_starts = {partition: state.start for partition, state in states.items() if state is not None}
+    check_transactions(history, findings, log_starts=log_starts)
+    for table in tables:
+        if log := logs[table.component]:
+            _check_table(table, log, history, txid_before, row_changes, findings)
+    if source is not None:
+        check_source(source, history, states, findings)
+    return findings.report()
+
+
+def _log_of(table: CheckedTable, findings: Findings) -> TableLog | None:
+    try:
+        return read_log(storage_of(table.uri, table.storage_options))
+    except LogBroken as error:
+        findings.add(Kind.BROKEN_LOG, f"table of {table.component!r}", "a log that can be read", error)
+        return None
+
+
+def _look_at_source(
+    source: KafkaSource | None, history: StoreHistory, findings: Findings
+) -> dict[Partition, PartitionState | None]:
+    if source is None:
+        findings.note("no source was given: that the ranges are in it, and what they hold, was not checked")
+        return {}
+    last = history.committed[-1].ranges if history.committed else {}
+    return look(source, sorted(last))
+
+
+def _check_table(
+    table: CheckedTable, log: TableLog, history: StoreHistory, txid_before: int, row_changes: int, findings: Findings
+) -> None:
+    columns = _columns_of(table, log)
+    stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
+    check_reached(table.component, stands, history, txid_before, findings)
+    try:
+        _check_snapshot(table, log, columns, stands, history, txid_before, findings)
+    except OSError as error:
+        where = f"table of {table.component!r}, Delta version {log.version}"
+        findings.add(Kind.BROKEN_LOG, where, "rows that can be read", str(error).splitlines()[0])
+        return
+    storage = storage_of(table.uri, table.storage_options)
+    check_row_changes(table.component, storage, log, history, columns, commits_max=row_changes, findings=findings)
+
+
+def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
+    columns = table.columns or RowColumns.of(log.shape.columns)
+    if columns.txid in log.shape.partition_columns:
+        columns = columns.in_log_layout(table.columns.values if table.columns else combined_by(log))
+    missing = sorted({*columns.all} - {*log.shape.columns})
+    if missing:
+        raise CheckImpossible(
+            f"the table of {table.component!r} has no column {missing[0]!r}; its columns are "
+            f"{', '.join(log.shape.columns)}: is it the table of a state?"
+        )
+    if table.counts not in {None, "*", *columns.values}:
+        raise CheckImpossible(
+            f"the table of {table.component!r} has no value column {table.counts!r} that could count; its value "
+            f"columns are {', '.join(columns.values)}"
+        )
+    return columns
+
+
+def _check_snapshot(
+    table: CheckedTable,
+    log: TableLog,
+    columns: RowColumns,
+    stands: TableTxid,
+    history: StoreHistory,
+    txid_before: int,
+    findings: Findings,
+) -> None:
+    parts = snapshot(storage_of(table.uri, table.storage_options), log.files().values(), columns)
+    sums = check_rows(table.component, parts, columns, stands.txid, table.counts, findings)
+    if table.counts is not None:
+        # What came after `txid_before` may have been replayed since, from another batch.
+        is_settled = stands.txid is not None and stands.txid <= txid_before
+        check_count(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings)

@@ -1,0 +1,100 @@
+"""Tables in the log layout: a fold puts the rows of neighbouring transactions together, and must say the same.
+
+A row of such a table holds what one transaction adds to a key; the table's property `transactional.combine` says how
+the rows of a key meet: `sum`, `min`, `max` or `last`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from verifier.delta_log import DataFile, TableLog
+from verifier.findings import Findings, Kind
+from verifier.rows import RowColumns, shown
+from verifier.storage import Storage
+from verifier.store import StoreHistory
+
+COMBINE_PROPERTY = "transactional.combine"
+
+Key = tuple[Any, ...]
+
+
+def combined_by(log: TableLog) -> dict[str, str]:
+    """Value column → how its values meet; empty as long as nothing was written."""
+    found: dict[str, str] = json.loads(log.shape.properties.get(COMBINE_PROPERTY, "{}"))
+    return found
+
+
+def check_folds(
+    component: str,
+    storage: Storage,
+    log: TableLog,
+    history: StoreHistory,
+    columns: RowColumns,
+    *,
+    commits_max: int,
+    findings: Findings,
+) -> None:
+    """Check that the newest folds whose files are all there say what the rows that they replaced said."""
+    app_id = f"{history.topology_id}/{component}#fold"
+    files = dict(log.base_files)
+    files.update((file.path, file) for commit in log.commits for file in commit.added)
+    how = combined_by(log)
+    folds = [commit for commit in log.commits if app_id in commit.app_versions]
+    checked = 0
+    for fold in reversed(folds[-commits_max:] if commits_max else []):
+        try:
+            before = _put_together(storage, [files[path] for path in fold.removed], columns, how)
+            after = _put_together(storage, list(fold.added), columns, how)
+        except (FileNotFoundError, KeyError):
+            break  # the older ones have gone with it
+        checked += 1
+        where = f"table of {component!r}, Delta version {fold.version}, a fold"
+        for key in before.keys() | after.keys():
+            old, new = before.get(key), after.get(key)
+            if old != new:
+                findings.add(Kind.BROKEN_ROW, f"{where}, key {shown(key)}", f"{old}, as before", new)
+    if checked < len(folds):
+        findings.note(f"table of {component!r}: the rows of the last {checked} of {len(folds)} folds were checked")
+    findings.looked_at("folds", checked)
+
+
+def _put_together(
+    storage: Storage, files: list[DataFile], columns: RowColumns, how: Mapping[str, str]
+) -> dict[Key, list[Any]]:
+    """Key → values, of the rows of some files together."""
+    found: dict[Key, list[Any]] = {}
+    kinds = [how.get(name, "last") for name in columns.values]
+    for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
+        table = storage.read_parquet(file.path, [*columns.key, *columns.values])
+        for key, values in zip(tuples(table, columns.key), tuples(table, columns.values), strict=True):
+            before = found.get(key)
+            found[key] = list(values) if before is None else list(map(_met, kinds, before, values))
+    return found
+
+
+def _met(how: str, before: Any, value: Any) -> Any:
+    """NULL counts as nothing, except for `last`."""
+    if how == "last" or before is None:
+        return value
+    if value is None:
+        return before
+    if how == "sum":
+        return before + value
+    return min(before, value) if how == "min" else max(before, value)
+
+
+def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """The rows of some columns. NaN, which is not equal to itself, is told by its name."""
+    if not names:
+        return [()] * int(table.num_rows)
+    return list(zip(*(_values(table.column(name)) for name in names), strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if str(column.type) in ("float", "double"):
+        return ["NaN" if value != value else value for value in values]
+    return values

@@ -1,0 +1,147 @@
+"""What each Delta commit did to the rows, by the data files that are still there: what no metadata can fake.
+
+A transaction may set keys and remember what was before; a replay may also take back what a dead attempt did. Nothing
+else may happen to a row: not without a transaction, and not to half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verifier.delta_log import TableLog
+from verifier.findings import Findings, Kind
+from verifier.folds import check_folds, tuples
+from verifier.rows import RowColumns, shown
+from verifier.storage import Storage
+from verifier.store import StoreHistory
+
+ROWS_MAX = 2_000_000
+"""So many rows are read at most, of all Delta commits together."""
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row without its key."""
+
+    values: tuple[Any, ...]
+    txid: int
+    prev_txid: int | None
+    previous: tuple[Any, ...]
+
+
+def check_row_changes(
+    component: str,
+    storage: Storage,
+    log: TableLog,
+    history: StoreHistory,
+    columns: RowColumns,
+    *,
+    commits_max: int,
+    findings: Findings,
+) -> None:
+    """Check the newest Delta commits whose data files, old and new, are all there; at most `commits_max`."""
+    if columns.is_log:
+        check_folds(component, storage, log, history, columns, commits_max=commits_max, findings=findings)
+        return
+    reader = _Reader(storage, columns)
+    owner = f"{history.topology_id}/{component}"
+    attempts = {**history.txid_of, **history.fences_of(component)}
+    changing = [commit for commit in log.commits if commit.added or commit.removed]
+    checked = 0
+    for commit in reversed(changing[-commits_max:] if commits_max else []):
+        try:
+            before, after = reader.rows(commit.removed), reader.rows(tuple(file.path for file in commit.added))
+        except FileNotFoundError:
+            break  # the older ones have gone with it
+        checked += 1
+        own = commit.app_versions.get(owner)
+        where = f"table of {component!r}, Delta version {commit.version}"
+        if own is not None and own in attempts:
+            _check_transaction(where, attempts[own], before, after, findings)
+        elif not commit.changes_data:
+            _check_same(where, before, after, findings)
+        if reader.rows_read > ROWS_MAX:
+            break
+    if checked < len(changing):
+        findings.note(f"table of {component!r}: row by row the last {checked} of {len(changing)} changes were checked")
+    findings.looked_at("changes of rows", checked)
+
+
+class _Reader:
+    """Reads data files; those of one Delta commit are often removed by the next, so the last ones are kept."""
+
+    def __init__(self, storage: Storage, columns: RowColumns) -> None:
+        self._storage, self._columns = storage, columns
+        self._kept: dict[str, list[tuple[Key, Row]]] = {}
+        self.rows_read = 0
+
+    def rows(self, paths: tuple[str, ...]) -> dict[Key, Row]:
+        """The rows of some files by key. Raises `FileNotFoundError`."""
+        found = {path: self._kept.get(path) or self._read(path) for path in paths}
+        self._kept = {**dict(list(self._kept.items())[-8:]), **found}
+        return {key: row for rows in found.values() for key, row in rows}
+
+    def _read(self, path: str) -> list[tuple[Key, Row]]:
+        columns = self._columns
+        table = self._storage.read_parquet(path, list(columns.all))
+        self.rows_read += table.num_rows
+        keys = tuples(table, columns.key)
+        assert columns.prev_txid is not None
+        values = tuples(table, columns.values)
+        previous = tuples(table, tuple(columns.previous[name] for name in columns.values))
+        txids, prev_txids = table.column(columns.txid).to_pylist(), table.column(columns.prev_txid).to_pylist()
+        return list(zip(keys, map(Row, values, txids, prev_txids, previous), strict=True))
+
+
+def _check_transaction(
+    where: str, txid: int, before: Mapping[Key, Row], after: Mapping[Key, Row], findings: Findings
+) -> None:
+    for key in before.keys() | after.keys():
+        complaint = change_complaint(txid, before.get(key), after.get(key))
+        if complaint is not None:
+            kind, expected = complaint
+            found = f"{after.get(key, 'no row')} after {before.get(key, 'no row')}"
+            findings.add(kind, f"{where}, transaction {txid}, key {shown(key)}", expected, shown([found]))
+
+
+def change_complaint(txid: int, before: Row | None, after: Row | None) -> tuple[Kind, str] | None:
+    """What is wrong with how a transaction has changed a row: the kind, and what was expected. None: nothing."""
+    if before == after:
+        return None
+    if before is None:
+        assert after is not None
+        is_first = after.txid == txid and after.prev_txid is None
+        return None if is_first else (Kind.BROKEN_ROW, f"a new row of transaction {txid} without one before it")
+    if after is None:
+        is_own = before.txid == txid and before.prev_txid is None
+        return None if is_own else (Kind.PARTLY_VISIBLE, "the row, which is of another transaction, to stay")
+    if before.txid == txid:
+        return _replay_complaint(txid, before, after)
+    if after.txid != txid:
+        return Kind.PARTLY_VISIBLE, f"the row to be of transaction {txid}, or to stay as it was"
+    if (after.prev_txid, after.previous) != (before.txid, before.values):
+        return Kind.BROKEN_ROW, "the previous values to be those that were there"
+    return None
+
+
+def _replay_complaint(txid: int, before: Row, after: Row) -> tuple[Kind, str] | None:
+    """A replay starts from the previous values again, or goes back to them."""
+    if after.txid == txid:
+        same = (after.prev_txid, after.previous) == (before.prev_txid, before.previous)
+        return None if same else (Kind.BROKEN_ROW, "the same previous values as the attempt before")
+    if (after.txid, after.values) != (before.prev_txid, before.previous):
+        return Kind.PARTLY_VISIBLE, f"the row of transaction {txid}, or what was before it"
+    return None
+
+
+def _check_same(where: str, before: Mapping[Key, Row], after: Mapping[Key, Row], findings: Findings) -> None:
+    """A Delta commit that says that it changes no row."""
+    for key in before.keys() | after.keys():
+        if before.get(key) != after.get(key):
+            found = f"{after.get(key, 'no row')} after {before.get(key, 'no row')}"
+            expected = "no change, since the Delta commit says so"
+            findings.add(Kind.FOREIGN_WRITER, f"{where}, key {shown(key)}", expected, shown([found]))

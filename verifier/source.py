@@ -1,0 +1,178 @@
+"""The topic that was read, asked by a consumer of the checker's own: is it still the same, and what do ranges hold?"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from verifier.findings import CheckImpossible, Findings, Kind
+from verifier.store import CommittedBatch, StoreHistory
+from verifier.transactions import Partition, named
+
+BATCH_RECORDS = 10_000
+
+
+class SourceUnreadable(CheckImpossible):
+    """The source does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every range that is there."""
+
+    bootstrap_servers: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    isolation: str = "read_committed"
+    timeout_s: float = 10.0
+    reads_records: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a client."""
+        return {"log_level": 0, **self.options, "bootstrap.servers": self.bootstrap_servers}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What a partition holds now: the offsets `start <= offset < end`."""
+
+    start: int
+    end: int
+
+
+def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition, PartitionState | None]:
+    """The partitions as they are now; None for one that is gone, or whose topic was created anew.
+
+    Raises `SourceUnreadable`.
+    """
+    ids = _topic_ids(source, sorted({topic_of(name) for name, _ in partitions}))
+    consumer = _consumer(source)
+    try:
+        return {each: _state(consumer, source, each, ids) for each in partitions}
+    except KafkaException as error:
+        raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not answer: {error}") from error
+    finally:
+        consumer.close()
+
+
+def check_source(
+    source: KafkaSource, history: StoreHistory, states: Mapping[Partition, PartitionState | None], findings: Findings
+) -> None:
+    """Check that the committed ranges can have come from the topics that are there now; if wanted, their records."""
+    last = history.committed[-1].ranges if history.committed else {}
+    for partition, (_, until, _) in last.items():
+        state = states.get(partition)
+        if partition in states and state is None and history.replays_exactly:
+            findings.add(Kind.SOURCE_CHANGED, named(partition), "the topic that was read", "it is gone or made anew")
+        elif partition in states and state is None:
+            findings.note(
+                f"{named(partition)}: the topic is gone, or was made anew; what was read of it was not checked"
+            )
+        elif state is not None and until > state.end:
+            findings.add(Kind.SOURCE_CHANGED, named(partition), f"offsets up to {until}", f"they end at {state.end}")
+    if source.reads_records:
+        for partition, state in states.items():
+            if state is not None:
+                _check_records(source, partition, state, history.committed, findings)
+    else:
+        findings.note("the records of the source were not counted again, only its offsets were looked at")
+
+
+def _check_records(
+    source: KafkaSource,
+    partition: Partition,
+    state: PartitionState,
+    batches: Sequence[CommittedBatch],
+    findings: Findings,
+) -> None:
+    ranges = [(batch.ranges[partition], batch.txid) for batch in batches if partition in batch.ranges]
+    there = [(r, txid) for r, txid in ranges if r[0] >= state.start and r[1] <= state.end and r[1] > r[0]]
+    if len(there) < sum(r[1] > r[0] for r, _ in ranges):
+        findings.note(f"{named(partition)}: the source no longer holds all that was read; the rest was counted")
+    if not there:
+        return
+    found = _count(source, partition, [r[0] for r, _ in there], there[-1][0][1])
+    for number, ((start, until, records), txid) in enumerate(there):
+        findings.looked_at("records of the source", found[number])
+        if found[number] != (records or 0):
+            where = f"transaction {txid}, {named(partition)}, [{start}, {until})"
+            findings.add(Kind.WRONG_RECORDS, where, f"{records or 0} records, as were read", found[number])
+
+
+def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end: int) -> Counter[int]:
+    """The number of records per range, by the range's index; records of gaps belong to the range before."""
+    consumer = _consumer(source)
+    counted: Counter[int] = Counter()
+    topic, index = topic_of(partition[0]), partition[1]
+    try:
+        consumer.assign([TopicPartition(topic, index, starts[0])])
+        position = starts[0]
+        while position < end:
+            messages = consumer.consume(BATCH_RECORDS, source.timeout_s)
+            offsets = [int(message.offset() or 0) for message in messages if message.error() is None]
+            counted.update(bisect_right(starts, offset) - 1 for offset in offsets if offset < end)
+            [now] = consumer.position([TopicPartition(topic, index)])
+            if not messages and now.offset <= position:
+                raise SourceUnreadable(f"{named(partition)} gives nothing from offset {position} on")
+            position = max(position, now.offset)
+        return counted
+    except KafkaException as error:
+        raise SourceUnreadable(f"{named(partition)} can't be read: {error}") from error
+    finally:
+        consumer.close()
+
+
+def topic_of(source: str) -> str:
+    """The topic of a partition's source, which is `topic` or `topic#beginning of its id`."""
+    return source.partition("#")[0]
+
+
+def shown_id(topic_id: str) -> str:
+    """A topic's id as Kafka's tools show it, and stores have it; the library's is in plain base64."""
+    return topic_id.replace("/", "_").replace("+", "-")
+
+
+def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | None]:
+    """Topic → id, None for one without, or that is not there."""
+    ids: dict[str, str | None] = {}
+    if not topics:
+        return ids
+    admin = AdminClient(source.settings())
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=source.timeout_s)
+    for topic, future in answers.items():
+        try:
+            ids[topic] = shown_id(str(future.result().topic_id))
+        except KafkaException as error:
+            if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not answer: {error}") from error
+            ids[topic] = None
+    return ids
+
+
+def _state(
+    consumer: Consumer, source: KafkaSource, partition: Partition, ids: Mapping[str, str | None]
+) -> PartitionState | None:
+    topic, _, id_known = partition[0].partition("#")
+    id_now = ids.get(topic)
+    if id_now is None or (id_known and not id_now.startswith(id_known)):
+        return None
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition[1]), timeout=source.timeout_s)
+    return PartitionState(low, high)
+
+
+def _consumer(source: KafkaSource) -> Consumer:
+    return Consumer(
+        {
+            **source.settings(),
+            "group.id": "transactional-verify",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": False,
+            "isolation.level": source.isolation,
+        }
+    )

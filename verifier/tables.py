@@ -1,0 +1,223 @@
+"""A table's Delta commits against the store: each transaction once, in order, by its attempt, by nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from verifier.delta_log import DataFile, DeltaCommit, TableLog
+from verifier.findings import Findings, Kind
+from verifier.store import StoreHistory
+
+
+@dataclass(frozen=True, slots=True)
+class TableTxid:
+    """Where a table stands: the attempt or fence that wrote it last, and at which transaction that was, if known."""
+
+    attempt_id: int | None
+    txid: int | None
+
+
+def check_log(
+    component: str, log: TableLog, history: StoreHistory, txid_before: int, txid_column: str, findings: Findings
+) -> TableTxid:
+    """Check all Delta commits of a committer's table. Returns where the table stands.
+
+    `txid_before` was committed before the log was read; later ones may have been written anew since.
+    """
+    walk = _Walk(component, log, history, txid_before, txid_column, findings)
+    for commit in log.commits:
+        walk.take(commit)
+    walk.end()
+    findings.looked_at("Delta commits", len(log.commits))
+    return TableTxid(walk.attempt_id, walk.txid)
+
+
+def check_reached(
+    component: str, stands: TableTxid, history: StoreHistory, txid_before: int, findings: Findings
+) -> None:
+    """Check that a table holds what is committed: nothing less, and at most the one transaction that may come next.
+
+    `txid_before` was committed before the table was read: of a topology that runs, the store is ahead by now.
+    """
+    where = f"table of {component!r}"
+    if stands.attempt_id is None:
+        if txid_before and history.fences.get(component):
+            findings.add(Kind.TABLE_BEHIND, where, f"transaction {txid_before}", "none: nothing was written to it")
+        return
+    if stands.txid is None:
+        return  # told, or forgotten by the store
+    if stands.txid < txid_before:
+        findings.add(Kind.TABLE_BEHIND, where, f"transaction {txid_before}, which is committed", stands.txid)
+    elif stands.txid > history.committed_txid + 1:
+        findings.add(Kind.TABLE_AHEAD, where, f"at most transaction {history.committed_txid + 1}", stands.txid)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through a table's Delta commits, from the oldest on."""
+
+    component: str
+    log: TableLog
+    history: StoreHistory
+    txid_before: int
+    txid_column: str
+    findings: Findings
+    owner: str = ""
+    fences: dict[int, int] = field(default_factory=dict)
+    horizon: int = 0
+    attempt_id: int | None = None
+    txid: int | None = None
+    written_by: dict[int, int] = field(default_factory=dict)
+    files: dict[str, DataFile] = field(default_factory=dict)
+    foreign: DeltaCommit | None = None
+    before_foreign: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.owner = f"{self.history.topology_id}/{self.component}"
+        self.fences = self.history.fences_of(self.component)
+        self.horizon = self.history.oldest_attempt_id or 0
+        self.files = dict(self.log.base_files)
+        self.attempt_id = self.log.base_app_versions.get(self.owner)
+        if self.attempt_id is not None:
+            self.txid = self._txid_of(self.attempt_id, f"{self._where} before Delta version {self.log.base_version}")
+        if self.log.base_version >= 0:
+            self.findings.note(
+                f"{self._where}: its history up to Delta version {self.log.base_version} is cleaned away"
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"table of {self.component!r}"
+
+    def take(self, commit: DeltaCommit) -> None:
+        """The next Delta commit."""
+        where = f"{self._where}, Delta version {commit.version}"
+        own = commit.app_versions.get(self.owner)
+        if own is not None:
+            self._take_own(own, commit, where)
+        elif (folded := commit.app_versions.get(f"{self.owner}#fold")) is not None and self.is_log:
+            self._take_fold(folded, commit, where)
+        elif commit.changes_data and self.foreign is None:
+            self.foreign, self.before_foreign = commit, frozenset(self.files)
+        elif commit.added and not commit.changes_data:
+            self._check_rearranged(commit, where)
+        for path in commit.removed:
+            self.files.pop(path, None)
+        for file in commit.added:
+            self.files[file.path] = file
+        if self.foreign is not None and own is None:
+            self._look_if_healed(commit)
+
+    def end(self) -> None:
+        """After the last one."""
+        self._tell_foreign("no transaction since")
+        self._check_attempts()
+
+    def _take_own(self, own: int, commit: DeltaCommit, where: str) -> None:
+        if own == self.attempt_id and not commit.added and not commit.removed:
+            return  # properties that are written under the version that was read
+        if self.attempt_id is not None and own <= self.attempt_id:
+            kind = Kind.TRANSACTION_TWICE if own == self.attempt_id else Kind.OUT_OF_ORDER
+            self.findings.add(kind, where, f"an attempt after {self.attempt_id}", f"attempt {own}")
+        txid = self._txid_of(own, where)
+        self._tell_foreign(f"transaction {txid or '?'} was built on it")
+        is_fence = own in self.fences
+        if is_fence and (commit.added or commit.removed):
+            self.findings.add(Kind.PARTLY_VISIBLE, where, f"no rows with fence {own}", f"{len(commit.added)} files")
+        if txid is not None:
+            self._check_step(txid, where)
+            self._check_statistics(txid, commit, where)
+            self._check_partitions({txid}, {txid}, commit, where, Kind.PARTLY_VISIBLE)
+            if not is_fence:
+                self.written_by[txid] = own
+        self.attempt_id, self.txid = own, txid
+
+    def _txid_of(self, attempt_id: int, where: str) -> int | None:
+        txid = self.fences.get(attempt_id, self.history.txid_of.get(attempt_id))
+        if txid is None and attempt_id < self.horizon:
+            self.findings.note(f"{self._where}: some of its Delta commits are older than what the store remembers")
+        elif txid is None:
+            self.findings.add(Kind.UNKNOWN_ATTEMPT, where, "an attempt or fence of the store", f"attempt {attempt_id}")
+        return txid
+
+    def _check_step(self, txid: int, where: str) -> None:
+        before = self.txid
+        if before is None or txid in (before, before + 1):
+            return
+        if txid < before:
+            self.findings.add(Kind.OUT_OF_ORDER, where, f"transaction {before} or {before + 1}", txid)
+        else:
+            self.findings.add(Kind.TRANSACTION_LOST, where, f"transaction {before + 1}", txid)
+
+    def _check_statistics(self, txid: int, commit: DeltaCommit, where: str) -> None:
+        """No row that a Delta commit adds may be of a later transaction than it says."""
+        for file in commit.added:
+            newest = file.statistics().get("maxValues", {}).get(self.txid_column)
+            if newest is not None and newest > txid:
+                self.findings.add(Kind.PARTLY_VISIBLE, where, f"rows of transactions up to {txid}", f"of {newest}")
+
+    # --- the log layout: each transaction has a partition ---------------------------------------------------------
+
+    @property
+    def is_log(self) -> bool:
+        """True when the table is partitioned by txid."""
+        return self.txid_column in self.log.shape.partition_columns
+
+    def _take_fold(self, until: int, commit: DeltaCommit, where: str) -> None:
+        """A fold puts the rows of several committed transactions together, under the last one of them."""
+        if self.txid is not None and until >= self.txid:
+            expected = f"a fold of transactions before {self.txid}, which may be replayed"
+            self.findings.add(Kind.PARTLY_VISIBLE, where, expected, f"a fold up to {until}")
+        self._check_partitions({until}, range(1, until + 1), commit, where, Kind.FOREIGN_WRITER)
+
+    def _check_partitions(
+        self, into: Container[int], out_of: Container[int], commit: DeltaCommit, where: str, kind: Kind
+    ) -> None:
+        if not self.is_log:
+            return
+        added = [self._partition(file) for file in commit.added]
+        removed = [self._partition(self.files[path]) for path in commit.removed if path in self.files]
+        for number in sorted({n for n in added if n not in into} | {n for n in removed if n not in out_of}):
+            self.findings.add(kind, where, "rows of its own transaction to be replaced alone", f"rows of {number}")
+
+    def _partition(self, file: DataFile) -> int:
+        return int(file.partition.get(self.txid_column) or 0)
+
+    # --- what others write ----------------------------------------------------------------------------------------
+
+    def _check_rearranged(self, commit: DeltaCommit, where: str) -> None:
+        """One that says that it changes no row (compaction) has as many as before."""
+        before = [self.files[path].statistics().get("numRecords") for path in commit.removed if path in self.files]
+        after = [file.statistics().get("numRecords") for file in commit.added]
+        known = [number for number in (*before, *after) if number is not None]
+        if len(known) == len(before) + len(after) and len(before) == len(commit.removed):
+            old, new = sum(filter(None, before)), sum(filter(None, after))
+            if old != new:
+                expected = f"as many rows as before ({old}), since {commit.operation} says it changes none"
+                self.findings.add(Kind.FOREIGN_WRITER, where, expected, new)
+
+    def _look_if_healed(self, commit: DeltaCommit) -> None:
+        if self.foreign is not None and commit is not self.foreign and self.before_foreign == self.files.keys():
+            self.findings.note(
+                f"{self._where}: Delta version {self.foreign.version} ({self.foreign.operation}) is not the topology's;"
+                f" Delta version {commit.version} has taken it back"
+            )
+            self.foreign = None
+
+    def _tell_foreign(self, since: str) -> None:
+        if self.foreign is not None:
+            where = f"{self._where}, Delta version {self.foreign.version}"
+            found = f"{self.foreign.operation or 'a write'} without app transaction {self.owner!r}; {since}"
+            self.findings.add(Kind.FOREIGN_WRITER, where, "rows changed by the topology alone", found)
+            self.foreign = None
+
+    def _check_attempts(self) -> None:
+        """What stays of a transaction is what its committed attempt wrote."""
+        known = (batch for batch in self.history.committed if batch.txid <= self.txid_before)
+        committed = {batch.txid: batch.attempt_id for batch in known}
+        for txid, attempt_id in self.written_by.items():
+            if txid in committed and committed[txid] != attempt_id:
+                where = f"{self._where}, transaction {txid}"
+                expected = f"as attempt {committed[txid]} wrote it, which the store has committed"
+                self.findings.add(Kind.WRONG_ATTEMPT, where, expected, f"attempt {attempt_id}")
