@@ -104,10 +104,10 @@ class TransactionalSpout(SpoutContract, Generic[Metadata]):
         """On the driver, after the transaction commit of a batch, in txid order. Storm's committer spouts (row T9).
 
         For telling the source that all up to here may be forgotten. All tables have the batch by then, and the store
-        knows. Nothing depends on it: what it raises is logged, and **it may be left out**, because a process can die
-        between the transaction commit and this call, and the next one begins with the transaction after. It is never
-        called for an attempt that was not committed, and never twice for one batch. So let each call include what a
-        missing one before it would have done, and don't let it delete what the batch after it still needs.
+        knows. Nothing depends on it: what it raises is logged, and **it may be left out, or come twice**, because a
+        process can die between the transaction commit and this call; a run begins with a call for the last committed
+        batch. It is never called for an attempt that was not committed. So let each call include what a missing one
+        before it would have done, and don't let it delete what the batch after it still needs.
         """
 
     def as_spout(self, parallelism: int) -> ContractSpout:

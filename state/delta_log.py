@@ -202,7 +202,7 @@ class LogHandle(DeltaHandle):
         self._tell(fold)
 
     def _vacuum(self) -> None:
-        self._table.vacuum(dry_run=False, full=True)
+        self._delete_old_files()
         if self._location.scheme == "file":
             # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
             remove_empty_folders(Path(self._location.uri), self._columns.txid, self.folded_txid)

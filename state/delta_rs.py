@@ -31,6 +31,7 @@ from state.delta_table import (
     visible_rows,
     with_keys,
 )
+from state.delta_vacuum import delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, SchemaMismatch
 
@@ -168,7 +169,16 @@ class DeltaHandle:
                 lambda: self._table.optimize.compact(commit_properties=CommitProperties(app_transactions=[transaction]))
             )
         if self._writes % VACUUM_INTERVAL == 0:
-            self._try_to_maintain(lambda: self._table.vacuum(dry_run=False, full=True))
+            self._try_to_maintain(self._delete_old_files)
+
+    def _delete_old_files(self) -> None:
+        delete_old_files(self._location, self._if_still_own)
+
+    def _if_still_own(self) -> DeltaTable | None:
+        """The newest snapshot, unless another coordinator has written to the table."""
+        written = self.version()
+        self.refresh()
+        return self._table if self.version() == written else None
 
     def _try_to_maintain(self, work: Callable[[], object]) -> None:
         try:

@@ -67,7 +67,8 @@ class Spout(Protocol):
         """What reads the batches' ranges on the executors."""
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Told after each transaction commit; may mirror the positions to where lag tools look. Must not raise."""
+        """Told after each transaction commit, and of the last one again when a run begins: the process may have died
+        before it could tell. May mirror the positions to where lag tools look. Must not raise."""
 
     def lag(self, after: BatchMetadata) -> int | None:
         """Number of offsets behind the given batch, as far as was seen when the last one was planned; None: not known.

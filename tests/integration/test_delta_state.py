@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import state.delta
 import state.delta_rs
 from state.delta import DeltaMapState
 from state.delta_table import DeltaLocation, catalog_table
+from state.delta_vacuum import LISTED_WITHIN_S, delete_old_files
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.ports import Partials, StateKind
@@ -293,3 +294,43 @@ class TestEngines:
         again = opened(catalog_table("states.words"), place, engine="delta-rs")
         assert content(again) == {"a": 1, None: 2}
         session.sql("DROP DATABASE states CASCADE")
+
+
+def written(folder: Path, txid: int) -> DeltaTable:
+    """A table after one more write."""
+    table = pa.table({"word": ["a"], "txid": [txid]})
+    configuration = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    write_deltalake(folder, table, mode="overwrite", configuration=configuration)
+    return DeltaTable(folder)
+
+
+class TestOldFiles:
+    """Old files are deleted by a list that is made on a fresh snapshot, in a short time."""
+
+    def test_who_is_not_the_last_writer_any_more_deletes_nothing(self, tmp_path: Path) -> None:
+        for txid in (1, 2):
+            written(tmp_path / "t", txid)
+        assert delete_old_files(DeltaLocation.of(tmp_path / "t"), lambda: None) == 0
+        assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
+
+    def test_a_list_that_took_too_long_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The process stood still while it listed: what it takes for old may be what another has written since."""
+        location = DeltaLocation.of(tmp_path / "t")
+        stale = written(tmp_path / "t", 1)
+        times = iter([0.0, LISTED_WITHIN_S + 1.0])
+        with monkeypatch.context() as held_up:
+            held_up.setattr("state.delta_vacuum.time.monotonic", lambda: next(times))
+            written(tmp_path / "t", 2)
+            assert delete_old_files(location, lambda: stale) == 0
+        [live] = DeltaTable(tmp_path / "t").file_uris()
+        assert Path(live).is_file()
+
+    def test_a_handle_that_another_has_overtaken_does_not_vacuum(self, place: Place) -> None:
+        words = opened(place.folder / "t", place)
+        words.merge(place.attempt(1, 1), counts({"a": 1}))
+        handle = words._opened
+        assert handle is not None
+        assert handle._if_still_own() is not None
+        other = opened(place.folder / "t", place)
+        other.merge(place.attempt(2, 2), counts({"a": 1}))
+        assert handle._if_still_own() is None

@@ -120,6 +120,7 @@ LAYERS = {
         "state.delta_rs",
         "state.delta_spark",
         "state.delta_table",
+        "state.delta_vacuum",
         "state.fenced",
         "state.memory",
         "state.sql",
@@ -177,6 +178,7 @@ THIRD_PARTY = {
         "state.delta_open",
         "state.delta_rs",
         "verifier.storage",
+        "state.delta_vacuum",
     ],
     "pyarrow": [
         "transactional.arrow",
