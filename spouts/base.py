@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from spouts.planning import Gap, Limits, Logs, check_ranges, lag, plan_batch
-from transactional.batch import BatchMetadata, Offset, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
 
@@ -21,13 +21,14 @@ _log = logging.getLogger(__name__)
 class PartitionedSpout(ABC):
     """Base of the spouts here, and of your own: say what the logs hold, and what reads a range of them.
 
-    `limits` bounds a batch. The driver plans in one thread, and may check replays, ask for the lag and tell of
-    commits in others meanwhile.
+    `limits` bounds a batch, and so does, with `target_latency_ms`, what `limit_batches` was told last. The driver plans
+    in one thread, and may check replays, ask for the lag and tell of commits in others meanwhile.
     """
 
     def __init__(self, output: Schema, limits: Limits) -> None:
         self._output = output
         self.limits = limits
+        self._limit: BatchLimit | None = None
         self._gaps: dict[tuple[PartitionId, Offset], Gap] = {}
         self._seen: Logs | None = None
 
@@ -59,10 +60,21 @@ class PartitionedSpout(ABC):
     def open(self) -> None:  # noqa: B027 - optional
         """Connect and check. Raises `ConfigError`, or `SourceUnavailable` within a bounded time."""
 
+    @property
+    def batch_records_max(self) -> int | None:
+        """The most offsets that a batch takes by `limits`; None: no limit."""
+        return self.limits.batch_records_max
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Take no more than this from now on, nor more than `limits` allows."""
+        self._limit = limit
+
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch that starts where `after` ends, or None when there is nothing new (see `planning.plan_batch`)."""
         logs = self._seen = self.logs(after)
-        plan = plan_batch(after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay)
+        plan = plan_batch(
+            after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
+        )
         if plan is None:
             return None
         for gap in plan.gaps:
@@ -73,6 +85,9 @@ class PartitionedSpout(ABC):
         """Raise `BatchLost` when a recorded batch of a transactional spout is no longer there to be read."""
         if self.replays_exactly:
             check_ranges(batch, self.logs(batch))
+
+    def check_read(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
+        """Asked after a batch was read. Raises nothing here."""
 
     def committed(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
         """Told after each transaction commit. Does nothing here."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, told
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.schema import Schema
 
@@ -62,6 +62,16 @@ class ContractSpout(ABC):
         with told(f"{self.name}.close"):
             self._contract.close()
 
+    @property
+    def batch_records_max(self) -> int | None:
+        """None: how much a contract takes at most is not known."""
+        return None
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Tell the contract."""
+        with told(f"{self.name}.limit_batches"):
+            self._contract.limit_batches(limit)
+
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch after `after`: what the contract has new, and all that is known of other partitions (row T46).
 
@@ -86,6 +96,10 @@ class ContractSpout(ABC):
     @abstractmethod
     def check_replay(self, batch: BatchMetadata) -> None:
         """Ask an exact contract whether the batch can be emitted again."""
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Raises nothing: what a contract's metadata says is all that there is to say."""
+        del batch
 
     @abstractmethod
     def reader(self) -> ContractReader:

@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spouts.contract_spout import ContractSpout, PartitionsContractSpout, PartsContractSpout
+from transactional.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from transactional.batch import BatchLimit
 
     Emission = Iterable[tuple[Any, ...] | pa.RecordBatch | pa.Table]
 
@@ -55,6 +58,18 @@ class SpoutContract(ABC):
         A replay begins without it.
         """
         return True
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """On the driver, before a batch is asked for, when `target_latency_ms` is set: keep `limit`, and take no more
+        than `limit.records` tuples into the next batch.
+
+        Without a method of yours the target is refused: nobody else can say where a batch of yours ends.
+        """
+        name = type(self).__name__
+        raise ConfigError(
+            f"target_latency_ms is set, but spout {name} decides by itself how much it takes: give it a method "
+            "limit_batches(self, limit) and keep to limit.records, or leave the target away"
+        )
 
     def identity(self) -> Mapping[str, str]:
         """What has to stay the same over restarts, besides the class' name and `output`: a place, a cluster's id.

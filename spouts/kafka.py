@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from spouts.base import PartitionedSpout
-from spouts.kafka_consumers import Topic, consumer_pool, make_client
+from spouts.kafka_consumers import Topic, consumer_pool, describe_topics, make_client
 from spouts.kafka_mirror import GroupMirror
 from spouts.kafka_offsets import OffsetTeller, asked_of
 from spouts.kafka_reader import KafkaPartitionReader
@@ -28,7 +28,7 @@ from spouts.kafka_topics import TopicWatch
 from spouts.kafka_translators import Translator, checked_translator
 from spouts.planning import Limits, Logs, PartitionLog, record_bytes
 from transactional.batch import BatchMetadata, PartitionId
-from transactional.errors import BatchLost, ConfigError, SourceUnavailable
+from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -154,6 +154,22 @@ class KafkaSpout(PartitionedSpout):
         self._look_for_created_anew(after, sources, logs)
         pinned = self._starts.pin(teller, after, logs)
         return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Raise `ReplayMismatch` when a topic is no longer the one that was planned.
+
+        Asked after reading: ids don't come back, so what was read before is of this topic too.
+        """
+        read = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
+        names = sorted({topic_of(partition.source) for partition in read})
+        found = describe_topics(self._opened(), self.connection, names) if names else {}
+        for partition in read:
+            topic = found[topic_of(partition.source)]
+            if topic is None or topic.source != partition.source:
+                what = "is gone" if topic is None else f"was created anew (now {topic.source!r})"
+                raise ReplayMismatch(
+                    f"{described(partition)} was planned as {partition.source!r}, but the topic {what}"
+                )
 
     def reader(self) -> KafkaPartitionReader:
         """What reads the ranges on the executors."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spouts.kafka_settings import KafkaConnection, Option, described, has_id, source_of, topic_of
+from spouts.kafka_settings import KafkaConnection, Option, described, source_of, topic_of
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch, SourceUnavailable
 
@@ -160,13 +160,12 @@ class CachedConsumer:
 
 
 class ConsumerPool:
-    """The idle consumers of this process, the least recently used first, and one admin client per connection."""
+    """The idle consumers of this process, the least recently used first."""
 
     def __init__(self) -> None:
         self.process_id = getpid()
         self._lock = Lock()
         self._idle: list[CachedConsumer] = []
-        self._admins: dict[KafkaConnection, AdminClient] = {}
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -187,26 +186,11 @@ class ConsumerPool:
             raise
         self._give_back(consumer)
 
-    def check_incarnation(self, connection: KafkaConnection, partition: PartitionId) -> None:
-        """Raise `ReplayMismatch` when the topic is no longer the one that was planned.
-
-        Asked after reading: ids don't come back, so what was read before is of this topic too.
-        """
-        if not has_id(partition.source):
-            return
-        topic = topic_of(partition.source)
-        found = describe_topics(self._admin(connection), connection, [topic])[topic]
-        if found is None or found.source != partition.source:
-            what = "is gone" if found is None else f"was created anew (now {found.source!r})"
-            raise ReplayMismatch(f"{described(partition)} was planned as {partition.source!r}, but the topic {what}")
-
     def close(self, connection: KafkaConnection | None = None) -> None:
-        """Close the idle clients of a connection, or all."""
+        """Close the idle consumers of a connection, or all."""
         with self._lock:
             closing = [each for each in self._idle if connection in (None, each.connection)]
             self._idle = [each for each in self._idle if each not in closing]
-            for known in [each for each in self._admins if connection in (None, each)]:
-                del self._admins[known]
         for consumer in closing:
             consumer.close()
 
@@ -229,12 +213,6 @@ class ConsumerPool:
             surplus = self._idle.pop(0) if len(self._idle) > CONSUMERS_MAX else None
         if surplus is not None:
             surplus.close()
-
-    def _admin(self, connection: KafkaConnection) -> AdminClient:
-        with self._lock:
-            if connection not in self._admins:
-                self._admins[connection] = make_client(partial(AdminClient, connection.client()), connection)
-            return self._admins[connection]
 
 
 # A forked process inherits consumers without their threads: they must neither be used nor torn down there.

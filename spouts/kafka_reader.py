@@ -32,9 +32,9 @@ class KafkaPartitionReader:
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
 
-        Raises `ReplayMismatch` when the range is not, or not surely, the one that was planned; `SourceUnavailable`
-        when the broker does not deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and
-        whatever the translator raises.
+        Raises `ReplayMismatch` when the log has lost records of the range; `SourceUnavailable` when the broker does not
+        deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and whatever the translator
+        raises. Of which incarnation of the topic the records are is asked once per batch, by the spout's `check_read`.
         """
         if not len(offsets):
             return
@@ -45,7 +45,6 @@ class KafkaPartitionReader:
                 yield self._batch(messages)
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
-            consumer_pool().check_incarnation(self.connection, partition)
 
     def _batch(self, messages: list[Message]) -> pa.RecordBatch:
         fields = self.output if self.translator is None else record_schema(self.translator.fields)

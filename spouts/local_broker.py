@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -133,12 +134,18 @@ class LocalBroker:
     def start(self) -> Self:
         """Start the broker and return when it answers.
 
-        Raises ConfigError when Java is missing or too old, OperatingError, with the end of the log, when Kafka can't
-        be fetched or does not answer within `start_timeout_ms`.
+        Raises ConfigError when Java is missing or too old; OperatingError when another broker runs in the directory,
+        and, with the end of the log, when Kafka can't be fetched or does not answer within `start_timeout_ms`.
         """
         if self._process is not None:
             raise ConfigError(f"the Kafka broker in {self._directory} runs already: stop it first")
         jvm = kafka_jvm(self._java)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            self._start(jvm)
+        return self
+
+    def _start(self, jvm: KafkaJvm) -> None:
         for attempt in range(1, _PORT_ATTEMPTS_MAX + 1):
             self._prepare(jvm)
             log_start = self.log.stat().st_size
@@ -157,7 +164,24 @@ class LocalBroker:
                 f"Its log {self.log} ends with:\n{log_tail}"
             )
         self._port_is_fixed = True
-        return self
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raise OperatingError when another broker has the directory, and keep others out while ours is starting.
+
+        Kafka locks its data too, but only after it has written to the log of its metadata, which ruins that of both.
+        """
+        with self._file("starting").open("w") as starting, contextlib.ExitStack() as stack:
+            try:
+                fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (kafkas := self._file("data/.lock")).exists():
+                    fcntl.lockf(stack.enter_context(kafkas.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OperatingError(
+                    f"another Kafka broker runs in {self._directory}: end it first, or take another directory"
+                ) from error
+            stack.close()
+            yield
 
     def stop(self, *, timeout_ms: int = 30_000) -> None:
         """End the broker gracefully, or kill it when that takes longer than `timeout_ms`. Its data stay."""
@@ -195,7 +219,6 @@ class LocalBroker:
         self.close()
 
     def _prepare(self, jvm: KafkaJvm) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
         self._port = self._port or _free_port()
         settings = {**_SETTINGS, **self._addresses(), **self._overrides}
         # A backslash escapes in a properties file.

@@ -7,10 +7,10 @@ partitioned spout must know of its source to plan is a `PartitionLog` per partit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
 
 
@@ -79,7 +79,13 @@ class Plan:
 
 
 def plan_batch(
-    after: BatchMetadata, logs: Logs, limits: Limits, *, replays_exactly: bool, replay: bool = False
+    after: BatchMetadata,
+    logs: Logs,
+    limits: Limits,
+    *,
+    replays_exactly: bool,
+    replay: bool = False,
+    limit: BatchLimit | None = None,
 ) -> Plan | None:
     """The batch that starts where `after` ends, or None when there is nothing new; with `replay` always a batch.
 
@@ -88,6 +94,8 @@ def plan_batch(
     `SourceUnavailable` for both kinds, and for good reason: the end may only be late (a new leader that catches up),
     and if records were cut off, new ones under the same offsets can't be told from those already read. A source
     that knows that a partition was made anew gives it a new `PartitionId` instead: then it joins like any other.
+
+    `limit`, which `target_latency_ms` sets, bounds the batch besides `limits`.
     """
     positions = {partition: _position(partition, after, logs) for partition in sorted({*after.ranges, *logs})}
     known = {partition: position for partition, position in positions.items() if position is not None}
@@ -96,9 +104,8 @@ def plan_batch(
         raise _lost(gaps[0].partition, gaps[0].lost, logs)
     starts = known | {gap.partition: gap.lost.until for gap in gaps}
     backlog = {partition: _backlog(partition, start, logs) for partition, start in starts.items()}
-    shares = share(backlog, limits, turn=sum(after.positions().values()))
-    if limits.batch_bytes_max is not None:
-        shares = share_bytes(shares, _sizes(shares, after, logs), limits.batch_bytes_max)
+    in_turn = _shares(backlog, limits, limit, turn=sum(after.positions().values()))
+    shares = _within_bytes(in_turn, _record_bytes(after, logs), limits, limit)
     ranges = {p: OffsetRange(start, Offset(start + shares[p])) for p, start in starts.items()}
     joins = any(log is not None and log.start is not None and p not in after.ranges for p, log in logs.items())
     nothing_new = not any(shares.values()) and not joins
@@ -172,12 +179,30 @@ def lag(after: BatchMetadata, logs: Logs) -> int | None:
     return total
 
 
-def _sizes(partitions: Iterable[PartitionId], after: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
-    """Bytes per record: by the last batch, else by the log, else the largest that is known of another partition."""
+def _shares(
+    backlog: Mapping[PartitionId, int], limits: Limits, limit: BatchLimit | None, *, turn: int
+) -> dict[PartitionId, int]:
+    asked = None if limit is None else limit.records
+    most = [records for records in (limits.batch_records_max, asked) if records is not None]
+    return share(backlog, Limits(min(most, default=None), limits.partition_records_max), turn=turn)
+
+
+def _within_bytes(
+    shares: Mapping[PartitionId, int], known: Mapping[PartitionId, float], limits: Limits, limit: BatchLimit | None
+) -> Mapping[PartitionId, int]:
+    """The shares within both limits on bytes. What is not known is taken for large, or for what records had so far."""
+    if limits.batch_bytes_max is not None:
+        guess = max(known.values(), default=float(FIRST_RECORD_BYTES))
+        shares = share_bytes(shares, {p: known.get(p, guess) for p in shares}, limits.batch_bytes_max)
+    if limit is not None and limit.record_bytes is not None and limit.bytes is not None:
+        shares = share_bytes(shares, {p: known.get(p, limit.record_bytes) for p in shares}, limit.bytes)
+    return shares
+
+
+def _record_bytes(after: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
+    """Bytes per record, where they are known: by the last batch, else by the log."""
     told = {p: log.record_bytes for p, log in logs.items() if log is not None and log.record_bytes}
-    known = told | record_bytes(after)
-    guess = max(known.values(), default=float(FIRST_RECORD_BYTES))
-    return {partition: known.get(partition, guess) for partition in partitions}
+    return told | record_bytes(after)
 
 
 def _position(partition: PartitionId, after: BatchMetadata, logs: Logs) -> Offset | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from transactional.batch import BatchMetadata, OffsetRange
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
 from transactional.errors import ConfigError
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
@@ -54,6 +54,14 @@ class LetterSpout:
         return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting[:LETTERS_PER_TRANSACTION]))
 
     @property
+    def batch_records_max(self) -> int:
+        """`LETTERS_PER_TRANSACTION`, whatever `target_latency_ms` says."""
+        return LETTERS_PER_TRANSACTION
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Letters have the limit that they have."""
+
+    @property
     def output(self) -> Schema:
         """The spout's."""
         return self._spout.output
@@ -74,6 +82,10 @@ class LetterSpout:
     def check_replay(self, batch: BatchMetadata) -> None:
         """Ask the spout."""
         self._spout.check_replay(batch)
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Ask the spout."""
+        self._spout.check_read(batch)
 
     def reader(self) -> PartitionReader:
         """The spout's."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
 from transactional.coordinator import Snapshot
 from transactional.protocol import Phase
@@ -63,6 +63,10 @@ class Spout(Protocol):
     def check_replay(self, batch: BatchMetadata) -> None:
         """Raise `BatchLost` when a recorded batch of a transactional spout is no longer there to be read."""
 
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Asked after a batch was read: raise `ReplayMismatch` when what was read is not, or not surely, what was
+        planned, which no task can see for itself (a source that was made anew under the same name)."""
+
     def reader(self) -> PartitionReader:
         """What reads the batches' ranges on the executors."""
 
@@ -78,6 +82,19 @@ class Spout(Protocol):
 
     def close(self) -> None:
         """Release what `open` has taken."""
+
+
+@runtime_checkable
+class SizedSpout(Protocol):
+    """A spout whose batches can be limited from one to the next: what `target_latency_ms` needs."""
+
+    @property
+    def batch_records_max(self) -> int | None:
+        """The most records that a batch has by the spout's own limits; None: there is no such limit."""
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Plan no batch above this from now on, nor above the spout's own limits. Called before `plan`, and seldom
+        twice with the same. Raises `ConfigError` when the spout can't keep to it."""
 
 
 class SpoutContract(Protocol):

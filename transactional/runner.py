@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, OffsetRange
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
 from transactional.committing import CommitPhase
 from transactional.errors import ConfigError, FatalError, TransactionalError
-from transactional.ports import JobExecutor, Processed
+from transactional.ports import JobExecutor, Processed, SizedSpout
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -65,9 +65,14 @@ class PhaseRunner:
         self._spout = threading.Lock()
         self._commit_phase = CommitPhase(topology)
 
-    def plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> None:
-        """Ask the spout for a batch; answers `BatchPlanned`. What is configured wrongly is not tried again."""
-        self._submit(self._planning, attempt, lambda: self._plan(attempt, after, replay=replay))
+    def plan(
+        self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None
+    ) -> None:
+        """Ask the spout for a batch; answers `BatchPlanned`. What is configured wrongly is not tried again.
+
+        With `limit` the spout is a `SizedSpout`.
+        """
+        self._submit(self._planning, attempt, lambda: self._plan(attempt, after, limit, replay=replay))
 
     def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Run a processing phase; answers `ProcessingSucceeded`."""
@@ -144,20 +149,27 @@ class PhaseRunner:
         except Exception:
             _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
 
-    def _plan(self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool) -> Event:
+    def _plan(
+        self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool
+    ) -> Event:
+        spout = self.topology.spout
         try:
             with self._spout:
-                batch = self.topology.spout.plan(after, replay=replay)
+                if limit is not None and isinstance(spout, SizedSpout):
+                    spout.limit_batches(limit)
+                batch = spout.plan(after, replay=replay)
         except ConfigError as error:
             raise _Refused(error) from error
         if batch is None and replay:
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
-        return BatchPlanned(attempt, batch)
+        return BatchPlanned(attempt, batch, limit)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:
             processed = self.executor.run(attempt, batch)
+            with self._spout:
+                self.topology.spout.check_read(batch)
         except TransactionalError:
             if self.topology.spout.replays_exactly:
                 with self._spout:

@@ -46,7 +46,7 @@ def run(spout: Any, folder: Path, spark: SparkSession, *, bolt: Stumbles, attemp
     builder.set_bolt("check", bolt, 2, output="line string").shuffle_grouping("lines")
     count = DeltaMapState(str(folder / "table"), key="line string").count()
     builder.set_committer_bolt("count", count).fields_grouping("check", "line")
-    config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, retry_pause_ms=1, attempts_max=attempts_max)
+    config = TopologyConfig(stop_when_drained=True, retry_pause_ms=1, attempts_max=attempts_max)
     return run_topology(builder.build(strict=True), store=store_of(folder), config=config, session=spark)
 
 

@@ -51,6 +51,7 @@ class Spout(MemoryTransactionalSpout):
 
     on_plan: Callable[[], None] = staticmethod(lambda: None)
     on_check: Callable[[], None] = staticmethod(lambda: None)
+    on_read: Callable[[], None] = staticmethod(lambda: None)
     on_committed: Callable[[BatchMetadata], None] = staticmethod(lambda batch: None)
     has_something = True
 
@@ -64,6 +65,10 @@ class Spout(MemoryTransactionalSpout):
     def check_replay(self, batch: BatchMetadata) -> None:
         self.on_check()
         super().check_replay(batch)
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        self.on_read()
+        super().check_read(batch)
 
     def committed(self, batch: BatchMetadata) -> None:
         self.on_committed(batch)
@@ -185,6 +190,12 @@ def test_a_processing_phase_is_answered_with_its_digests(bench: Bench) -> None:
     bench.runner.process(attempt(1), bench.batch)
     assert bench.answer() == ProcessingSucceeded(attempt(1), bench.executor.result.digests)
     assert bench.no_answer()
+
+
+def test_a_batch_that_was_read_from_something_else_than_was_planned_fails_the_attempt(bench: Bench) -> None:
+    bench.spout.on_read = raising(ReplayMismatch("the topic was created anew"))
+    bench.runner.process(attempt(1), bench.batch)
+    assert bench.answer() == AttemptFailed(attempt(1), "TX303 the topic was created anew")
 
 
 @pytest.mark.parametrize(
