@@ -6,8 +6,11 @@
 PYTHON ?=
 IN_VENV := .venv/bin/python
 READY := .venv/.ready
-# The folders that need no JVM. What needs a server in them is marked.
-FAST_TESTS := $(wildcard tests/unit tests/contract tests/scenarios tests/simulation tests/tidy tests/docs)
+TIMED := tools/timed.sh
+# The folders that need no JVM, in two halves that take about as long. What needs a server in them is marked.
+FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --hypothesis-profile=check -m "not spark and not kafka and not postgres"
+ONE_HALF := tests/unit tests/scenarios
+OTHER_HALF := tests/docs tests/contract tests/simulation tests/tidy
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
@@ -17,19 +20,20 @@ run: java $(READY) ## Run the global count example on a local Spark (needs Java)
 	@$(IN_VENV) -m examples.transactional_global_count
 
 check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
-	@$(IN_VENV) -m ruff check --quiet .
-	@$(IN_VENV) -m ruff format --check --quiet .
-	@$(IN_VENV) -m mypy
-	@$(IN_VENV) -m pytest --quiet --no-skips -m "not spark and not kafka and not postgres" $(FAST_TESTS)
+	@tools/at_once.sh '$(IN_VENV) -m mypy' '$(FAST_TESTS) $(OTHER_HALF)' '$(FAST_TESTS) $(ONE_HALF)' \
+		'$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'
 
+# What each part took is noted there, and told by pytest at the end.
+test: export TOOK := .venv/.took
 test: java postgres $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
-	@$(IN_VENV) -m ruff check --quiet .
-	@$(IN_VENV) -m ruff format --check --quiet .
-	@$(IN_VENV) -m mypy
-	@$(IN_VENV) -m tests.simulation --seeds 10000
+	@rm -f $(TOOK)
+	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
+	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
+	@$(TIMED) "mypy" $(IN_VENV) -m mypy
+	@$(TIMED) "simulation of 10,000 seeds" $(IN_VENV) -m tests.simulation --seeds 10000
 	@$(IN_VENV) -m pytest --quiet --no-skips --durations=10 tests
 
-bench: java $(READY) ## Measure (needs Java); ARGS="..." is handed on
+bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs Java); ARGS="--short" takes a few
 	@$(IN_VENV) -m bench $(ARGS)
 
 docs: $(READY) ## Write the generated pages of docs/ anew

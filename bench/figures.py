@@ -26,29 +26,38 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All rounds of one system with one batch size. Latencies in milliseconds."""
+    """All rounds of one system with one work and batch size. Latencies in milliseconds, from planned to committed.
 
+    Batches are all but the first of each round. `bytes_per_message` are those of new files: data, log, checkpoint.
+    """
+
+    work: str
     system: str
     batch_messages: int
     messages_per_second: Spread
     batches: int
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    whole_p50_ms: float
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    whole_p50_ms: float | None
     phases_ms: dict[str, float]
-    """Medians by phase; of batches but the first of a round."""
+    """Medians by phase."""
+    bytes_per_message: float
+    bytes_per_batch: float
+    peaks_mib: dict[str, float]
+    """The largest memory by part: driver, jvm, workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """How many times quicker one system was than another, round by round."""
 
+    work: str
     system: str
     peer: str
     batch_messages: int
     throughput: Spread
-    latency: Spread
+    latency: Spread | None
     """Of the rounds' p50, peer's over ours."""
 
 
@@ -59,30 +68,42 @@ def percentile(figures: Sequence[float], percent: float) -> float:
 
 
 def summarise(rounds: Sequence[Round]) -> Summary:
-    """The figures of rounds of one system and one batch size."""
+    """The figures of rounds of one system, work and batch size."""
     batches = [batch for each in rounds for batch in each.batches[1:]]
     latencies = [batch.planned_ms for batch in batches]
     names = dict.fromkeys(name for batch in batches for name in batch.phases)
+    parts = dict.fromkeys(part for each in rounds for part in each.peaks_mib)
+    written, whole = sum(each.bytes_written for each in rounds), [batch.whole_ms for batch in batches]
     return Summary(
+        work=rounds[0].work,
         system=rounds[0].system,
         batch_messages=rounds[0].batch_messages,
         messages_per_second=Spread.of([each.messages_per_second for each in rounds]),
         batches=len(batches),
-        p50_ms=percentile(latencies, 50),
-        p95_ms=percentile(latencies, 95),
-        p99_ms=percentile(latencies, 99),
-        whole_p50_ms=percentile([batch.whole_ms for batch in batches], 50),
+        p50_ms=percentile(latencies, 50) if latencies else None,
+        p95_ms=percentile(latencies, 95) if latencies else None,
+        p99_ms=percentile(latencies, 99) if latencies else None,
+        whole_p50_ms=percentile(whole, 50) if whole else None,
         phases_ms={name: statistics.median(batch.phases.get(name, 0) for batch in batches) for name in names},
+        bytes_per_message=written / sum(each.messages for each in rounds),
+        bytes_per_batch=written / sum(len(each.batches) for each in rounds),
+        peaks_mib={part: max(each.peaks_mib.get(part, 0) for each in rounds) for part in parts},
     )
 
 
 def compare(ours: Sequence[Round], theirs: Sequence[Round]) -> Ratio:
-    """Ratios of the i-th round of one to the i-th round of the other, which ran right after it."""
+    """Ratios of the i-th round of one to the i-th round of the other, which ran beside it."""
     pairs = list(zip(ours, theirs, strict=False))
+    timed = all(each.latencies_ms for each in (*ours, *theirs))
     return Ratio(
+        work=ours[0].work,
         system=ours[0].system,
         peer=theirs[0].system,
         batch_messages=ours[0].batch_messages,
         throughput=Spread.of([a.messages_per_second / b.messages_per_second for a, b in pairs]),
-        latency=Spread.of([percentile(b.latencies_ms, 50) / percentile(a.latencies_ms, 50) for a, b in pairs]),
+        latency=Spread.of([_p50(b) / _p50(a) for a, b in pairs]) if timed else None,
     )
+
+
+def _p50(each: Round) -> float:
+    return percentile(each.latencies_ms, 50)

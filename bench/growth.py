@@ -8,110 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 
-from bench import machine
+from bench import machine, reading
 from bench.figures import percentile
-from state.delta import DeltaMapState
+from bench.timed_table import BATCHES, Table
+from state.combine import check_unique
 from state.delta_log_table import LogLayout
-from state.delta_rs import DeltaHandle
-from state.fenced import FencedState, Source
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import Partials
-
-KEYS = 20_000
-"""Keys that a transaction touches."""
-OWNER = "bench/tables"
-RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
-BATCHES = 40
-"""Different batches, which are used again and again."""
-
-
-class TimedState(DeltaMapState):
-    """A state that notes how long a write took, and what was done to the table after it, in milliseconds."""
-
-    writes: list[float]
-    upkeep: list[float]
-
-    def _write(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
-        before = perf_counter()
-        FencedState._write(self, attempt, source, combine)
-        written = perf_counter()
-        self._handle.maintain(attempt.txid)
-        self.writes.append((written - before) * 1e3)
-        self.upkeep.append((perf_counter() - written) * 1e3)
-
-    @property
-    def handle(self) -> DeltaHandle:
-        """The table's handle."""
-        return self._handle
-
-
-@dataclass(slots=True)
-class Table:
-    """A table of `keys` keys, and how far it is."""
-
-    keys: int
-    layout: str | LogLayout
-    path: Path
-    how: str = "sum"
-    retention: str = ""
-    """For how long log and removed files are kept, where not as usual."""
-    txid: int = 0
-    state: TimedState = field(init=False)
-    batches: list[pa.Table] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        values = pa.array(range(self.keys), pa.int64())
-        keys = pc.binary_join_element_wise("key-", pc.utf8_lpad(pc.cast(values, pa.string()), 8, "0"), "")
-        chance = random.Random(self.keys)
-        for _ in range(BATCHES):
-            chosen = keys.take(pa.array(chance.sample(range(self.keys), min(KEYS, self.keys))))
-            self.batches.append(pa.table({"key": chosen, "count": pa.repeat(pa.scalar(1), len(chosen))}))
-        properties = dict.fromkeys(RETENTIONS, self.retention) if self.retention else {}
-        options: dict[str, Any] = {"layout": self.layout, "engine": "delta-rs", "properties": properties}
-        self.state = TimedState(self.path, "key string", "count long", **options)
-        self.state.open(OWNER, lambda attempt_id: TxId(int(attempt_id)))
-        self.forget()
-        self.merge(pa.table({"key": keys, "count": pa.repeat(pa.scalar(1), self.keys)}))
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the times."""
-        self.state.writes, self.state.upkeep = [], []
-
-    def attempt(self) -> TransactionAttempt:
-        """The next transaction's."""
-        self.txid += 1
-        return TransactionAttempt(TxId(self.txid), AttemptId(self.txid))
-
-    def merge(self, rows: pa.Table) -> None:
-        """A transaction of partial counts."""
-        self.state.merge(self.attempt(), Partials({"count": self.how}, rows))
-
-    def step(self) -> None:
-        """The next transaction."""
-        self.merge(self.batches[self.txid % BATCHES])
-
-    def check(self, transactions: int) -> None:
-        """Raise ValueError when the table does not hold what was written."""
-        table = self.state.read()
-        expected = self.keys + transactions * self.batches[0].num_rows
-        if (table.num_rows, pc.sum(table["count"]).as_py()) != (self.keys, expected):
-            raise ValueError(
-                f"{self.path} holds {table.num_rows} keys, {pc.sum(table['count'])} in all, not {expected}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +59,6 @@ def measure_size(sizes: Sequence[int], layout: str | LogLayout, transactions: in
     return [Cost.of(table) for table in tables]
 
 
-def measure_read(keys: int, folder: Path, unfolded: int = 50, rounds: int = 5) -> dict[str, float]:
-    """Reading a whole table with so many unfolded transactions, and after they were folded, in milliseconds."""
-    table = Table(keys, LogLayout(fold_after=None), folder / "read")
-    for _ in range(unfolded):
-        table.step()
-    unfolded_ms = median_ms(table.state.read, rounds)
-    table.step()
-    table.state.fold()
-    # The newest transaction is never folded: only what was before it is read.
-    newest = TxId(table.txid - 1)
-    return {"unfolded_ms": unfolded_ms, "folded_ms": median_ms(lambda: table.state.read(newest), rounds)}
-
-
 def measure_updates(
     sizes: Sequence[int], layouts: Sequence[str], transactions: int, folder: Path
 ) -> dict[str, list[float]]:
@@ -187,30 +84,52 @@ def _updates(table: Table, transactions: int) -> float:
 
 
 def measure_age(versions: int, retention: str, folder: Path, minutes: float) -> dict[str, float]:
-    """A young table beside one that has got old: p50 of 100 transactions of 1,000 keys into each, in turns."""
+    """A young table beside one that has got old: 200 transactions of 1,000 keys into each, in turns.
+
+    `old_ms` and `young_ms` are the p50; the means have folds, checkpoints and the log's cleaning in them.
+    """
     until_s = monotonic() + minutes * 60
     old = Table(1_000, "log", folder / "old", retention=retention)
     while old.state.handle.delta_version < versions and monotonic() < until_s:
         old.step()
-    young = Table(1_000, "log", folder / "young", retention=retention)
-    for table in (old, young):
-        table.forget()
-    version = old.state.handle.delta_version
-    for _ in range(100):
-        for table in (old, young):
+    tables = {"old": old, "young": Table(1_000, "log", folder / "young", retention=retention)}
+    found: dict[str, float] = {"version": old.state.handle.delta_version}
+    old.forget()
+    for _ in range(200):
+        for table in tables.values():
             table.step()
-    costs = {"old_ms": old.state, "young_ms": young.state}
-    return {"version": version, **{name: percentile(state.writes, 50) for name, state in costs.items()}}
+    for name, table in tables.items():
+        writes, upkeep = table.state.writes, table.state.upkeep
+        found[f"{name}_ms"], found[f"{name}_mean_ms"] = percentile(writes, 50), (sum(writes) + sum(upkeep)) / 200
+        found[f"{name}_log_files"] = len(list((table.path / "_delta_log").iterdir()))
+    return found
 
 
-def median_ms(work: Callable[[], object], rounds: int) -> float:
-    """The median of some rounds, after one that does not count."""
-    times = []
-    for _ in range(rounds + 1):
+def measure_steps(folder: Path, transactions: int = 200) -> dict[str, dict[str, float]]:
+    """What one Delta commit is made of, by layout: p50 in milliseconds of 1,000 keys into 8,000."""
+    found = {}
+    for layout in ("log", "merge"):
+        table, times = Table(8_000, layout, folder / layout), dict[str, list[float]]()
+        for _ in range(transactions):
+            _step_by_step(table, times)
+        found[layout] = {name: percentile(each, 50) for name, each in times.items()}
+    return found
+
+
+def _step_by_step(table: Table, times: dict[str, list[float]]) -> None:
+    """The steps of a transaction's write, as `FencedState` makes them."""
+    handle, combine = table.state.handle, {"count": table.how}
+    rows, attempt = table.batches[(table.txid + 1) % BATCHES].slice(0, 1_000), table.attempt()
+    steps: dict[str, Callable[[], object]] = {
+        "fence": table.state.version,
+        "unique": lambda: check_unique(rows, ("key",), "t"),
+        "delta_commit": lambda: handle.merge(attempt, rows, combine),
+        "upkeep": lambda: handle.maintain(attempt.txid),
+    }
+    for name, work in steps.items():
         before = perf_counter()
         work()
-        times.append((perf_counter() - before) * 1e3)
-    return percentile(times[1:], 50)
+        times.setdefault(name, []).append((perf_counter() - before) * 1e3)
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -220,8 +139,10 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         "--keys", type=lambda text: [int(float(part)) for part in text.split(",")], default=[20_000, 10_000_000]
     )
     parser.add_argument("--transactions", type=int, default=500)
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=["size", "read", "update", "age"])
-    parser.add_argument("--layouts", type=lambda text: text.split(","), default=["merge", "log"], help="of updates")
+    parser.add_argument(
+        "--parts", type=_words, default=["steps", "size", "read", "update", "age"], help="these, and spark"
+    )
+    parser.add_argument("--layouts", type=_words, default=["merge", "log"], help="of updates")
     parser.add_argument("--versions", type=int, default=10_000)
     parser.add_argument("--retention", default="", help="of log and removed files, like 'interval 5 seconds'")
     parser.add_argument("--minutes", type=float, default=8, help="for a table to get old")
@@ -235,8 +156,10 @@ def main(arguments: Sequence[str]) -> None:
     options = options_of(arguments)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     parts: dict[str, Callable[[], object]] = {
+        "steps": lambda: measure_steps(folder),
         "size": lambda: [asdict(cost) for cost in measure_size(options.keys, "log", options.transactions, folder)],
-        "read": lambda: measure_read(max(options.keys), folder),
+        "read": lambda: reading.measure(max(options.keys), folder, reading.readers()),
+        "spark": lambda: reading.measure(max(options.keys), folder, reading.spark_readers(), rounds=3),
         "update": lambda: measure_updates(options.keys, options.layouts, 20, folder),
         "age": lambda: measure_age(options.versions, options.retention, folder, options.minutes),
     }
@@ -245,6 +168,8 @@ def main(arguments: Sequence[str]) -> None:
         for part in options.parts:
             before = machine.cpu_time()
             found[part] = parts[part]()
+            # What was measured before stays, so that a single line can be measured anew.
+            _save(options.output, {part: found[part]})
             after = machine.cpu_time()
             others = after.others_share_since(before) if before and after else None
             console.print(part, found[part], "others' share of the machine:", others)
@@ -252,4 +177,12 @@ def main(arguments: Sequence[str]) -> None:
                 shutil.rmtree(each)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    options.output.write_text(json.dumps({"machine": machine.facts(), **found}, indent=1) + "\n")
+
+
+def _save(path: Path, found: Mapping[str, object]) -> None:
+    written = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**written, "machine": machine.facts(), **found}, indent=1) + "\n", "utf-8")
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")

@@ -1,15 +1,14 @@
-"""The same work as a topology: Kafka, a count per key, a Delta table; one or several transactions in flight."""
+"""The work as a topology: Kafka, bolts, a Delta table; one or several transactions in flight."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bench import tables
 from bench.rounds import BatchTimes, Stage, WrongResult
-from bench.workload import TOPIC
+from bench.works import Work
 from spouts import OpaqueKafkaSpout
 from spouts.planning import Logs, PartitionLog
 from state import DeltaMapState
@@ -51,19 +50,25 @@ class EndTimes:
 
 
 class Ours:
-    """A topology on the shared Spark session; its store is SQLite beside the table, written with full sync."""
+    """A topology on the shared Spark session; its store is SQLite beside the table, written with full sync.
 
-    def __init__(self, stage: Stage, label: str, *, in_flight: int) -> None:
-        self.stage, self.in_flight, self.name = stage, in_flight, f"ours-{in_flight}"
-        self.topology_id = f"bench-{label}-{in_flight}"
-        directory = stage.directory / self.topology_id
-        Path(directory).mkdir(parents=True)
-        self.path, self.store = str(directory / "table"), f"sqlite:///{directory}/store.db"
+    `bolt` stands for the work's own bolt.
+    """
+
+    def __init__(
+        self, stage: Stage, work: Work, label: str, *, in_flight: int, name: str = "", bolt: Any = None
+    ) -> None:
+        self.stage, self.work, self.in_flight, self.bolt = stage, work, in_flight, bolt
+        self.name = name or f"ours-{in_flight}"
+        self.topology_id = f"bench-{work.name}-{label}-{self.name}"
+        self.directory = stage.directory / self.topology_id
+        self.directory.mkdir(parents=True)
+        self.path, self.store = str(self.directory / "table"), f"sqlite:///{self.directory}/store.db"
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """Run the topology until it is drained. Raises `WrongResult` when an attempt failed: that is not the work."""
         config = TopologyConfig(max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1)
-        topology = self._topology(until, batch_messages)
+        topology = self.topology(until, batch_messages)
         ends = EndTimes()
         summary = run_topology(topology, store=self.store, config=config, session=self.stage.session, observers=[ends])
         # Off the clock; else the garbage of one run is collected in the time of the next one.
@@ -75,14 +80,17 @@ class Ours:
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
-        return tables.read_counts(self.path)
+        if not self.work.has_buckets:
+            return tables.read_counts(self.path)
+        counts = DeltaMapState(self.path, "word string", "count long").read()
+        return dict(zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True))
 
-    def _topology(self, until: Mapping[int, int], batch_messages: int) -> Topology:
-        options = {"fields": ("key",), "key_type": "string", "batch_records_max": batch_messages}
-        spout = BoundedKafkaSpout(self.stage.bootstrap, TOPIC, until, **options)
-        builder = TransactionalTopologyBuilder(self.topology_id, "words", spout, parallelism=self.stage.tasks)
-        count = DeltaMapState(self.path, key="key string").count()
-        builder.set_committer_bolt("count", count).fields_grouping("words", "key")
+    def topology(self, until: Mapping[int, int], batch_messages: int) -> Topology:
+        """The work as a topology that ends at the given offsets."""
+        options = {"fields": (self.work.field,), "key_type": "string", "batch_records_max": batch_messages}
+        spout = BoundedKafkaSpout(self.stage.bootstrap, self.work.workload.topic, until, **options)
+        builder = TransactionalTopologyBuilder(self.topology_id, "messages", spout, parallelism=self.stage.tasks)
+        self.work.wire(builder, "messages", self.path, self.stage.tasks, self.bolt)
         return builder.build()
 
     def _attempts(self, number: int) -> Iterable[AttemptRecord]:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -24,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench import tables
 from bench.rounds import BatchTimes, Stage
 from bench.source import KafkaWords
-from bench.workload import TOPIC
+from bench.works import Work
 
 SETTINGS = {
     # Progress of every micro-batch, not of the last hundred.
@@ -38,11 +37,11 @@ class StreamingPeer(ABC):
 
     name: str
 
-    def __init__(self, stage: Stage, label: str) -> None:
-        self.stage = stage
-        directory = stage.directory / f"{self.name}-{label}"
-        self.path, self.checkpoint = str(directory / "table"), str(directory / "checkpoint")
-        Path(directory).mkdir(parents=True)
+    def __init__(self, stage: Stage, work: Work, label: str) -> None:
+        self.stage, self.work = stage, work
+        self.directory = stage.directory / f"{self.name}-{work.name}-{label}"
+        self.path, self.checkpoint = str(self.directory / "table"), str(self.directory / "checkpoint")
+        self.directory.mkdir(parents=True)
         tables.create(self.path)
         stage.session.dataSource.register(KafkaWords)
 
@@ -54,12 +53,17 @@ class StreamingPeer(ABC):
         """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause."""
         source = self.stage.session.readStream.format(KafkaWords.name()).options(
             bootstrap=self.stage.bootstrap,
-            topic=TOPIC,
+            topic=self.work.workload.topic,
+            field=self.work.field,
             until=json.dumps(until),
             batch=str(batch_messages),
             tasks=str(self.stage.tasks),
         )
-        writer = source.load().writeStream.foreachBatch(self.upsert).option("checkpointLocation", self.checkpoint)
+        writer = (
+            self.work.select(source.load())
+            .writeStream.foreachBatch(self.upsert)
+            .option("checkpointLocation", self.checkpoint)
+        )
         query = writer.trigger(availableNow=True).start()
         try:
             if not query.awaitTermination(_TIMEOUT_S):
@@ -118,8 +122,8 @@ class ExpertRecipe(StreamingPeer):
 
     name = "expert"
 
-    def __init__(self, stage: Stage, label: str) -> None:
-        super().__init__(stage, label)
+    def __init__(self, stage: Stage, work: Work, label: str) -> None:
+        super().__init__(stage, work, label)
         self._table = RustDeltaTable(self.path)
 
     def upsert(self, batch: DataFrame, batch_id: int) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from pyspark.sql import SparkSession
-
-from bench.workload import Workload
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all systems share: one broker, one Spark, one topic, one disk, and as many tasks as there are cores."""
+    """What all systems share: one broker, one Spark, one disk, and as many tasks as there are cores."""
 
     session: SparkSession
     bootstrap: str
-    workload: Workload
     directory: Path
     tasks: int
 
@@ -45,12 +44,20 @@ class BatchTimes:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one system did in one round, and which share of the machine others took meanwhile (None: not known)."""
+    """What one system did in one round.
 
+    `others_share` is which share of the machine others took meanwhile (None: not known), `bytes_written` how large the
+    new files of table, checkpoint and store are, data and log. `peaks_mib` are the largest memories, by part.
+    """
+
+    work: str
     system: str
     batch_messages: int
+    messages: int
     batches: tuple[BatchTimes, ...]
     others_share: float | None
+    bytes_written: int = 0
+    peaks_mib: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def messages_per_second(self) -> float:
@@ -59,7 +66,7 @@ class Round:
         Not from the end of the first: with several in flight most of the second is done by then.
         """
         elapsed_ms = max(batch.ended_at_ms for batch in self.batches) - self.batches[0].started_at_ms
-        return len(self.batches) * self.batch_messages / elapsed_ms * 1000
+        return self.messages / elapsed_ms * 1000
 
     @property
     def latencies_ms(self) -> list[float]:
@@ -68,14 +75,23 @@ class Round:
 
 
 class System(Protocol):
-    """Something that counts words into a Delta table, exactly once."""
+    """Something that reads messages in batches."""
 
     @property
     def name(self) -> str:
         """How reports call it."""
 
+    @property
+    def directory(self) -> Path | None:
+        """Where it writes; None for one that does not."""
+
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """Go on from where the last run ended up to the given offsets, in batches; return their times in order."""
+
+
+@runtime_checkable
+class CountingSystem(System, Protocol):
+    """One that counts words into a Delta table, exactly once."""
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
@@ -85,7 +101,7 @@ class WrongResult(Exception):
     """A table does not hold what was produced. No figure of such a run is worth anything."""
 
 
-def check_counts(system: System, expected: Mapping[str, int]) -> None:
+def check_counts(system: CountingSystem, expected: Mapping[str, int]) -> None:
     """Raise `WrongResult` unless the system's table holds exactly the expected counts."""
     found = system.counts()
     wrong = {word: (expected.get(word), found.get(word)) for word in {*expected, *found}}
@@ -96,3 +112,21 @@ def check_counts(system: System, expected: Mapping[str, int]) -> None:
             f"{system.name}: {len(wrong)} of {len(expected)} words are counted wrong, among them {word!r}: "
             f"{got} instead of {wanted}"
         )
+
+
+def files_below(directory: Path | None) -> dict[str, int]:
+    """Size in bytes of every file, by its path."""
+    return dict(_files(directory)) if directory is not None else {}
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int]]:
+    for path in directory.rglob("*"):
+        # What is tidied away between two looks is not there any more.
+        with suppress(OSError):
+            if path.is_file():
+                yield str(path), path.stat().st_size
+
+
+def bytes_of_new(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """The bytes of files that came or grew."""
+    return sum(max(size - before.get(path, 0), 0) for path, size in after.items())

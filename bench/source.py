@@ -39,7 +39,7 @@ class KafkaRanges(InputPartition):
 
 
 class KafkaWords(DataSource):
-    """A streaming source of keys. Options: `bootstrap`, `topic`, `until` (offsets as JSON), `batch`, `tasks`."""
+    """A streaming source. Options: `bootstrap`, `topic`, `field`, `until` (offsets as JSON), `batch`, `tasks`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = dict(options)
@@ -50,8 +50,8 @@ class KafkaWords(DataSource):
         return "kafka-words"
 
     def schema(self) -> str:
-        """The keys as text, nothing else, as our spout with `fields=("key",)`."""
-        return "key string"
+        """One field, nothing else, as of our spout: the keys as text, or the values as bytes."""
+        return "key string" if self.options.get("field", "key") == "key" else "value binary"
 
     def streamReader(self, schema: StructType) -> KafkaWordsReader:  # noqa: N802 - PySpark's name
         """The reader, in the driver's Python helper process and in the Python workers."""
@@ -65,7 +65,7 @@ class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offsets = json.loads(options["until"])
         self._topic = options["topic"]
         self._batch, self._tasks = int(options["batch"]), int(options["tasks"])
-        schema = output_schema(("key",), key_type="string", value_type="binary")
+        schema = output_schema((options.get("field", "key"),), key_type="string", value_type="binary")
         self._reader = KafkaPartitionReader(KafkaConnection(options["bootstrap"]), schema)
 
     def initialOffset(self) -> Offsets:  # noqa: N802

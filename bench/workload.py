@@ -1,60 +1,83 @@
-"""The topic that every system reads: Zipf-like words as keys, known before, so that every count can be checked."""
+"""The topics that every system reads: contents that are known before, so that every count can be checked."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from examples.flights import flights
 from spouts.kafka_admin import create_topic, produce
 
-TOPIC = "words"
 VALUE_BYTES = 64
 _SEED = 4
+_BLOCK = 1_000_000
+"""So many words are drawn; then they come again in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A topic's contents: `messages` words out of `vocabulary`, the i-th most frequent with a weight of 1/i.
+    """A topic's contents. Message i is in partition i mod `partitions`.
 
-    Message i is in partition i mod `partitions`. Its key is the word; its value, 64 bytes, is nobody's business.
+    `words` are what is counted, one per message. `values` are the messages' values; without them the word is the key,
+    and the value, 64 bytes, is nobody's business. The first `fill` messages fill the tables and are not measured.
     """
 
-    messages: int
+    topic: str
+    words: Sequence[str]
+    fill: int
+    values: Sequence[bytes] | None = None
     partitions: int = 4
-    vocabulary: int = 8_000
-    words: list[str] = field(default_factory=list)
 
-    @classmethod
-    def make(cls, messages: int) -> Workload:
-        """The same words for the same number of messages, on every machine."""
-        workload = cls(messages)
-        frequency = list(itertools.accumulate(1 / rank for rank in range(1, workload.vocabulary + 1)))
-        names = [f"word-{rank}" for rank in range(workload.vocabulary)]
-        workload.words.extend(random.Random(_SEED).choices(names, cum_weights=frequency, k=messages))
-        return workload
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return len(self.words)
 
     def produce(self, bootstrap: str) -> None:
         """Create the topic and write all messages. Raises `OperatingError` when the broker does not take them."""
-        # One segment per partition: a log that rolls every 16 MB is for tests of retention.
-        create_topic(bootstrap, TOPIC, self.partitions, {"segment.bytes": str(2**30)})
-        produce(bootstrap, TOPIC, self._records())
+        # Few segments per partition: a log that rolls every 16 MB is for tests of retention.
+        create_topic(bootstrap, self.topic, self.partitions, {"segment.bytes": str(2**30)})
+        produce(bootstrap, self.topic, self._records())
 
     def until(self, messages: int) -> dict[int, int]:
         """For each partition the offset at which the first `messages` messages of the topic end."""
         each, over = divmod(messages, self.partitions)
         return {partition: each + (partition < over) for partition in range(self.partitions)}
 
-    def counts(self, until: Mapping[int, int]) -> Counter[str]:
-        """How often each word is there before the given offsets."""
-        total: Counter[str] = Counter()
-        for partition, end in until.items():
-            total.update(self.words[partition : end * self.partitions : self.partitions])
-        return total
+    def words_until(self, until: Mapping[int, int]) -> Iterable[str]:
+        """What is counted before the given offsets."""
+        parts = (self.words[partition : end * self.partitions : self.partitions] for partition, end in until.items())
+        return itertools.chain.from_iterable(parts)
 
-    def _records(self) -> Iterator[tuple[int, str, bytes]]:
-        value = bytes(VALUE_BYTES)
+    def _records(self) -> Iterator[tuple[int, str | None, bytes]]:
         partitions = itertools.cycle(range(self.partitions))
-        return ((partition, word, value) for partition, word in zip(partitions, self.words, strict=False))
+        if self.values is None:
+            value = bytes(VALUE_BYTES)
+            return ((partition, word, value) for partition, word in zip(partitions, self.words, strict=False))
+        return ((partition, None, value) for partition, value in zip(partitions, self.values, strict=False))
+
+
+def zipf(topic: str, messages: int, vocabulary: int, fill: int) -> Workload:
+    """Words out of `vocabulary`, the i-th most frequent with a weight of 1/i; the same ones on every machine.
+
+    Where the tables are filled with at least one message for each word, those come first, in order.
+    """
+    names = [f"word-{rank}" for rank in range(vocabulary)]
+    frequency = list(itertools.accumulate(1 / rank for rank in range(1, vocabulary + 1)))
+    drawn = random.Random(_SEED).choices(names, cum_weights=frequency, k=min(messages, _BLOCK))
+    first = names if fill >= vocabulary else []
+    # A tuple: the garbage collector does not look through it.
+    words = tuple(itertools.islice(itertools.chain(first, itertools.cycle(drawn)), messages + fill))
+    return Workload(topic, words, fill)
+
+
+def departures(topic: str, fill: int, messages: int | None = None) -> Workload:
+    """Real data: all 336,776 flights that left New York in 2013, or the first ones, as JSON; carriers are counted."""
+    carriers, values = [], []
+    for row in itertools.islice(flights(), messages):
+        carriers.append(row["carrier"])
+        values.append(json.dumps(row).encode())
+    return Workload(topic, tuple(carriers), fill, tuple(values))

@@ -47,7 +47,8 @@ class DeltaMapState(FencedState):
     and `prev_<value>`. `engine` is `delta-rs` (in the driver), `spark` (one MERGE job), or `auto`: by size.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are put together on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
-    `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation.
+    `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
+    `transactional.logCommits` is how many Delta commits its log keeps (500).
 
     Raises `ConfigError` for columns, engines and storages that can't hold a state.
     """

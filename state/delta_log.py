@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from state.base import StateColumns, WriteRefused
 from state.delta_log_lookup import RunCopies
@@ -31,11 +31,13 @@ from state.delta_log_table import (
     Run,
     check_same_combine,
     due_fold,
+    join_settings,
     stored_combine,
     whole_fold,
 )
-from state.delta_rs import VACUUM_INTERVAL, DeltaHandle
+from state.delta_rs import VACUUM_INTERVAL, DeltaHandle, refused, unreadable
 from state.delta_table import DATA_FUSION, DeltaLocation, Dialect, delta_schema, with_keys
+from state.delta_upkeep import NOTHING_AFTERWARDS
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
 
@@ -83,7 +85,7 @@ class LogHandle(DeltaHandle):
         version = self.version()
         # With the version it has read, so that the fence holds here, too.
         transactions = [] if version is None else [Transaction(self._owner, version)]
-        with _refusals():
+        with _refusals(self._location):
             self._table.alter.set_table_properties(
                 {COMBINE_PROPERTY: json.dumps(dict(combine))},
                 raise_if_not_exists=False,
@@ -103,7 +105,7 @@ class LogHandle(DeltaHandle):
         names = ", ".join(map(DATA_FUSION.name, self._schema().names))
         reader = self._query(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
         fence = [] if version is None else [Transaction(self._owner, version)]
-        with _refusals():
+        with _refusals(self._location):
             write_deltalake(
                 self._table,
                 pa.RecordBatchReader.from_stream(reader).cast(delta_schema(self._columns)),
@@ -111,6 +113,7 @@ class LogHandle(DeltaHandle):
                 schema_mode="overwrite",
                 partition_by=[self._columns.txid],
                 commit_properties=CommitProperties(app_transactions=[*fence, Transaction(self._fold_id, newest)]),
+                post_commithook_properties=NOTHING_AFTERWARDS,
             )
         self.refresh()
         if self.version() != version:
@@ -123,7 +126,7 @@ class LogHandle(DeltaHandle):
         query, runs = self._log_query(), self.runs()
         if query is None or not runs or (before is not None and runs[0].txid >= before):
             return schema.empty_table()
-        parts = self._parts(query.view_over_base(runs[0].txid, before))
+        parts = self._parts(query.view_over_base(runs[0].txid, before), join_settings(runs))
         kept = [keep(part.cast(schema)) for part in parts]
         return pa.concat_tables(kept) if kept else schema.empty_table()
 
@@ -173,6 +176,7 @@ class LogHandle(DeltaHandle):
         self._writes += 1
         if self._layout.fold_after is not None and newest - 1 - self.folded_txid >= self._layout.fold_after:
             self._try_to_maintain(lambda: self._fold_due(newest))
+        self._try_to_maintain(self._tend_log)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try_to_maintain(self._vacuum)
 
@@ -183,7 +187,8 @@ class LogHandle(DeltaHandle):
             if fold is not None:
                 self.fold(fold)
         except (DeltaError, OSError) as error:
-            raise OperatingError(f"Delta table {self._location} could not be folded: {error}") from error
+            reason = self._location.reason(error)
+            raise OperatingError(f"Delta table {self._location} could not be folded: {reason}") from None
 
     def fold(self, fold: Fold) -> None:
         """Make the runs of a fold one, in one Delta commit."""
@@ -192,12 +197,14 @@ class LogHandle(DeltaHandle):
         txid = DATA_FUSION.name(self._columns.txid)
         sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, runs[0].txid)}) f"
         transaction = Transaction(self._fold_id, fold.until)
+        # No retry: a Delta commit that came between may be another coordinator's fence.
         write_deltalake(
             self._table,
-            pa.RecordBatchReader.from_stream(self._query(sql)).cast(delta_schema(self._columns)),
+            pa.RecordBatchReader.from_stream(self._query(sql, join_settings(runs))).cast(delta_schema(self._columns)),
             mode="overwrite",
             predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
-            commit_properties=CommitProperties(app_transactions=[transaction]),
+            commit_properties=CommitProperties(app_transactions=[transaction], max_commit_retries=0),
+            post_commithook_properties=NOTHING_AFTERWARDS,
         )
         self._tell(fold)
 
@@ -235,25 +242,26 @@ class LogHandle(DeltaHandle):
         schema = delta_schema(self._columns)
         if rows.column_names != schema.names:
             rows = rows.append_column(self._columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
-        with _refusals():
+        with _refusals(self._location):
             write_deltalake(
                 self._table,
                 rows.select(schema.names).cast(schema),
                 mode="overwrite",
                 predicate=f"{DATA_FUSION.name(self._columns.txid)} = {txid}",
                 commit_properties=properties,
+                post_commithook_properties=NOTHING_AFTERWARDS,
             )
 
     def _log_query(self) -> LogQuery | None:
         combine = stored_combine(self._table.metadata().configuration)
         return None if combine is None else LogQuery(self._columns, combine, DATA_FUSION)
 
-    def _parts(self, sql: str) -> Iterator[pa.Table]:
+    def _parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
         try:
-            for batch in pa.RecordBatchReader.from_stream(self._query(sql)):
+            for batch in pa.RecordBatchReader.from_stream(self._query(sql, settings)):
                 yield pa.Table.from_batches([batch])
         except (DeltaError, OSError) as error:
-            raise OperatingError(f"Delta table {self._location} can't be read: {error}") from error
+            raise unreadable(self._location, error) from None
 
     def _schema(self) -> pa.Schema:
         schema = delta_schema(self._columns)
@@ -276,8 +284,8 @@ def remove_empty_folders(table: Path, column: str, before: TxId) -> None:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals(location: DeltaLocation) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
-        raise WriteRefused(str(error), is_conflict=isinstance(error, CommitFailedError)) from error
+        raise refused(location, error) from None

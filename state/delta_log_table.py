@@ -20,6 +20,9 @@ from transactional.schema import Schema
 LAYOUTS = ("auto", "merge", "log")
 LAYOUT_PROPERTY = "transactional.layout"
 COMBINE_PROPERTY = "transactional.combine"
+SMALL_SHARE = 0.3
+"""Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
+_PREFIX = "datafusion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,14 @@ def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], tab
             f"Delta table {table} has the log layout and was written with {dict(stored)}, now comes {dict(wanted)}; "
             "write it always by put, or always by the same aggregates, or use layout='merge'"
         )
+
+
+def join_settings(runs: Sequence[Run]) -> dict[str, str]:
+    """Settings of DataFusion for putting runs together, the base first among them."""
+    base, rest = runs[0].rows, sum(run.rows for run in runs[1:])
+    # The base goes by what is beside it as it is read; by itself, DataFusion would first spread it over the cores.
+    is_small = {f"{_PREFIX}.optimizer.hash_join_single_partition_threshold{of}": str(2**62) for of in ("", "_rows")}
+    return {f"{_PREFIX}.execution.batch_size": "32768", **(is_small if rest <= base * SMALL_SHARE else {})}
 
 
 # --- queries ------------------------------------------------------------------------------------------------------

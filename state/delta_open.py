@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from state.base import StateColumns
 from state.delta_log import LogHandle
 from state.delta_log_table import LogColumns, LogLayout
-from state.delta_rs import DeltaHandle, create_table
+from state.delta_rs import DeltaHandle, create_table, is_there, load_table
 from state.delta_table import DeltaLocation
-from transactional.errors import OperatingError, SchemaMismatch
+from transactional.errors import SchemaMismatch
 
 
 def open_table(
@@ -42,7 +39,7 @@ def _open_log(
     location: DeltaLocation, owner: str, columns: StateColumns, properties: Mapping[str, str], layout: LogLayout
 ) -> LogHandle:
     """Create the table where there is none. Raises `SchemaMismatch` when the one that is there has another shape."""
-    if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+    if not is_there(location):
         log_columns = LogColumns(columns.key, columns.values, columns.names)
         create_table(location, log_columns, properties, partition_by=[columns.txid])
     handle = LogHandle(location, owner, columns, layout)
@@ -51,12 +48,7 @@ def _open_log(
 
 
 def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
-    """Whether a table has the log layout; None when there is no table."""
-    options = dict(location.storage_options)
-    if not DeltaTable.is_deltatable(location.uri, options):
+    """Whether a table has the log layout; None when there is no table. Raises `OperatingError` when nobody can tell."""
+    if not is_there(location):
         return None
-    try:
-        table = DeltaTable(location.uri, storage_options=options)
-    except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be opened: {error}") from error
-    return table.metadata().partition_columns == [columns.txid]
+    return load_table(location).metadata().partition_columns == [columns.txid]

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.base import StateColumns, WriteRefused
+from state.delta_compaction import compact
+from state.delta_rewriting import SmallTable
 from state.delta_table import (
     DATA_FUSION,
     DEFAULT_PROPERTIES,
@@ -31,6 +33,7 @@ from state.delta_table import (
     visible_rows,
     with_keys,
 )
+from state.delta_upkeep import NOTHING_AFTERWARDS, LogUpkeep
 from state.delta_vacuum import delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, SchemaMismatch
@@ -49,7 +52,8 @@ class DeltaHandle:
 
     def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
         self._location, self._owner, self._columns = location, owner, columns
-        self._table = self._load()
+        self._table = load_table(location)
+        self._upkeep, self._small = LogUpkeep(location, self._table), SmallTable(columns)
         self._writes = 0
 
     @classmethod
@@ -60,7 +64,7 @@ class DeltaHandle:
 
         Raises `SchemaMismatch` when the table that is there has another shape.
         """
-        if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+        if not is_there(location):
             create_table(location, columns, properties)
         handle = cls(location, owner, columns)
         handle.check()
@@ -79,13 +83,44 @@ class DeltaHandle:
     def refresh(self) -> None:
         """Move to the newest snapshot. Raises `OperatingError` when it can't be read."""
         try:
-            self._table.update_incremental()
+            if not self._upkeep.is_newest(self._table.version()):
+                self._table.update_incremental()
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
-            self._table = self._load()
+            self._table = load_table(self._location)
 
     def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Apply the source's rows, one per key, as this attempt. Raises `WriteRefused`."""
+        try:
+            rows = self._small.after(attempt.txid, source, combine, self._table, self._all_rows)
+            if rows is None:
+                self._merge(attempt, source, combine)
+            else:
+                self._rewrite(attempt, rows)
+        except (DeltaError, OSError) as error:
+            raise refused(self._location, error) from None
+        if self.version() != attempt.attempt_id:
+            # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
+            self.write_version(attempt.attempt_id, attempt)
+
+    def _rewrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
+        read = self._table.version()
+        write_deltalake(
+            self._table,
+            rows.select(pa.schema(self._table.schema()).names),
+            mode="overwrite",
+            commit_properties=self._commit_properties(attempt.attempt_id, attempt),
+            post_commithook_properties=NOTHING_AFTERWARDS,
+        )
+        if self._table.version() == read + 1:
+            self._small.keep(read + 1, rows)
+
+    def _all_rows(self) -> pa.Table:
+        schema = delta_schema(self._columns)
+        names = ", ".join(map(DATA_FUSION.name, schema.names))
+        return pa.table(self._query(f"SELECT {names} FROM t").read_all()).cast(schema)
+
+    def _merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         clauses = merge_clauses(self._columns, attempt.txid, combine, DATA_FUSION)
         merger = (
             self._table.merge(
@@ -94,19 +129,14 @@ class DeltaHandle:
                 source_alias="s",
                 target_alias="t",
                 commit_properties=self._commit_properties(attempt.attempt_id, attempt),
+                post_commithook_properties=NOTHING_AFTERWARDS,
             )
             .when_matched_update(clauses.matched)
             .when_not_matched_insert(clauses.not_matched)
             .when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
             .when_not_matched_by_source_delete(clauses.is_forgotten)
         )
-        try:
-            merger.execute()
-        except (DeltaError, OSError) as error:
-            raise WriteRefused(str(error), is_conflict=isinstance(error, CommitFailedError)) from error
-        if self.version() != attempt.attempt_id:
-            # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
-            self.write_version(attempt.attempt_id, attempt)
+        merger.execute()
 
     def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
@@ -116,9 +146,10 @@ class DeltaHandle:
                 mode="append",
                 schema=self._table.schema(),
                 commit_properties=self._commit_properties(attempt_id, attempt),
+                post_commithook_properties=NOTHING_AFTERWARDS,
             )
         except (DeltaError, OSError) as error:
-            raise WriteRefused(str(error), is_conflict=isinstance(error, CommitFailedError)) from error
+            raise refused(self._location, error) from None
         # This call, unlike a merge, leaves the handle where it was.
         self.refresh()
 
@@ -134,7 +165,7 @@ class DeltaHandle:
             reader = pa.RecordBatchReader.from_stream(self._query(sql))
             parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
         except (DeltaError, OSError) as error:
-            raise OperatingError(f"Delta table {self._location} can't be read: {error}") from error
+            raise unreadable(self._location, error) from None
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
@@ -147,7 +178,11 @@ class DeltaHandle:
 
     def newest_txid(self) -> int:
         """The highest transaction of any row, 0 without rows."""
-        rows = pa.table(self._query(f"SELECT max({DATA_FUSION.name(self._columns.txid)}) AS txid FROM t").read_all())
+        query = f"SELECT max({DATA_FUSION.name(self._columns.txid)}) AS txid FROM t"
+        try:
+            rows = pa.table(self._query(query).read_all())
+        except (DeltaError, OSError) as error:
+            raise unreadable(self._location, error) from None
         return rows.column(0)[0].as_py() or 0
 
     def row_count(self) -> int:
@@ -163,13 +198,15 @@ class DeltaHandle:
         """
         self._writes += 1
         if self._writes % COMPACTION_INTERVAL == 0 and len(self._table.file_uris()) > FILES_MAX:
-            # Its own app id: of two compactions at once one fails, and the state's version is none of its business.
-            transaction = Transaction(f"{self._owner}#compaction", self._table.version())
-            self._try_to_maintain(
-                lambda: self._table.optimize.compact(commit_properties=CommitProperties(app_transactions=[transaction]))
-            )
+            self._try_to_maintain(lambda: compact(self._table, self._location, self._owner))
+        self._try_to_maintain(self._tend_log)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try_to_maintain(self._delete_old_files)
+
+    def _tend_log(self) -> None:
+        if self._upkeep.run(self._table):
+            # The snapshot may be made of log files that are gone.
+            self._table = load_table(self._location)
 
     def _delete_old_files(self) -> None:
         delete_old_files(self._location, self._if_still_own)
@@ -184,17 +221,12 @@ class DeltaHandle:
         try:
             work()
         except (DeltaError, OSError) as error:
-            _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", self._location, error)
+            reason = self._location.reason(error)
+            _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", self._location, reason)
 
-    def _query(self, sql: str) -> Any:
+    def _query(self, sql: str, settings: Mapping[str, str] | None = None) -> Any:
         # `to_pyarrow_table` of this release aborts the process at its exit.
-        return QueryBuilder().register("t", self._table).execute(sql)
-
-    def _load(self) -> DeltaTable:
-        try:
-            return DeltaTable(self._location.uri, storage_options=dict(self._location.storage_options))
-        except (DeltaError, OSError) as error:
-            raise OperatingError(f"Delta table {self._location} can't be opened: {error}") from error
+        return QueryBuilder(dict(settings or {})).register("t", self._table).execute(sql)
 
     def check(self) -> None:
         """Raise `SchemaMismatch` when the table is not one for this state."""
@@ -233,5 +265,31 @@ def create_table(
         )
     except (DeltaError, OSError) as error:
         # Another creator may have been first; then there is a table now.
-        if not DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
-            raise SchemaMismatch(f"Delta table {location} can't be created: {error}") from error
+        if not is_there(location):
+            raise SchemaMismatch(f"Delta table {location} can't be created: {location.reason(error)}") from None
+
+
+def is_there(location: DeltaLocation) -> bool:
+    """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
+    try:
+        return DeltaTable.is_deltatable(location.uri, dict(location.storage_options))
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
+
+
+def load_table(location: DeltaLocation) -> DeltaTable:
+    """The newest snapshot of a table. Raises `OperatingError` when it can't be read."""
+    try:
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from None
+
+
+def refused(location: DeltaLocation, error: Exception) -> WriteRefused:
+    """What a write that delta-rs has not carried out is to the rest. Not raised from it: it may tell secrets."""
+    return WriteRefused(location.reason(error), is_conflict=isinstance(error, CommitFailedError))
+
+
+def unreadable(location: DeltaLocation, error: Exception) -> OperatingError:
+    """What a read that has failed is to the rest."""
+    return OperatingError(f"Delta table {location} can't be read: {location.reason(error)}")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from state.base import StateColumns
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
+from transactional.delta_errors import reason_of
 from transactional.errors import ConfigError, SchemaMismatch
 
 SCHEMA_VERSION = 1
@@ -23,16 +24,22 @@ SCHEMA_VERSION_PROPERTY = "transactional.schemaVersion"
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),
     "delta.checkpointInterval": "100",
-    # A state table gets a Delta commit per transaction. Every log file makes every later Delta commit a little slower
-    # (8 ms per 1,000 on a local disk), and every removed file makes every checkpoint larger. Spark refuses tables whose
-    # log is kept for a shorter time than their removed files.
+    # A state table gets a Delta commit per transaction. On a disk every log file makes every later one a little slower,
+    # and every removed file makes every checkpoint larger. Spark refuses tables whose log is kept for a shorter time
+    # than their removed files.
     "delta.logRetentionDuration": "interval 30 minutes",
     "delta.deletedFileRetentionDuration": "interval 30 minutes",
 }
+LOG_COMMITS_PROPERTY = "transactional.logCommits"
+"""How many Delta commits the table's log keeps."""
+COUNTED_PROPERTIES = (LOG_COMMITS_PROPERTY, "delta.checkpointInterval")
 REFUSED_PROPERTIES = {
     "delta.setTransactionRetentionDuration": "it forgets which attempt wrote the table, and with it the fence",
     "delta.appendOnly": "rows of a state change",
 }
+
+PATIENCE = {"retry_timeout": "30s"}
+"""How long delta-rs tries a request to an object store that does not answer, unless told; by itself 3 minutes."""
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
@@ -60,7 +67,8 @@ class DeltaLocation:
         """A location from what a user writes: a path or URI."""
         if isinstance(table, DeltaLocation):
             return replace(table, storage_options={**table.storage_options, **(storage_options or {})})
-        return cls(os.fspath(table), dict(storage_options or {}))
+        made = cls(os.fspath(table), dict(storage_options or {}))
+        return made if made.scheme == "file" else replace(made, storage_options={**PATIENCE, **made.storage_options})
 
     @classmethod
     def catalog(cls, name: str) -> DeltaLocation:
@@ -85,6 +93,10 @@ class DeltaLocation:
     def is_writable_by_spark(self) -> bool:
         """False on S3: Spark's log stores and delta-rs' conditional puts do not see each other."""
         return self.is_catalog_name or self.scheme not in _S3_SCHEMES
+
+    def reason(self, error: BaseException) -> str:
+        """What an error of delta-rs says of this table: one line, without the secrets among the options."""
+        return reason_of(error, self.storage_options)
 
     def __str__(self) -> str:
         return self.name if self.is_catalog_name else self.uri
@@ -126,6 +138,9 @@ def check_properties(properties: Mapping[str, str], table: str) -> None:
     for name, reason in REFUSED_PROPERTIES.items():
         if properties.get(name, "false").lower() != "false":
             raise ConfigError(f"Delta table {table} has the property {name}: {reason}; take it away")
+    for name in COUNTED_PROPERTIES:
+        if not (text := properties.get(name, "1")).isdecimal() or int(text) < 1:
+            raise ConfigError(f"Delta table {table} has the property {name} = {text!r}; it is a number, 1 or more")
 
 
 def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> None:

@@ -103,6 +103,7 @@ PAGES = {
             "spouts.kafka_translators.KafkaRecord",
             "spouts.kafka_translators.ByTopicTranslator",
             "spouts.kafka_translators.Translator",
+            "transactional.batch.BatchLimit",
             "spouts.contracts.SpoutContract",
             "spouts.contracts.TransactionalSpout",
             "spouts.contracts.PartitionedContract",

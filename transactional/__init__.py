@@ -1,7 +1,7 @@
 """Transactional topologies on Spark: every tuple counts exactly once, whatever dies."""
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.bolts import (
     ArrowBatchBolt,
     BasicBolt,
@@ -34,6 +34,7 @@ __all__ = [
     "AttemptId",
     "BasicBolt",
     "BatchBolt",
+    "BatchLimit",
     "BatchMetadata",
     "ConfigError",
     "CustomStreamGrouping",

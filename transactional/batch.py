@@ -190,5 +190,26 @@ def _whole(value: Any) -> int:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """How much the next batch may hold, where `target_latency_ms` is set: so many records, and about so many `bytes`.
+
+    `record_bytes` is how large records were on average when they were measured last; None: none were. `reason` says in
+    few words why it is this limit.
+    """
+
+    records: int
+    record_bytes: int | None
+    reason: str
+
+    @property
+    def bytes(self) -> int | None:
+        """Twice what so many records took: a batch with larger ones is not as much longer."""
+        return None if self.record_bytes is None else 2 * self.records * self.record_bytes
+
+    def __str__(self) -> str:
+        return f"limit {self.records} ({self.reason})"
+
+
 EMPTY_BATCH = BatchMetadata({})
 """The batch before the first one."""

@@ -40,7 +40,7 @@ from transactional.driver import Observer, TopologyDriver
 from transactional.errors import CommitStuck, TransactionalError
 from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
-from transactional.running import make_executor
+from transactional.running import CheckedDriver, make_executor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 
@@ -81,9 +81,6 @@ def run(
     }
     options = {option: value for option, value in given.items() if value[1] is not None}
     resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
-    from transactional.doctor import check_at_start  # brings Delta and Kafka, which other commands need not wait for
-
-    check_at_start(topology)
     with ExitStack() as stack:
         display = stack.enter_context(Display(topology))
         observers: list[Observer] = [display]
@@ -95,7 +92,7 @@ def run(
         stack.callback(coordinator_store.close)
         if standby:
             observers.append(StandbyTeller(topology.id))
-        driver = TopologyDriver(
+        driver = CheckedDriver(
             topology,
             coordinator_store,
             make_executor(topology, master=master),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transactional.cli_options import DEFAULT_STORE, StoreUrl
+from transactional.delta_errors import reason_of
 from transactional.display import plain_line
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, OperatingError
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
 from transactional.topology import Component, Topology
@@ -68,6 +69,9 @@ def verify(
         report = verify_history(store, topology_id, tables, source, row_changes=row_changes)
     except CheckImpossible as error:
         raise ConfigError(f"{topology_id} can't be verified: {error}") from error
+    except OSError as error:
+        options = {name: value for table in tables for name, value in table.storage_options.items()}
+        raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
     checked = {each.component for each in tables}
     notes = [text for component, text in unknown.items() if component not in checked]
     report = replace(report, notes=(*report.notes, *notes))

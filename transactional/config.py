@@ -25,6 +25,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 """Storm's options (row T41), and what bears their meaning here."""
 
 UNITS: Final = ("ms", "days")
+MAY_BE_NONE: Final = ("attempts_max", "target_latency_ms")
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
 """The largest values of an option. What waits for it, or reckons with it, can take that much and not always more."""
@@ -71,6 +72,13 @@ class TopologyConfig:
     dead_letters_max: int = 1_000
     """Different tuples that one transaction may set aside, where dead letters are set; with more it stops."""
 
+    target_latency_ms: int | None = None
+    """How long a transaction should take, from planned to committed: batches are sized by what was measured, within the
+    spout's limits. None: the spout's limits alone."""
+
+    batch_records_min: int = 100
+    """With `target_latency_ms` no batch is limited to fewer records, unless the spout itself is."""
+
     idle_pause_ms: int = 50
     """Pause before a source that had nothing is asked again."""
 
@@ -98,6 +106,11 @@ class TopologyConfig:
             )
         if self.lease_ms < 10 * self.tick_ms:
             raise ConfigError(f"lease_ms ({self.lease_ms}) must be at least ten times tick_ms ({self.tick_ms})")
+        if self.target_latency_ms is not None and self.target_latency_ms >= self.attempt_timeout_ms:
+            raise ConfigError(
+                f"target_latency_ms ({self.target_latency_ms}) must be below attempt_timeout_ms "
+                f"({self.attempt_timeout_ms}), after which an attempt without progress fails"
+            )
 
     def retry_pause_after(self, failures: int) -> int:
         """Milliseconds to wait after the given number of failed attempts in a row, at least 1."""
@@ -136,7 +149,7 @@ def parse_option(name: str, text: str) -> int | bool | None:
     """The value of an option that is given as text. Raises `ConfigError` for a name or a text that is none."""
     check_name(name)
     value: int | bool | str | None = text
-    if name == "attempts_max" and text.lower() == "none":
+    if name in MAY_BE_NONE and text.lower() == "none":
         value = None
     elif name == "stop_when_drained":
         value = {"true": True, "false": False}.get(text.lower(), text)
@@ -152,7 +165,7 @@ def check_option(name: str, value: object) -> None:
     if name == "stop_when_drained":
         if not isinstance(value, bool):
             raise ConfigError(f"{name} takes True or False, got {value!r}{_switch_meant(value)}")
-    elif not (name == "attempts_max" and value is None):
+    elif not (name in MAY_BE_NONE and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")
         if value < 1:

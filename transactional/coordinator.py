@@ -141,7 +141,7 @@ class Coordinator:
                 if current.phase is Phase.PROCESSING:
                     current.since_ms = self._now_ms
                 return []
-            case BatchPlanned(_, batch):
+            case BatchPlanned(_, batch, _):
                 if batch is None:
                     return self._on_nothing_there(current)
                 return self._on_planned(current, batch) if self._move(current, Trigger.BATCH_PLANNED) else []

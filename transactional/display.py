@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
+from transactional.batch import BatchLimit, BatchMetadata
 from transactional.config_sources import Given, Setting
 from transactional.describing import table_rows
 from transactional.ports import AttemptRecord, TopologyStatus
@@ -24,6 +24,7 @@ from transactional.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
+    BatchPlanned,
     DrainRequested,
     Event,
     PauseRequested,
@@ -104,6 +105,7 @@ class Flight:
     since_ms: int
     started_ms: int
     offsets: int = 0
+    limit: BatchLimit | None = None
 
 
 class Display:
@@ -133,6 +135,8 @@ class Display:
         self._first_ms = self._first_ms or at_ms
         if isinstance(event, ProcessingSucceeded):
             self._enter(event.attempt, "processed", at_ms)
+        elif isinstance(event, BatchPlanned):
+            self._note_limit(event)
         elif isinstance(event, AttemptFailed):
             self._drop(event.attempt)
         elif type(event) in REQUESTS:
@@ -159,6 +163,7 @@ class Display:
                 flight = self._flights.pop(attempt.txid, None)
                 self._rows += batch.record_count or 0
                 took = f" in {at_ms - flight.started_ms} ms" if flight else ""
+                took += f", {flight.limit}" if flight and flight.limit else ""
                 self._line(
                     f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(at_ms, batch)}"
                 )
@@ -169,6 +174,11 @@ class Display:
             flight = self._flights[attempt.txid] = Flight(attempt, phase, at_ms, at_ms)
         flight.phase, flight.since_ms = phase, at_ms
         return flight
+
+    def _note_limit(self, event: BatchPlanned) -> None:
+        flight = self._flights.get(event.attempt.txid)
+        if flight is not None and flight.attempt == event.attempt:
+            flight.limit = event.limit
 
     def _drop(self, attempt: TransactionAttempt) -> None:
         flight = self._flights.get(attempt.txid)

@@ -13,11 +13,12 @@ from typing import Any
 from transactional.attempt import AttemptId, TxId
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor_source import examine_source
+from transactional.doctor_start import answering, delta_states, is_foreign, named
 from transactional.errors import StoreMismatch
 from transactional.fencing import txid_lookup
 from transactional.ports import CoordinatorStore, TopologyStatus
 from transactional.topology import Topology
-from verifier.delta_log import DeltaCommit, LogBroken, TableLog, commits_since, read_log
+from verifier.delta_log import LogBroken, TableLog, read_log
 from verifier.storage import storage_of
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
@@ -54,42 +55,16 @@ def examine(topology: Topology, store: CoordinatorStore) -> list[Diagnosis]:
     States that are not in Delta tables are left out: `unexamined` names them.
     """
     status = next(iter(store.status(topology.id)), None)
-    tables = tables_of(topology)
+    return [*examine_tables(topology, store), *examine_source(topology, store, status)]
+
+
+def examine_tables(topology: Topology, store: CoordinatorStore) -> list[Diagnosis]:
+    """What is wrong with the tables. Raises `OperatingError` when the storage of one does not answer."""
+    status = next(iter(store.status(topology.id)), None)
     found: list[Diagnosis] = []
-    for table in tables:
+    for table in tables_of(topology):
         found += _examine_table(table, topology, store, status)
-    return [*found, *examine_source(topology, store, status)]
-
-
-def check_at_start(topology: Topology) -> None:
-    """Raise `StoreMismatch` when something else has written to a table since the topology did.
-
-    A start would build on its rows in silence: the version, which `fencing` looks at, does not tell. Reads no more of
-    the log than what came after the topology's last Delta commit.
-    """
-    for component, state in delta_states(topology):
-        owner = f"{topology.id}/{component}"
-        try:
-            since = commits_since(storage_of(state.location.uri, state.location.storage_options), owner)
-        except LogBroken:
-            continue  # opening the table tells it better
-        foreign = [commit for commit in since or () if is_foreign(commit, owner)]
-        if foreign and f"{owner}#repair" in foreign[-1].app_versions:
-            continue
-        if foreign:
-            raise StoreMismatch(
-                f"committer {component!r}: its table ({state.location}) was changed by {_named(foreign[0])}, which is "
-                f"not the topology's. Its counts would go on from what that left behind: see `transactional doctor`"
-            )
-
-
-def delta_states(topology: Topology) -> Iterator[tuple[str, Any]]:
-    """The committers whose states are in Delta tables with a place of their own."""
-    for component in topology.committers:
-        state: Any = component.state
-        location = getattr(state, "location", None)
-        if location is not None and not location.is_catalog_name:
-            yield component.id, state
+    return found
 
 
 def unexamined(topology: Topology) -> list[str]:
@@ -107,10 +82,11 @@ def _table(topology: Topology, component: str, state: Any) -> Table:
     uri, options = state.location.uri, dict(state.location.storage_options)
     owner, txid_column = f"{topology.id}/{component}", state.columns.txid
     storage = storage_of(uri, options)
-    try:
-        log = read_log(storage) if storage.names("_delta_log") else None
-    except LogBroken as error:
-        return Table(component, owner, uri, options, txid_column, None, str(error))
+    with answering(state.location):
+        try:
+            log = read_log(storage) if storage.names("_delta_log") else None
+        except LogBroken as error:
+            return Table(component, owner, uri, options, txid_column, None, str(error))
     return Table(component, owner, uri, options, txid_column, log)
 
 
@@ -155,11 +131,6 @@ def _unset(uri: str) -> str:
     return f"in Spark: ALTER TABLE delta.`{uri}` UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
 
 
-def is_foreign(commit: DeltaCommit, owner: str) -> bool:
-    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
-    return commit.changes_data and owner not in commit.app_versions and f"{owner}#fold" not in commit.app_versions
-
-
 def _examine_others(table: Table) -> Iterator[Diagnosis]:
     """What others have done to the rows."""
     if table.log is None:
@@ -172,7 +143,7 @@ def _examine_others(table: Table) -> Iterator[Diagnosis]:
     built_on = [c for c in commits[:last_own] if is_foreign(c, table.owner) and c.version not in healed]
     since = [c for c in commits[last_own + 1 :] if is_foreign(c, table.owner) and c.version not in healed]
     for commit in built_on:
-        what = f"{_named(commit)} has changed rows, and the topology has gone on from there: its values are not sure"
+        what = f"{named(commit)} has changed rows, and the topology has gone on from there: its values are not sure"
         remedy = (
             "no repair gives the right values back. Restore table and store from a backup of before, or start a "
             "topology with a new id and an empty table, from the beginning of the source"
@@ -181,7 +152,7 @@ def _examine_others(table: Table) -> Iterator[Diagnosis]:
     if since:
         problem = Problem.TABLE_RESTORED if since[-1].operation == "RESTORE" else Problem.FOREIGN_WRITER
         target = commits[last_own].version
-        what = f"{', '.join(map(_named, since))} changed rows after the topology's last Delta commit, version {target}"
+        what = f"{', '.join(map(named, since))} changed rows after the topology's last Delta commit, version {target}"
         can_repair = not built_on
         remedy = f"the rows are put back to what they were at Delta version {target}, as a new Delta commit"
         remedy = remedy if can_repair else "see what was changed before"
@@ -205,10 +176,6 @@ def _healed(log: TableLog, owner: str) -> set[int]:
             healed |= set(open_since)
             open_since = []
     return healed
-
-
-def _named(commit: DeltaCommit) -> str:
-    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
 
 
 def _examine_place(

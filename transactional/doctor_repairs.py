@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.clock import SystemClock
+from transactional.delta_errors import reason_of
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor import RETENTION_PROPERTY, Table, tables_of
 from transactional.errors import ConfigError, OperatingError, StoreMismatch
@@ -119,10 +120,11 @@ def put_back(table: Table, finding: Diagnosis) -> str:
         handle = DeltaTable(table.uri, storage_options=table.options)
         handle.restore(finding.target, commit_properties=properties)
     except (DeltaError, OSError) as error:
+        reason = reason_of(error, table.options)
         raise OperatingError(
-            f"{table.where} can't be put back to Delta version {finding.target}: {error}. If its files are deleted "
+            f"{table.where} can't be put back to Delta version {finding.target}: {reason}. If its files are deleted "
             "already, restore the table and the store from one backup"
-        ) from error
+        ) from None
     return f"{table.where}: its rows are again those of Delta version {finding.target}"
 
 

@@ -29,7 +29,7 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.fencing import close_tables, fence_tables
-from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor
+from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor, SizedSpout
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -51,6 +51,7 @@ from transactional.protocol import (
     Tick,
 )
 from transactional.runner import Fatal, PhaseRunner
+from transactional.sizing import BatchSizer
 from transactional.standby import Standby
 from transactional.topology import Topology
 
@@ -120,6 +121,7 @@ class TopologyDriver:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name, self.standby = accept_changes, name, standby
         self.failures = 0
+        self.sizer = sizer_of(topology, self.config)
         self._halt: FatalError | None = None
         self._obeyed = DesiredState.ACTIVE
         self._is_performed = False
@@ -319,6 +321,8 @@ class TopologyDriver:
         self._is_performed = False
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
+        if self.sizer is not None:
+            self.sizer.tell_event(event, self.clock.monotonic_ms())
         actions = self.coordinator.handle(event)
         for action in actions:
             self._perform(action)
@@ -333,10 +337,13 @@ class TopologyDriver:
 
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()
+        if self.sizer is not None:
+            self.sizer.tell_action(action, self.clock.monotonic_ms())
         match action:
             case PlanBatch(attempt, after, replay):
                 self._issued_at_ms.setdefault(attempt, now_ms)
-                self.runner.plan(attempt, after, replay=replay)
+                limit = None if self.sizer is None else self.sizer.limit
+                self.runner.plan(attempt, after, replay=replay, limit=limit)
             case RecordAttempt():
                 self._record_attempt(action, now_ms)
             case StartProcessing(attempt, batch):
@@ -380,6 +387,24 @@ class TopologyDriver:
                     raise
             self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
         return write()
+
+
+def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
+    """What sizes the batches, where there is a target. Raises `ConfigError` for a spout that can't be told a limit."""
+    if config.target_latency_ms is None:
+        return None
+    spout = topology.spout
+    if not isinstance(spout, SizedSpout):
+        raise ConfigError(
+            f"target_latency_ms is set, but the batches of spout {topology.spout_id!r} can't be limited: give "
+            f"{type(spout).__name__} the methods of SizedSpout, or leave the target away"
+        )
+    return BatchSizer(
+        config.target_latency_ms,
+        in_flight=config.max_spout_pending,
+        records_min=config.batch_records_min,
+        records_max=spout.batch_records_max,
+    )
 
 
 def error_of(code: str) -> type[FatalError]:

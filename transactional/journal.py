@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from transactional import protocol
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
 from transactional.errors import ConfigError, CorruptRecord
@@ -153,6 +153,8 @@ def _plain(value: Any) -> Any:
             return [value.txid, value.attempt_id]
         case BatchMetadata():
             return value.to_json()
+        case BatchLimit():
+            return [value.records, value.record_bytes, value.reason]
         case Phase():
             return value.value
         case Mapping():
@@ -169,6 +171,8 @@ def _word(name: str, value: Any) -> Any:
             return TransactionAttempt(TxId(_whole(value[0])), AttemptId(_whole(value[1])))
         case "batch" | "after":
             return None if value is None else BatchMetadata.from_json(value)
+        case "limit":
+            return None if value is None else _limit(*value)
         case "phase":
             return Phase(value)
         case "digests":
@@ -176,6 +180,10 @@ def _word(name: str, value: Any) -> Any:
         case "at_fault":
             return tuple(Exclusion(*exclusion) for exclusion in value)
     return value
+
+
+def _limit(records: Any, record_bytes: Any, reason: Any) -> BatchLimit:
+    return BatchLimit(_whole(records), None if record_bytes is None else _whole(record_bytes), str(reason))
 
 
 def _whole(value: Any) -> int:

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
 from transactional.set_aside import Exclusion
 
 
@@ -49,10 +49,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The spout answered `PlanBatch`. `batch` is None when the source has nothing, which only a new txid may say."""
+    """The spout answered `PlanBatch`. `batch` is None when the source has nothing, which only a new txid may say.
+
+    `limit` is what it was asked to keep to, if there was a target; told so that people see it, nothing depends on it.
+    """
 
     attempt: TransactionAttempt
     batch: BatchMetadata | None
+    limit: BatchLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)

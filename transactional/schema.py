@@ -57,10 +57,8 @@ class Schema:
     @classmethod
     def parse(cls, text: str) -> Schema:
         """Read a DDL string such as `carrier string, count long`. Raises `ConfigError` saying what is wrong with it."""
-        if not text.strip():
-            return cls(())
         try:
-            return cls(_parse_fields(text))
+            return _parse(text)
         except RecursionError:
             raise ConfigError(f"the types in '{text[:100]}…' are nested too deeply") from None
 
@@ -115,8 +113,8 @@ def _split(text: str) -> list[str]:
 
 
 @functools.lru_cache(256)
-def _parse_fields(text: str) -> tuple[Field, ...]:
-    return tuple(_parse_field(part, text) for part in _split(text))
+def _parse(text: str) -> Schema:
+    return Schema(tuple(_parse_field(part, text) for part in _split(text)) if text.strip() else ())
 
 
 def _parse_field(part: str, whole: str) -> Field:

@@ -75,7 +75,7 @@ def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 def check_fingerprint(topology_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise `TopologyChanged`, naming every entry that differs, unless all that is new is committers."""
-    changes = fingerprint_changes(stored, given)
+    changes = [] if stored == given else fingerprint_changes(stored, given)
     if changes:
         raise TopologyChanged(
             f"topology {topology_id!r} is not the one whose progress the store holds: {'; '.join(changes)}. Give it "

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
@@ -255,8 +256,7 @@ class MemoryCoordinatorStore:
         """The last attempts, newest first."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            records = list(topology.attempts.values()) if topology is not None else []
-            return records[::-1][:limit]
+            return list(islice(reversed(topology.attempts.values()), limit)) if topology is not None else []
 
     def close(self) -> None:
         """Nothing to release; the content stays."""

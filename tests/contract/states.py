@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from state.delta import DeltaMapState
 from state.delta_log_table import LogLayout
+from state.delta_rewriting import SmallTable
+from state.delta_rs import DeltaHandle
+from state.delta_table import DeltaLocation
 from state.memory import MemoryMapState, MemoryTable
 from state.sql import SqlMapState
 from transactional.arrow import arrow_schema
@@ -20,6 +23,19 @@ from transactional.schema import Schema
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
+
+
+class MergedMapState(DeltaMapState):
+    """A state whose table is never small enough to be written as a whole: delta-rs merges."""
+
+    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
+        class NeverSmall(SmallTable):
+            def after(self, *_: Any) -> None:
+                """Nothing is known."""
+
+        handle = super()._open_handle(location, owner)
+        handle._small = NeverSmall(self.columns)
+        return handle
 
 
 @dataclass(slots=True)
@@ -50,7 +66,8 @@ class Place:
             engine, _, layout = self.engine.partition("/")
             # Folded as often as it can be.
             how = LogLayout(fold_after=1, fan_out=2) if layout == "log" else "merge"
-            state = DeltaMapState(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
+            map_state = MergedMapState if layout == "merge" else DeltaMapState
+            state = map_state(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)
         return state

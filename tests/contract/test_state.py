@@ -21,7 +21,14 @@ from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMis
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 
-QUICK = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs", "delta-rs/log"]
+QUICK = [
+    "memory",
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    "delta-rs",
+    "delta-rs/merge",
+    "delta-rs/log",
+]
 """All but Spark, which takes seconds for what takes others milliseconds."""
 ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
@@ -368,7 +375,7 @@ HISTORY = st.lists(
 )
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs", "delta-rs/log"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs", "delta-rs/merge", "delta-rs/log"])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(

@@ -16,15 +16,19 @@ import importlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.docs.forking import Forking
 from tests.docs.pages import Block, blocks, commands
 
 ADDRESS = "localhost:9092"
 COMMAND_TIMEOUT_S = 120
+FOR_A_SHELL = frozenset("|&;<>()$`\\*?[#~=%\n")
+"""A command with one of them is not only words."""
 SAID_BY_JAVA = re.compile(r"^WARNING: Using incubator modules.*\n", re.MULTILINE)
 """Some versions of Java say this when Spark starts them."""
 
@@ -42,10 +46,11 @@ def compare(place: str, expected: str, got: str) -> None:
 class PageRunner:
     """Runs the blocks of one page."""
 
-    def __init__(self, page: Path, bootstrap: str) -> None:
+    def __init__(self, page: Path, bootstrap: str, forking: Forking | None) -> None:
         self.page = page
         self.blocks = blocks(page.read_text(encoding="utf-8").replace(ADDRESS, bootstrap))
         self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.forking = forking
 
     def run(self) -> None:
         """Run all of them."""
@@ -74,23 +79,33 @@ class PageRunner:
 
     def _command(self, block: Block) -> None:
         for command, expected in commands(block):
-            done = subprocess.run(
-                command,
-                shell=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=COMMAND_TIMEOUT_S,
-                check=False,
-            )
-            compare(f"{self.page}, line {block.line}: $ {command}", expected, SAID_BY_JAVA.sub("", done.stdout))
+            words = shlex.split(command)
+            if self.forking is None or FOR_A_SHELL & set(command) or words[0] != "transactional":
+                printed = printed_in_shell(command)
+            else:
+                printed = self.forking.run(words, Path.cwd(), os.environ).printed
+            compare(f"{self.page}, line {block.line}: $ {command}", expected, SAID_BY_JAVA.sub("", printed))
 
 
-def main() -> None:
-    """The command line."""
+def printed_in_shell(command: str) -> str:
+    """What a command prints, errors included."""
+    done = subprocess.run(
+        command,
+        shell=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+    return done.stdout
+
+
+def main(forking: Forking | None = None) -> None:
+    """The command line. `forking` runs the commands that need no shell."""
     sys.path.insert(0, os.getcwd())
     try:
-        PageRunner(Path(sys.argv[1]), os.environ.get("BOOTSTRAP", ADDRESS)).run()
+        PageRunner(Path(sys.argv[1]), os.environ.get("BOOTSTRAP", ADDRESS), forking).run()
     except Difference as difference:
         raise SystemExit(str(difference)) from None
 

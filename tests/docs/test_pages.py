@@ -8,11 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
 
+from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
 from tests.docs.run_page import ADDRESS
 from tests.tidy.test_layering import LAYER_OF
@@ -43,13 +45,26 @@ def needs(page: Path) -> set[str]:
     return {marker for marker, found in (("kafka", ADDRESS in code), ("spark", SPARK.search(code))) if found}
 
 
+def environment_of_pages() -> dict[str, str]:
+    """The variables for a page."""
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": programs, "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Forking]:
+    """Runs pages and commands; all that they import is imported once."""
+    forking, process = of_a_new_process()
+    yield forking
+    process.communicate()
+
+
 def run(page: Path, folder: Path, timeout_s: int, **environment: str) -> None:
     """Run a page in an empty folder."""
-    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.docs.run_page", str(page)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": programs, "NO_COLOR": "1", **environment},
+        env={**environment_of_pages(), **environment},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -64,9 +79,10 @@ def marked(page: Path) -> object:
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in pages() if to_run(page) and not needs(page)])
-def test_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs(page: Path, tmp_path: Path, forking: Forking) -> None:
     """Without a JVM: where one is started after all, it is not found."""
-    run(page, tmp_path, PAGE_TIMEOUT_S, JAVA_HOME=NO_JAVA)
+    done = forking.run(["run_page", str(page)], tmp_path, {**environment_of_pages(), "JAVA_HOME": NO_JAVA})
+    assert done.code == 0, f"{name_of(page)}\n{done.printed}"
 
 
 @pytest.mark.timeout(SERVERS_TIMEOUT_S + 20)

@@ -1,23 +1,34 @@
-"""A topology whose tasks behind an exchange wait until the test has killed an executor: run by `transactional run`."""
+"""Topologies that wait until the test has killed an executor: tasks behind an exchange, or between the two phases.
+
+`transactional run …:build` runs the one, `python -m tests.integration.killed_executor MASTER` the other one.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
+from state.store_sql import SqlCoordinatorStore
 from tests.integration.signals import is_first, send, wait_at
 from transactional import (
     BatchBolt,
     OutputCollector,
     Topology,
+    TopologyConfig,
     TopologyContext,
+    TopologyDriver,
     TransactionalTopologyBuilder,
     TransactionAttempt,
     Tuple,
 )
+from transactional.batch import BatchMetadata
+from transactional.ports import Lease
+from transactional.running import make_executor
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
 
@@ -66,6 +77,33 @@ def meet(context: TopologyContext, attempt: TransactionAttempt) -> None:
         wait_at(f"{folder}/gate-{component}")
 
 
+class Tells(BatchBolt):
+    """Tells the test in which process it works on the second transaction."""
+
+    output = "word string"
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector = collector
+        if attempt.txid == 2:
+            send(f"{context.options['folder']}/signals", f"{context.component_id} {os.getpid()}")
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(tuple["word"])
+
+    def finish_batch(self) -> None:
+        pass
+
+
+class WaitingStore(SqlCoordinatorStore):
+    """A real store. What comes next, once it knows that the second transaction is processed, is the commit phase."""
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        super().record_processed(lease, attempt, batch, at_ms=at_ms)
+        if attempt.txid == 2 and is_first("processed"):
+            send("signals", f"processed {os.getpid()}")
+            wait_at("gate-processed")
+
+
 def words() -> list[list[tuple[str]]]:
     """Rows of both partitions."""
     return [[(f"word-{row % 7}",) for row in range(ROWS)] for _ in range(PARTITIONS)]
@@ -88,3 +126,27 @@ def expected() -> Iterator[tuple[str, int]]:
     """Each word with its count."""
     for number in range(7):
         yield f"word-{number}", sum(row == (f"word-{number}",) for rows in words() for row in rows)
+
+
+def build_to_be_processed() -> Topology:
+    """Counts words twice: once the driver writes the table, once the executors do."""
+    folder = os.getcwd()
+    spout = OpaqueMemoryTransactionalSpout(words(), fields="word string", take=TAKE)
+    builder = TransactionalTopologyBuilder("processed", "words", spout, PARTITIONS)
+    builder.set_bolt("tells", Tells(), PARTITIONS).shuffle_grouping("words")
+    for engine in ("delta-rs", "spark"):
+        count = DeltaMapState(f"{folder}/{engine}", key="word", engine=engine).count()
+        builder.set_committer_bolt(f"by-{engine}", count).fields_grouping("tells", "word")
+    return builder.build(options={"folder": folder})
+
+
+def main() -> None:
+    """Run it on the given master until the source is drained."""
+    topology = build_to_be_processed()
+    config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, lease_ms=120_000)
+    with closing(WaitingStore("sqlite:///transactional.db")) as store:
+        TopologyDriver(topology, store, make_executor(topology, master=sys.argv[1]), config).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,16 @@
-"""The same on a Spark standalone cluster, also when an executor is killed in the middle of a shuffle."""
+"""The same on a Spark standalone cluster, also when an executor is killed in a shuffle, or between the two phases."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spouts.local_broker import LocalBroker
+from state.store_sql import SqlCoordinatorStore
 from tests.integration.kafka_count import check_store, check_tables, command
 from tests.integration.killed_executor import PARTITIONS, ROWS, TAKE, expected
 from tests.integration.programs import CLI, Program, finished
@@ -66,3 +69,23 @@ def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
         (txid, task) for txid in range(1, ROWS // TAKE + 1) for task in range(PARTITIONS)
     ]
     assert sum(count for _, _, _, count in tokens) == PARTITIONS * ROWS
+
+
+def test_an_executor_killed_between_processing_and_commit_changes_no_count(
+    cluster: Cluster, tmp_path: Path, signals: Signals
+) -> None:
+    gate = Gate(tmp_path, "gate-processed")
+    run = [sys.executable, "-m", "tests.integration.killed_executor", cluster.master]
+    with Program(run, tmp_path) as program:
+        workers = await_tasks(signals, "tells")
+        assert signals.receive() == f"processed {program.pid}"
+        kill_executor(workers[0])
+        gate.open()
+        assert program.wait(timeout_s=200) == 0, program.text
+
+    for table in ("delta-rs", "spark"):
+        assert counts(tmp_path / table, "word") == dict(expected()), table
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/transactional.db")) as store:
+        tried = [each for each in store.attempts("processed", limit=100) if each.attempt.txid == 2]
+    # What was processed is in the driver: it is committed, and nothing of it is computed again.
+    assert [each.phase for each in tried] == ["committed"]

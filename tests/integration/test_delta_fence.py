@@ -49,8 +49,10 @@ class World(Place):
         return self.leader(Paused)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.fixture(params=["written as a whole", "merged"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    if request.param == "merged":
+        monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
     return World("delta-rs", tmp_path)
 
 
@@ -194,7 +196,11 @@ class TestConflicts:
         late.merge(world.attempt(1, 3), counts({"dog": 1}))
         assert content(late) == {"dog": 1}
 
-    def test_with_a_compaction_fails_the_attempt_and_loses_nothing(self, world: World) -> None:
+    def test_with_a_compaction_fails_the_attempt_and_loses_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
+        world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))
         leader.merge(world.attempt(2, 2), counts({"cat": 1}))

@@ -115,13 +115,14 @@ class TestFolds:
             second.fold_whole(TxId(3))
         assert content(opened(place)) == after(4)
 
-    def test_of_a_writer_that_was_taken_over_change_nothing_for_readers(self, place: Place) -> None:
+    def test_of_a_writer_that_was_taken_over_are_refused(self, place: Place) -> None:
         old = opened(place)
         merged(old, place, 1, 3)
         handle = handle_of(place)
         new = opened(place)
         new.merge(place.attempt(3, 7), counts({"dog": 5}))
-        handle.fold_whole(TxId(3))
+        with pytest.raises(OperatingError, match="could not be folded"):
+            handle.fold_whole(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 
     @pytest.mark.parametrize("write", ["merge", "empty", "fence", "replay"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -44,7 +43,7 @@ class Two:
             # Whether a lease holds is also a matter of time: the other one may stand still as well.
             stored = ([replace(each, is_leased=True) for each in store.status()], store.attempts("still", limit=1_000))
         tables = [self.folder / table for table in TABLES if (self.folder / table / "_delta_log").exists()]
-        return stored, [(changes(table), rows(table, *COLUMNS)) for table in tables]
+        return stored, [(delta_commits(table), rows(table, *COLUMNS)) for table in tables]
 
     def check(self) -> None:
         for table in TABLES:
@@ -57,16 +56,9 @@ class Two:
         assert sum(each.rows or 0 for each in committed) == sum(EXPECTED.values())
 
 
-def changes(table: Path) -> list[str]:
-    """The names of a table's Delta commits, but for those that say that they have only put files together."""
-    logs = sorted((table / "_delta_log").glob("*.json"))
-    return [log.name for log in logs if not is_tidying(log)]
-
-
-def is_tidying(log: Path) -> bool:
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    files = [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
-    return bool(files) and not any(file["dataChange"] for file in files)
+def delta_commits(table: Path) -> list[str]:
+    """The names of a table's Delta commits."""
+    return sorted(log.name for log in (table / "_delta_log").glob("*.json"))
 
 
 def go_on(program: Program) -> None:

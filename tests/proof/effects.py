@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.table import TableAlterer, TableMerger, TableOptimizer
+from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state import delta_log, delta_rs
+from state import delta_log, delta_rewriting, delta_rs
 from state.store_sql import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.ports import Lease
@@ -192,8 +192,11 @@ class DeltaLogs:
 
 
 @contextmanager
-def numbered_delta(effects: Effects, folder: Path, *, spark: bool) -> Iterator[None]:
-    """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time."""
+def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool) -> Iterator[None]:
+    """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time.
+
+    With `merges` small tables are merged as large ones are, and so have files that are put together.
+    """
     logs = DeltaLogs(folder)
 
     def wrap(patch: pytest.MonkeyPatch, owner: type, name: str, uri: Callable[[Any], str]) -> None:
@@ -217,10 +220,12 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool) -> Iterator[N
         patch.setattr(delta_rs, "COMPACTION_INTERVAL", 2)
         patch.setattr(delta_rs, "FILES_MAX", 1)
         patch.setattr(delta_rs, "VACUUM_INTERVAL", 3)
+        if merges:
+            patch.setattr(delta_rewriting, "REWRITTEN_ROWS_MAX", -1)
+        patch.setattr(delta_rs, "write_deltalake", numbered_write(numbered, "rewrite"))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
-        wrap(patch, TableOptimizer, "compact", lambda optimizer: name_of(optimizer.table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
         patch.setattr(delta_log, "VACUUM_INTERVAL", 3)
@@ -245,11 +250,11 @@ def numbered_create(numbered: Callable[[str], AbstractContextManager[None]]) -> 
     return staticmethod(effect)
 
 
-def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
-    """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a fold."""
+def numbered_write(numbered: Callable[[str], AbstractContextManager[None]], whole: str = "fold") -> Callable[..., None]:
+    """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a whole table."""
 
     def effect(table: DeltaTable, *given: Any, **named: Any) -> None:
-        what = "write" if "predicate" in named else "fold"
+        what = "write" if "predicate" in named else whole
         with numbered(f"{name_of(table.table_uri)}: {what}"):
             write_deltalake(table, *given, **named)
 

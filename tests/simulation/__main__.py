@@ -16,13 +16,13 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.simulation.harness import Simulation, SimulationFailed
-from tests.simulation.sweep import Sweep, run_some
+from tests.simulation.sweep import Sweep, begin, run_some
 
 LONG = 500
 """Seeds from which on everything must have been reached."""
 
 
-CHUNK = 100
+CHUNK = 50
 """Seeds that a process takes at once."""
 
 
@@ -30,7 +30,7 @@ def run_all(first: int, count: int, jobs: int) -> tuple[Sweep, list[int]]:
     """Run the seeds in so many processes. Failures are printed as they come."""
     chunks = [(start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)]
     total, failed = Sweep(), list[int]()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=begin) as pool:
         for sweep, failures in pool.map(run_some, *zip(*chunks, strict=True)) if chunks else ():
             total.add(sweep)
             for seed, text in failures:

@@ -16,7 +16,6 @@ from state.memory import MemoryTable
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.source import OUTPUT
-from tests.simulation.tables import SimulatedLetters
 from transactional.coordinator import ActiveAttempt, Coordinator
 from transactional.driver import TopologyDriver
 from transactional.errors import (
@@ -65,6 +64,8 @@ UPDATE: Any = Update()
 INPUTS = (Grouping(GroupingKind.GLOBAL, "spout"),)
 
 
+DELICATE = {"fence": "a process that fences stands still", "write": "a process that writes stands still"}
+"""Effects, by their first word, before which standing still has a rate of its own."""
 LEAVING_MS_MAX = 10_000
 """How long a process that ends waits for its pools; then somebody kills it."""
 
@@ -126,13 +127,12 @@ class Process:
 
     def _topology(self) -> Topology:
         spout = self.world.spout_class(self.world.source, self.faults, replays_exactly=self.world.replays_exactly)
-        letters = SimulatedLetters(self.world.letters, self.before) if self.world.sets_aside else None
+        letters = self.world.letters_state.of_process(self.before) if self.world.sets_aside else None
         committers = tuple(map(self._committer, self.world.tables))
         return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters)
 
     def _committer(self, table: MemoryTable) -> Component:
-        state = self.world.state_class(table, self.world.kinds[table.name], self.before, self.faults)
-        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, state)
+        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, self.world.state_of(table).of_process(self.before))
 
     def _executor(self) -> SimulatedExecutor:
         return SimulatedExecutor(self.world.source, list(self.world.kinds), self.faults, self, self.world.sets_aside)
@@ -204,8 +204,7 @@ class Process:
 
     def _stand_still(self, effect: str, until: Callable[[], bool]) -> None:
         """Perhaps: the whole process, or all but its pools."""
-        delicate = {"fence": "a process that fences stands still", "write": "a process that writes stands still"}
-        fault = delicate.get(effect.split()[0])
+        fault = DELICATE.get(effect.partition(" ")[0])
         duration_ms = self.faults.random.choice((100, 1_000, 2_400, 2_600, 2_800, 3_000, 8_000))
         if (fault and self.faults.strikes(fault)) or self.faults.strikes("the process stands still"):
             self.world.note(self, f"stands still before: {effect}")

@@ -7,8 +7,9 @@ written. What is written are counts by key, which come as a mapping where the re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from state.base import Verdict
 from state.memory import MemoryMapState, MemoryTable
@@ -32,6 +33,11 @@ class Before(Protocol):
     def __call__(self, effect: str, until: Callable[[], bool] = ..., /) -> None: ...
 
 
+def nowhere(effect: str, until: Callable[[], bool] = lambda: False, /) -> None:
+    """No process: what has none does nothing."""
+    raise AssertionError(f"{effect}, by no process")
+
+
 @dataclass(frozen=True, slots=True)
 class Counts(Partials):
     """Partial counts of one batch."""
@@ -51,6 +57,16 @@ class SimulatedState(MemoryMapState):
     def __init__(self, table: MemoryTable, kind: StateKind, before: Before, faults: Faults) -> None:
         super().__init__("word string", "count long", kind=kind, table=table)
         self._before, self._faults, self._reached = before, faults, faults.reached
+        self._identity = super().identity()
+
+    def identity(self) -> Mapping[str, str]:
+        return self._identity
+
+    def of_process(self, before: Before) -> Self:
+        """A new handle, of another process. Its columns need no second check."""
+        handle = copy(self)
+        handle._before = before
+        return handle
 
     def version(self) -> AttemptId | None:
         self._before(f"look at {self.stored.name}")
@@ -114,6 +130,12 @@ class SimulatedLetters(MemoryMapState):
     def __init__(self, table: MemoryTable, before: Before) -> None:
         super().__init__(LETTER_KEY, LETTER_VALUES, table=table)
         self._before = before
+
+    def of_process(self, before: Before) -> Self:
+        """A new handle, of another process."""
+        handle = copy(self)
+        handle._before = before
+        return handle
 
     def _write(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]

@@ -1,16 +1,15 @@
-"""The sweep of `test_seeds` struck with every fault, and reached every consequence and every transition."""
+"""A long sweep has to strike with every fault, and to reach every consequence and every transition, or it fails."""
 
 from __future__ import annotations
 
-from tests.simulation.sweep import Sweep, swept
-from tests.simulation.test_seeds import CHUNK, CHUNKS
+import sys
 
+import pytest
 
-def test_everything_was_reached() -> None:
-    total = Sweep()
-    for first in CHUNKS:
-        total.add(swept(first, CHUNK))
-    assert not total.missing()
+from tests.simulation import __main__ as command
+from tests.simulation.faults import CONSEQUENCES, RATES_MAX
+from tests.simulation.sweep import Sweep, run_some
+from transactional.protocol import TRANSITIONS
 
 
 def test_what_is_missing_is_told() -> None:
@@ -18,3 +17,28 @@ def test_what_is_missing_is_told() -> None:
     assert "the process crashes" in nothing.missing()
     assert "PLANNING: batch planned" in nothing.missing()
     assert "late: WAITING: batch planned" in nothing.late()
+
+
+def test_most_is_reached_by_a_few_seeds() -> None:
+    """All of it by many, which `make test` runs."""
+    sweep, failed = run_some(200, 40)
+    assert failed == []
+    assert len(sweep.missing()) < 0.2 * (len(RATES_MAX) + len(CONSEQUENCES) + len(TRANSITIONS))
+
+
+@pytest.mark.parametrize(("seeds", "code"), [(command.LONG, 1), (command.LONG - 1, 0)])
+def test_a_long_sweep_that_has_not_reached_everything_fails(
+    seeds: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    incomplete = Sweep(seeds=seeds)
+    incomplete.reached["the process crashes"] += 1
+    monkeypatch.setattr(command, "run_all", lambda first, count, jobs: (incomplete, []))
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", str(seeds)])
+    assert command.main() == code
+    assert ("never reached: planning fails, " in capsys.readouterr().out) == bool(code)
+
+
+def test_a_seed_that_fails_fails_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "run_all", lambda first, count, jobs: (Sweep(), [7]))
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "10"])
+    assert command.main() == 1

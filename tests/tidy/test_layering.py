@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.parsing import parsed
+
 ROOT = Path(__file__).parents[2]
 
 WORDS, PURE, CONTRACTS, TOOLS, ENGINE, ADAPTERS, USERS = range(7)
@@ -24,11 +26,13 @@ LAYERS = {
     PURE: [
         "transactional.config",
         "transactional.coordinator",
+        "transactional.cost_estimate",
         "transactional.functions",
         "transactional.groupings",
         "transactional.invariants",
         "transactional.protocol",
         "transactional.schema",
+        "transactional.sizing",
         "spouts.planning",
         "state.values",
     ],
@@ -47,7 +51,7 @@ LAYERS = {
         "state.base",
     ],
     # Small helpers around a library or the machine, for adapters of all three packages.
-    TOOLS: ["transactional.arrow", "transactional.jars"],
+    TOOLS: ["transactional.arrow", "transactional.delta_errors", "transactional.jars"],
     ENGINE: [
         "transactional.clock",
         "transactional.committing",
@@ -81,6 +85,7 @@ LAYERS = {
         "transactional.doctor",
         "transactional.doctor_repairs",
         "transactional.doctor_source",
+        "transactional.doctor_start",
         "transactional.gathering",
         "transactional.loading",
         "transactional.local_executor",
@@ -112,14 +117,17 @@ LAYERS = {
         "state.database",
         "state.dead_letters",
         "state.delta",
+        "state.delta_compaction",
         "state.delta_log",
         "state.delta_log_lookup",
         "state.delta_log_rows",
         "state.delta_log_table",
         "state.delta_open",
+        "state.delta_rewriting",
         "state.delta_rs",
         "state.delta_spark",
         "state.delta_table",
+        "state.delta_upkeep",
         "state.delta_vacuum",
         "state.fenced",
         "state.memory",
@@ -174,10 +182,11 @@ THIRD_PARTY = {
     "delta": ["state.delta_spark"],
     "deltalake": [
         "transactional.doctor_repairs",
+        "state.delta_compaction",
         "state.delta_log",
-        "state.delta_open",
         "state.delta_rs",
         "verifier.storage",
+        "state.delta_upkeep",
         "state.delta_vacuum",
     ],
     "pyarrow": [
@@ -195,12 +204,15 @@ THIRD_PARTY = {
         "spouts.kafka_translators",
         "state.combine",
         "state.delta",
+        "state.delta_compaction",
         "state.delta_log",
         "state.delta_log_lookup",
         "state.delta_log_rows",
+        "state.delta_rewriting",
         "state.delta_rs",
         "state.delta_spark",
         "state.delta_table",
+        "state.delta_upkeep",
         "state.fenced",
         "state.sql",
         "verifier.rows",
@@ -240,7 +252,12 @@ IMPURE = {
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 # The independent checker is worth something only if it shares nothing with what it checks; these ask it.
-ASK_THE_VERIFIER = ("transactional.cli_verify", "transactional.doctor", "transactional.doctor_source")
+ASK_THE_VERIFIER = (
+    "transactional.cli_verify",
+    "transactional.doctor",
+    "transactional.doctor_source",
+    "transactional.doctor_start",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +306,7 @@ def targets(node: ast.AST) -> Iterator[str]:
 
 def imported(source: str) -> Iterator[Import]:
     """Every import of a source, wherever it stands."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     for_types, for_command = guarded_lines(tree, "TYPE_CHECKING"), guarded_lines(tree, "__main__")
     for node in ast.walk(tree):
         for target in targets(node):

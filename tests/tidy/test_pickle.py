@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.tidy.parsing import parsed
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
@@ -26,7 +28,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield name, parsed(path.read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
@@ -56,4 +58,4 @@ def test_nothing_evaluates_text() -> None:
 
 def test_what_is_looked_for_is_found() -> None:
     text = "from pyspark import cloudpickle as sparks\nimport marshal.x\nfrom pickle import loads\n"
-    assert set(imports(ast.parse(text))) >= {"cloudpickle", "marshal", "pickle"}
+    assert set(imports(parsed(text))) >= {"cloudpickle", "marshal", "pickle"}

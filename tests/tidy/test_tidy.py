@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.parsing import parsed
+
 ROOT = Path(__file__).parents[2]
 CODE = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tests")
 FUNCTION_LINES_MAX = 70
@@ -133,7 +135,7 @@ def banned_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def banned_uses(name: str, source: str) -> list[str]:
     """Every banned call or import in one file, with what to use instead."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     calls = [(node.lineno, written_name(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls = [(line, used) for line, used in calls if used != "print" or line not in command_lines(tree)]
     return [
@@ -157,7 +159,7 @@ def test_no_function_is_long() -> None:
     long = [
         f"{name_of(path)}:{function.lineno}: {function.name} has {length_of(function)} lines"
         for path in python_files()
-        for function in functions_of(ast.parse(path.read_text()))
+        for function in functions_of(parsed(path.read_text()))
         if length_of(function) > FUNCTION_LINES_MAX
     ]
     assert not long, "\n".join([f"functions of more than {FUNCTION_LINES_MAX} lines:", *long])
@@ -173,7 +175,7 @@ def test_no_file_is_long() -> None:
 
 
 def test_every_module_says_what_lives_there() -> None:
-    silent = [name_of(path) for path in python_files() if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [name_of(path) for path in python_files() if not ast.get_docstring(parsed(path.read_text()))]
     assert not silent, "modules without a docstring"
 
 
@@ -181,7 +183,7 @@ def test_every_function_is_annotated() -> None:
     bare = [
         f"{name_of(path)}:{function.lineno}: {function.name}: {', '.join(missing)}"
         for path in python_files()
-        for function in functions_of(ast.parse(path.read_text()))
+        for function in functions_of(parsed(path.read_text()))
         if (missing := unannotated(function))
     ]
     assert not bare, "\n".join(["without annotation:", *bare])
@@ -268,6 +270,6 @@ def test_words_that_only_look_banned_are_left_alone() -> None:
 
 def test_sizes_and_annotations_are_measured_right() -> None:
     source = "def one(a, *, b: int) -> None:\n    pass\n\ndef two(self, *rest: int): pass\n"
-    one, two = functions_of(ast.parse(source))
+    one, two = functions_of(parsed(source))
     assert (length_of(one), unannotated(one)) == (2, ["a"])
     assert (length_of(two), unannotated(two)) == (1, ["return"])

@@ -75,3 +75,26 @@ def test_a_skip_fails_where_none_is_allowed(tmp_path: Path, arguments: list[str]
     done = run([*command, *arguments], tmp_path, PATH=os.environ["PATH"])
     assert done.returncode == expected
     assert ("no server" in done.stdout) == bool(expected)
+
+
+def test_what_each_part_took_is_told(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    for file in ("unit/test_one.py", "integration/test_delta_one.py", "integration/test_delta_two.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("def test_passes(): pass\n")
+    bill = {"PATH": os.environ["PATH"], "TOOK": str(tmp_path / "took")}
+    for name, program in (("types", "true"), ("style", "false")):
+        done = run([str(ROOT / "tools" / "timed.sh"), name, program], tmp_path, **bill)
+        assert done.returncode == (program == "false")
+    command = [sys.executable, "-m", "pytest", "--quiet", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    lines = [line.split(" s  ", 1)[1] for line in run(command, tmp_path, **bill).stdout.splitlines() if " s  " in line]
+    assert lines == ["types", "style", "collecting the tests", "integration: delta, 2 tests", "unit, 1 tests"]
+    assert " s  " not in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+
+
+def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: Path) -> None:
+    at_once = str(ROOT / "tools" / "at_once.sh")
+    done = run([at_once, "until [ -e there ]; do :; done; echo first", "echo second; touch there"], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "first\nsecond\n")
+    done = run([at_once, "echo wrong >&2; exit 3", "echo right"], tmp_path)
+    assert (done.returncode, done.stdout) == (1, "wrong\nright\n")

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from transactional.config import STORM_NAMES, TopologyConfig, check_name, check_option, checked_options, parse_option
+from transactional.config import (
+    MAY_BE_NONE,
+    STORM_NAMES,
+    TopologyConfig,
+    check_name,
+    check_option,
+    checked_options,
+    parse_option,
+)
 from transactional.errors import ConfigError
 
 OPTIONS = [field.name for field in fields(TopologyConfig)]
@@ -58,8 +66,8 @@ def test_a_switch_is_true_or_false(value: object) -> None:
         with_option("stop_when_drained", value)
 
 
-@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "attempts_max"])
-def test_only_the_limit_of_attempts_may_be_left_out(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name not in MAY_BE_NONE])
+def test_only_the_limit_of_attempts_and_the_target_may_be_left_out(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} takes a whole number, got None"):
         with_option(name, None)
 
@@ -85,6 +93,12 @@ def test_the_first_pause_is_not_above_the_longest() -> None:
 def test_the_lease_holds_for_ten_ticks_at_least() -> None:
     with pytest.raises(ConfigError, match=r"lease_ms \(199\) must be at least ten times tick_ms \(20\)"):
         TopologyConfig(lease_ms=199, tick_ms=20)
+
+
+def test_the_target_is_below_the_time_out() -> None:
+    assert TopologyConfig(target_latency_ms=29_999).target_latency_ms == 29_999
+    with pytest.raises(ConfigError, match=r"target_latency_ms \(500\) must be below attempt_timeout_ms \(500\), after"):
+        TopologyConfig(target_latency_ms=500, attempt_timeout_ms=500)
 
 
 def test_pauses_double_and_stay_at_the_longest() -> None:
@@ -118,6 +132,8 @@ def test_storms_names_are_told_what_they_are_called_here(storms: str, ours: str)
         ("lease_ms", "20_000", 20_000),
         ("attempts_max", "none", None),
         ("attempts_max", "3", 3),
+        ("target_latency_ms", "None", None),
+        ("target_latency_ms", "800", 800),
         ("stop_when_drained", "True", True),
         ("stop_when_drained", "false", False),
     ],

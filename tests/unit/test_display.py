@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.unit.drivers import World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config_sources import Given, Setting
 from transactional.display import Display, attempts_table, first_line, print_table, settings_table, statuses_table
 from transactional.ports import AttemptRecord, DesiredState, TopologyStatus
@@ -78,6 +78,18 @@ def test_the_live_table_follows_a_transaction_through_its_phases() -> None:
         ]
         assert screen.tell(CommitSucceeded(first), RecordCommit(first, READ), after_ms=8) == []
     assert "transaction 1:2 committed: 8 rows in 20 ms; 400 rows/s" in screen.file.getvalue()
+
+
+def test_the_limit_of_a_sized_batch_is_told_with_its_reason() -> None:
+    screen, first = Screen(), attempt(1, 2)
+    with screen.display:
+        screen.tell(Tick(0), PlanBatch(first, BATCH, replay=False))
+        screen.tell(BatchPlanned(attempt(1, 1), BATCH, BatchLimit(7, None, "late")))
+        limited = BatchPlanned(first, BATCH, BatchLimit(8_000, 70, "55 ms + 55 µs a record"))
+        screen.tell(limited, RecordAttempt(first, BATCH, forget_later=False))
+        screen.tell(CommitSucceeded(first), RecordCommit(first, READ), after_ms=20)
+    shown = " ".join(screen.file.getvalue().split())
+    assert "committed: 8 rows in 20 ms, limit 8000 (55 ms + 55 µs a record); 400 rows/s" in shown
 
 
 def test_a_failed_transaction_leaves_the_table_and_comes_back() -> None:

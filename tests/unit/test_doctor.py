@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,14 +17,18 @@ from deltalake import DeltaTable, TableFeatures
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta import DeltaMapState
 from state.store_sql import SqlCoordinatorStore
+from tests.unit.drivers import WAIT_S, in_background
 from transactional.builder import TransactionalTopologyBuilder
+from transactional.config import TopologyConfig
 from transactional.diagnosis import Diagnosis, Problem
-from transactional.doctor import check_at_start, examine
+from transactional.doctor import examine
 from transactional.doctor_repairs import repair
+from transactional.doctor_start import check_at_start, explained
 from transactional.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
 from transactional.journal import JournalWriter
-from transactional.running import make_executor, run_topology
+from transactional.ports import TopologyStatus
+from transactional.running import CheckedDriver, make_executor, run_topology
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
 from verifier.checker import CheckedTable, verify
@@ -148,8 +153,11 @@ def update_rows(patient: Patient) -> None:
 
 
 def update_rows_in_between(patient: Patient) -> None:
+    """While a run is under way, that is: a start would look."""
     update_rows(patient)
-    patient.run([*WORDS, "late"])
+    topology, config = patient.topology([*WORDS, "late"]), TopologyConfig(stop_when_drained=True)
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        TopologyDriver(topology, store, make_executor(topology, master="none"), config).run()
 
 
 def restore_rows(patient: Patient) -> None:
@@ -294,10 +302,62 @@ def test_a_table_whose_files_are_deleted_is_not_put_back(patient: Patient) -> No
 def test_a_start_on_rows_that_others_have_changed_is_refused(patient: Patient, hurt: Callable[[Patient], None]) -> None:
     check_at_start(patient.topology())
     hurt(patient)
-    with pytest.raises(StoreMismatch, match=r"'count': its table .* was changed by Delta version"):
-        check_at_start(patient.topology())
+    starts: list[Callable[[], None]] = [lambda: check_at_start(patient.topology()), lambda: patient_is_started(patient)]
+    for start in starts:
+        with pytest.raises(StoreMismatch, match=r"'count': its table .* was changed by Delta version"):
+            start()
     patient.repair()
     check_at_start(patient.topology())
+    patient.run([*WORDS, "late"])
+    patient.assert_right([*WORDS, "late"])
+
+
+class LookedAt(SqlCoordinatorStore):
+    """Lets it be known that a standby has looked whether it is to lead."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.looked = threading.Event()
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        self.looked.set()
+        return super().status(topology_id)
+
+
+def test_a_standby_that_takes_over_looks_what_others_have_done_while_it_waited(patient: Patient) -> None:
+    topology = patient.topology([*WORDS, "late"])
+    with closing(LookedAt(patient.url)) as store:
+        lease = store.acquire("words", topology.fingerprint(), owner="leader", lease_ms=60_000)
+        driver = CheckedDriver(topology, store, make_executor(topology, master="none"), standby=True)
+        with in_background(driver) as run:
+            store.looked.clear()
+            assert store.looked.wait(WAIT_S)
+            update_rows(patient)
+            store.release(lease)
+            with pytest.raises(StoreMismatch, match=r"'count': its table .* was changed by Delta version"):
+                run.result(WAIT_S)
+    assert patient.problems() == [(Problem.FOREIGN_WRITER, "count", True)], "it is as it was, and can be repaired"
+
+
+@pytest.mark.parametrize(
+    ("hurt", "says"),
+    [
+        (wipe_store, r"'count'.* the store was wiped or put back.*--journal"),
+        (put_back_table, r"'count'.* it was put back to an older state; restore a newer copy"),
+        (remove_table, r"'count'.* no transaction was ever written to it; restore the table from a backup"),
+    ],
+)
+def test_a_start_on_a_table_out_of_place_is_refused_with_what_the_doctor_says(
+    patient: Patient, hurt: Callable[[Patient], None], says: str
+) -> None:
+    hurt(patient)
+    with pytest.raises(StoreMismatch, match=rf"^committer 'count': .*The doctor says of the table of {says}"):
+        patient_is_started(patient)
+
+
+def test_what_no_doctor_looks_into_is_refused_as_it_is() -> None:
+    refused, topology = StoreMismatch("the table is ahead"), Patient(Path("nowhere")).topology()
+    assert explained(refused, topology, MemoryCoordinatorStore()) is refused
 
 
 def test_a_changed_topology_and_a_source_that_ends_too_early_are_told(patient: Patient) -> None:

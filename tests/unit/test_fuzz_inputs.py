@@ -24,7 +24,7 @@ from spouts.kafka_settings import FIELD_TYPES, record_schema
 from state.store_sql import SqlCoordinatorStore
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import OPTIONS, TopologyConfig
 from transactional.config_sources import load_config
 from transactional.coordinator import Snapshot
@@ -277,6 +277,7 @@ STARTED = RunStarted(
 WORDS = [
     Tick(17),
     BatchPlanned(ATTEMPT, BATCH),
+    BatchPlanned(ATTEMPT, BATCH, BatchLimit(1_000, 70, "why")),
     ProcessingSucceeded(ATTEMPT),
     AttemptFailed(ATTEMPT, "no", (Exclusion("bolt", "f00", "ValueError"),)),
 ]

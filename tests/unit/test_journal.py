@@ -15,7 +15,7 @@ import pytest
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import opaque_words, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
@@ -53,6 +53,8 @@ BATCH = BatchMetadata({WORDS_0: OffsetRange(Offset(1), Offset(3))}, {WORDS_0: Di
 EVERY_WORD = [
     BatchPlanned(ATTEMPT, BATCH),
     BatchPlanned(ATTEMPT, None),
+    BatchPlanned(ATTEMPT, BATCH, BatchLimit(1_000, None, "nothing is measured yet")),
+    BatchPlanned(ATTEMPT, None, BatchLimit(8_000, 70, "55 ms + 55 µs a record")),
     ProcessingSucceeded(ATTEMPT, DIGESTS),
     ProcessingSucceeded(ATTEMPT),
     ProgressMade(ATTEMPT),

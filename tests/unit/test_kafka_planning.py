@@ -11,7 +11,7 @@ from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, plan_batch, record_bytes, share_bytes
 from tests.unit.test_planning import Run
 from transactional.attempt import TransactionAttempt
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
 from transactional.protocol import BatchPlanned, Event
@@ -169,6 +169,32 @@ def test_sizes_are_remembered_while_batches_are_planned_ahead() -> None:
     spout.committed(read(first, a=100))
     assert counts(spout.plan(first, replay=False)) == [100]
     assert counts(spout.plan(read(first, a=1_000), replay=False)) == [10], "what the batch before tells is newer"
+
+
+def test_a_limit_that_was_chosen_bounds_a_batch_besides_the_spouts_own() -> None:
+    spout = of(OpaqueKafkaSpout, {A: log(0, 1000), B: log(0, 1000)}, batch_records_max=300)
+    assert spout.batch_records_max == 300
+    spout.limit_batches(BatchLimit(50, None, "so dear"))
+    assert counts(spout.plan(EMPTY_BATCH, replay=False)) == [25, 25]
+    spout.limit_batches(BatchLimit(5_000, None, "so cheap"))
+    first = spout.plan(EMPTY_BATCH, replay=False)
+    assert counts(first) == [150, 150]
+    assert counts(spout.plan(EMPTY_BATCH, replay=True)) == [150, 150], "a replay that is planned keeps to it as well"
+
+
+def test_large_records_make_a_smaller_batch_than_the_limit_has_records() -> None:
+    """100 records of 10 bytes are chosen, by what was measured; B's are known to be a hundred times as large."""
+    spout = of(OpaqueKafkaSpout, {A: log(0, 10), B: log(0, 1000)})
+    spout.committed(read(BatchMetadata({A: span(0, 10), B: span(0, 10)}), a=10, b=1_000))
+    spout.limit_batches(BatchLimit(100, 10, "measured"))
+    batch = spout.plan(EMPTY_BATCH, replay=False)
+    assert counts(batch) == [10, 1], "2,000 bytes in all"
+
+
+def test_records_of_unknown_size_are_taken_for_usual_ones() -> None:
+    spout = of(OpaqueKafkaSpout, {A: log(0, 1000)})
+    spout.limit_batches(BatchLimit(100, 10, "measured"))
+    assert counts(spout.plan(EMPTY_BATCH, replay=False)) == [100]
 
 
 # --- for several tasks --------------------------------------------------------------------------------------------

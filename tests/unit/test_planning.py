@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, plan_batch, share
@@ -375,7 +375,6 @@ class Model:
             assert not (missing and self.run.replays_exactly)
 
 
-@settings(max_examples=200)
 @given(replays_exactly=st.booleans(), steps=st.lists(STEPS, min_size=20, max_size=60))
 def test_every_offset_is_in_exactly_one_committed_range(
     *, replays_exactly: bool, steps: list[tuple[str, int, int]]

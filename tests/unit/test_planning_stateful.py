@@ -194,5 +194,5 @@ class OpaquePlanning(Planning):
 
 TestTransactionalPlanning = TransactionalPlanning.TestCase
 TestOpaquePlanning = OpaquePlanning.TestCase
-_SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None)
+_SETTINGS = settings(stateful_step_count=40)
 TestTransactionalPlanning.settings = TestOpaquePlanning.settings = _SETTINGS

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from spouts.kafka import OpaqueKafkaSpout
+from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.delta import DeltaMapState
+from state.delta_table import DeltaLocation
 from state.sql import SqlMapState
 from state.store_sql import SqlCoordinatorStore
 from tests.unit.commands import Command
 from transactional.builder import TransactionalTopologyBuilder
+from transactional.delta_errors import reason_of
 from transactional.errors import TransactionalError
 from transactional.topology import Topology
 
@@ -35,12 +38,12 @@ KAFKA = {
     "sasl.oauthbearer.client.secret": MARKER,
     "sasl.oauthbearer.config": f"token={MARKER}",
 }
-# The access key of delta-rs; its errors name the endpoint, which nobody listens at.
+# The access key of delta-rs; its errors name the endpoint, with the password in it, which nobody listens at.
 STORAGE = {
     "AWS_ACCESS_KEY_ID": f"id-{MARKER}",
     "AWS_SECRET_ACCESS_KEY": MARKER,
     "AWS_SESSION_TOKEN": MARKER,
-    "AWS_ENDPOINT_URL": f"http://{NOBODY}",
+    "AWS_ENDPOINT_URL": f"http://user:{MARKER}@{NOBODY}",
     "AWS_REGION": "nowhere",
     "AWS_ALLOW_HTTP": "true",
     "aws_conditional_put": "etag",
@@ -52,6 +55,7 @@ MODULE = """
 from tests.unit import test_secrets
 topology = test_secrets.topology()
 without_s3 = test_secrets.topology(in_s3=False)
+only_s3 = test_secrets.topology_on_s3()
 """
 
 
@@ -71,10 +75,20 @@ def topology(*, in_s3: bool = True) -> Topology:
     return builder.build()
 
 
+def topology_on_s3() -> Topology:
+    """A topology of which only the tables can't be reached."""
+    spout = OpaqueMemoryTransactionalSpout([[("cat",)]], "word string", take=1)
+    builder = TransactionalTopologyBuilder("secrets", "spout", spout)
+    words = DeltaMapState("s3://bucket/words", "word", storage_options=STORAGE)
+    builder.set_committer_bolt("delta", words.count()).fields_grouping("spout", "word")
+    builder.set_dead_letters(DeadLetterTable("s3://bucket/letters", storage_options=STORAGE))
+    return builder.build()
+
+
 def errors_of(*calls: Any) -> Iterator[str]:
     """What is raised, with what it was raised from and what that holds."""
     for call in calls:
-        with pytest.raises((TransactionalError, OSError)) as raised:
+        with pytest.raises(TransactionalError) as raised:
             call()
         error: BaseException | None = raised.value
         while error is not None:
@@ -147,5 +161,47 @@ def test_what_commands_print_and_leave_behind(
     done = command(*arguments)
     assert done.out or done.err
     assert MARKER not in done.out + done.err + caplog.text
-    files = [path for path in tmp_path.iterdir() if path.is_file()]
-    assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
+    assert files_with_marker(tmp_path) == []
+
+
+def files_with_marker(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_file() and MARKER.encode() in path.read_bytes()]
+
+
+def test_what_is_said_of_an_object_store_that_does_not_answer(
+    command: Command, module: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    run = ("run", "{m}:only_s3", "--master", "none", "--attempts-max", "1", "--journal", "run.journal")
+    of_letters = ("deadletters", "{m}:only_s3")
+    for arguments in (
+        run,
+        ("verify", "{m}:only_s3"),
+        ("doctor", "{m}:only_s3"),
+        of_letters,
+        (*of_letters, "--replay", "--master", "none"),
+    ):
+        done = command(*arguments)
+        assert done.code == 1
+        [line] = done.err.splitlines()
+        assert line.startswith(("TX300: Delta table s3://bucket/", "TX300: secrets can't be verified: "))
+        assert f"http://***@{NOBODY}/bucket" in line
+        assert line.endswith("Connection refused (os error 111)")
+        assert MARKER not in done.out + done.err + caplog.text
+    assert files_with_marker(tmp_path) == []
+
+
+def test_a_reason_is_one_line_without_the_values_of_secret_options() -> None:
+    options = {"azure_storage_sas_key": "sv=1&sig=hunter2", "sas_token": "sv=1", "max_retries": "7", "secret": ""}
+    error = OSError("no\n    \x1b[31m↳\x1b[0m GET http://a/?sv=1&sig=hunter2 after 7\n  \x1b[31m↳\x1b[0m sv=1\n")
+    assert reason_of(error, options) == "no: GET http://a/?*** after 7: ***"
+
+
+def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_told() -> None:
+    bounded = {"retry_timeout": "30s"}
+    assert DeltaLocation.of("gs://bucket/words").storage_options == bounded
+    assert DeltaLocation.of("gs://bucket/words", {"retry_timeout": "5s"}).storage_options == {"retry_timeout": "5s"}
+    assert DeltaLocation.of(DeltaLocation.of("gs://bucket/words")).storage_options == bounded
+    assert DeltaLocation.of("words").storage_options == {}

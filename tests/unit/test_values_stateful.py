@@ -245,7 +245,7 @@ class TransactionalTables(Tables):
     kind = StateKind.TRANSACTIONAL
 
 
-QUICK = settings(max_examples=60, stateful_step_count=20)
+QUICK = settings(stateful_step_count=20)
 
 TestOpaqueValues = OpaqueValues.TestCase
 TestTransactionalValues = TransactionalValues.TestCase

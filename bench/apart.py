@@ -1,0 +1,75 @@
+"""The parts of the benchmark that run in processes of their own: thousands of transactions, profiles, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+from bench.figures import Spread
+from bench.results import heading, save
+
+PROFILED = ((1_000, 2_000), (20_000, 250), (200_000, 40))
+"""Batch sizes, and as many transactions as a profile can take at most."""
+SHORT_TRANSACTIONS, TRANSACTIONS = 500, 5_000
+PROGRAM_S = 600
+"""After so long a program is ended: it has hung."""
+
+
+def steady(options: argparse.Namespace, command: str) -> None:
+    """Memory and the coordinator's own work over thousands of transactions."""
+    transactions = SHORT_TRANSACTIONS if options.short else TRANSACTIONS
+    found = _program(options, ["--transactions", str(transactions), "--minutes", "1" if options.short else "4"])
+    save({**heading("steady", command), "others_share": _others([found]), **found}, options.output)
+
+
+def profile(options: argparse.Namespace, command: str) -> None:
+    """Profiles of three batch sizes, where py-spy is to be had; nothing is written where it is not."""
+    if not options.py_spy:
+        return
+    profiles = []
+    for batch, transactions in PROFILED:
+        asked = ["--transactions", str(transactions), "--batch", str(batch), "--minutes", "1.5"]
+        seconds = ["--seconds", "5" if options.short else "10"]
+        profiles.append(_program(options, [*asked, *seconds, "--py-spy", options.py_spy]))
+        document = {**heading("profile", command), "others_share": _others(profiles), "profiles": profiles}
+        save(document, options.output)
+
+
+def tables(options: argparse.Namespace, command: str) -> None:
+    """Transaction commits against size and age of their table; `python -m bench tables` has options of its own."""
+    small = ["--keys", "20000,200000", "--transactions", "40", "--versions", "200", "--minutes", "0.5"]
+    asked = small if options.short else ["--layouts", "log", "--minutes", "3"]
+    _run(["-m", "bench", "tables", *asked, "--output", str(options.output / "tables.json")])
+
+
+def py_spy() -> str:
+    """Where py-spy is: beside this Python or on the path; empty where it is not."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
+def _program(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        output, before = Path(folder) / "found.json", machine.cpu_time()
+        _run(["-m", "bench.steady", *arguments, "--directory", folder, "--output", str(output)])
+        after = machine.cpu_time()
+        found: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    return found | {"others": after.others_share_since(before) if before and after else None}
+
+
+def _others(found: list[dict[str, Any]]) -> dict[str, float] | None:
+    """What others took of the machine, over all programs that were run."""
+    shares = [each["others"] for each in found if each["others"] is not None]
+    return asdict(Spread.of(shares)) if shares else None
+
+
+def _run(arguments: list[str]) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, timeout=PROGRAM_S)

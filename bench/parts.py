@@ -1,0 +1,136 @@
+"""The parts of the benchmark that share one broker and one Spark: who works against whom, on what, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench import works
+from bench.contest import Contest, Plan
+from bench.ours import Ours
+from bench.peers import ExpertRecipe, SparkMerge
+from bench.raw import Raw
+from bench.rounds import Stage, System
+from bench.targets import KEYS
+from bench.workload import Workload, departures, zipf
+from bench.works import Work
+
+MANY_KEYS = "keys-1m"
+FLIGHTS_FILL = 16_776
+"""What is left of the flights is 16 batches of 20,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured. Plans by part; `vocabulary` is that of the table with many keys."""
+
+    pairs: Sequence[Plan]
+    raw: Sequence[Plan]
+    many_keys: Sequence[Plan]
+    works: Plan
+    flights: Plan
+    bolts: Sequence[Plan]
+    vocabulary: int
+    fill: int = 200_000
+
+    def messages(self) -> int:
+        """The longest way through the topic of words, without the filling."""
+        return max(plan.rounds * plan.messages for plan in (*self.pairs, *self.raw, *self.bolts, self.works))
+
+
+WHOLE = Scale(
+    pairs=[Plan(1_000, 3, 16), Plan(20_000, 3, 12), Plan(200_000, 3, 8)],
+    raw=[Plan(200_000, 5, 8), Plan(1_000_000, 3, 3)],
+    many_keys=[Plan(20_000, 3, 8), Plan(200_000, 2, 4)],
+    works=Plan(20_000, 2, 8),
+    flights=Plan(20_000, 2, 8),
+    bolts=[Plan(20_000, 3, 8), Plan(200_000, 3, 3)],
+    vocabulary=1_000_000,
+)
+SHORT = Scale(
+    pairs=[Plan(1_000, 2, 6), Plan(20_000, 2, 6)],
+    raw=[Plan(200_000, 2, 3)],
+    many_keys=[Plan(20_000, 2, 6)],
+    works=Plan(20_000, 2, 5),
+    flights=Plan(20_000, 2, 8),
+    bolts=[Plan(20_000, 2, 5)],
+    vocabulary=100_000,
+    fill=40_000,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics, once they are produced."""
+
+    by_name: Mapping[str, Workload]
+
+    @classmethod
+    def make(cls, scale: Scale, bootstrap: str, parts: Sequence[str]) -> Topics:
+        """Produce what the parts need. Raises `OperatingError` when the broker does not take it."""
+        workloads = [zipf("words", scale.messages(), 8_000, scale.fill)]
+        if "works" in parts:
+            many = max(plan.rounds * plan.messages for plan in scale.many_keys)
+            workloads += [zipf("many-words", many, scale.vocabulary, scale.vocabulary)]
+            workloads += [departures("flights", FLIGHTS_FILL)]
+        for workload in workloads:
+            workload.produce(bootstrap)
+        return cls({workload.topic: workload for workload in workloads})
+
+
+def pairs(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """A count per key: ours with one and with three in flight, each beside one of the peers."""
+    work = works.per_key(topics.by_name["words"], KEYS)
+    for plan in scale.pairs:
+        contest.hold(work, _pairs(contest.stage, work, f"pairs-{plan.batch_messages}"), plan)
+
+
+def raw(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """The same with large batches against bare consumers."""
+    work = works.per_key(topics.by_name["words"], KEYS)
+    for plan in scale.raw:
+        label = f"raw-{plan.batch_messages}"
+        contest.hold(work, [Ours(contest.stage, work, label, in_flight=3), Raw(contest.stage, work)], plan)
+
+
+def other_works(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """Other works; a table of many keys, where a transaction commit takes long, with one to four in flight."""
+    stage, many = contest.stage, works.per_key(topics.by_name["many-words"], MANY_KEYS)
+    for work, plan in (
+        (works.global_count(topics.by_name["words"]), scale.works),
+        (works.carriers(topics.by_name["flights"]), scale.flights),
+    ):
+        contest.hold(work, _pairs(stage, work, "works"), plan)
+    words = works.words(topics.by_name["words"])
+    contest.hold(words, [Ours(stage, words, "works", in_flight=number) for number in (1, 3)], scale.works)
+    for plan in scale.many_keys:
+        label = f"many-{plan.batch_messages}"
+        between = [Ours(stage, many, label, in_flight=n) for n in (2, 4) if plan is scale.many_keys[0]]
+        contest.hold(many, [*_pairs(stage, many, label), *between], plan)
+
+
+def bolts(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """The same bolt written in the three ways there are."""
+    work, stage = works.capitals(topics.by_name["words"]), contest.stage
+    ways = {"tuples": works.capitals_by_tuple, "arrow": works.capitals_by_arrow}
+    for plan in scale.bolts:
+        label = str(plan.batch_messages)
+        named = {**ways, "dataframe": works.capitals_by_dataframe}
+        systems = [Ours(stage, work, label, in_flight=1, name=f"ours-{n}", bolt=bolt) for n, bolt in named.items()]
+        contest.hold(work, systems, plan)
+
+
+Part = Callable[[Contest, Topics, Scale], None]
+PARTS: Mapping[str, tuple[Part, float]] = {
+    "pairs": (pairs, 5),
+    "raw": (raw, 2),
+    "works": (other_works, 5),
+    "bolts": (bolts, 1),
+}
+"""Each part, and after how many minutes no further round of it is started."""
+
+
+def _pairs(stage: Stage, work: Work, label: str) -> list[System]:
+    """By turns, so that each peer has one of ours beside it."""
+    one, three = (Ours(stage, work, label, in_flight=number) for number in (1, 3))
+    return [one, SparkMerge(stage, work, label), three, ExpertRecipe(stage, work, label)]

@@ -1,0 +1,223 @@
+"""Tables of figures, made from the parts' files: the terminal and the page show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.targets import Documents, ages, targets, told
+
+MET = {True: "met", False: "**not met**", None: "-"}
+TITLES = {"driver": "driver, Python", "jvm": "driver, JVM", "workers": "Python workers"}
+RATIOS_OF = ("merge", "expert", "raw", "ours-1", "ours-tuples")
+PLOTS = {"pairs": ("throughput", "latency"), "works": ("throughput",), "raw": ("throughput",)}
+"""Of which parts which plots are drawn."""
+TIMES_OF = {
+    "own_ms": "coordinator's own work per transaction",
+    "store_ms": "of it in the store's writes",
+    "cpu_ms": "of it processor time",
+    "planned_ms": "planned → committed",
+}
+CONTESTS = ("pairs", "raw", "works", "bolts")
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table: what it shows, the names of its columns, and its rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def target_sheet(documents: Documents) -> Sheet:
+    """Every target, and whether it was met."""
+    rows = [(each.what, each.wanted, each.shown, MET[each.is_met]) for each in targets(documents)]
+    return Sheet("Targets", ("what (batches in messages)", "target", "reached: min … median … max", ""), rows)
+
+
+def speed_sheet(part: str, documents: Documents) -> Sheet:
+    """Throughput and latency by work, batch size and system."""
+    columns = ("work", "batch", "system", "1,000 messages/s", "p50", "p95", "p99", "phases, p50 in ms")
+    rows = [
+        (
+            *(each["work"], f"{each['batch_messages']:,}", each["system"], _thousands(each["messages_per_second"])),
+            *(_ms(each[name]) for name in ("p50_ms", "p95_ms", "p99_ms")),
+            ", ".join(f"{name} {told(ms)}" for name, ms in each["phases_ms"].items() if ms >= 1),
+        )
+        for each in _summaries(part, documents)
+    ]
+    return Sheet(f"{part}: throughput, latency from planned to committed, phases", columns, rows)
+
+
+def cost_sheet(part: str, documents: Documents) -> Sheet:
+    """Bytes and memory by work, batch size and system."""
+    columns = ("work", "batch", "system", "KiB written per batch", "driver, MiB", "its JVM, MiB", "Python workers, MiB")
+    rows = [
+        (
+            *(each["work"], f"{each['batch_messages']:,}", each["system"], told(each["bytes_per_batch"] / 1024)),
+            *(told(each["peaks_mib"].get(part_of)) for part_of in ("driver", "jvm", "workers")),
+        )
+        for each in _summaries(part, documents)
+        if each.get("peaks_mib")
+    ]
+    return Sheet(f"{part}: what it costs", columns, rows)
+
+
+def ratio_sheet(part: str, documents: Documents) -> Sheet:
+    """How many times quicker ours is, round by round."""
+    rows = [
+        (
+            *(each["work"], f"{each['batch_messages']:,}", each["system"], each["peer"], _spread(each["throughput"])),
+            _spread(each["latency"]) if each["latency"] else "-",
+        )
+        for each in documents.get(part, {}).get("ratios", [])
+        if each["peer"] in RATIOS_OF
+    ]
+    return Sheet(f"{part}: how many times quicker", ("work", "batch", "system", "against", "throughput", "p50"), rows)
+
+
+def steady_sheet(documents: Documents) -> Sheet:
+    """Thousands of transactions in one process."""
+    steady = documents.get("steady", {})
+    rows = [
+        (
+            f"peak memory over {int(number):,} transactions",
+            ", ".join(f"{title} {told(peaks.get(part))} MiB" for part, title in TITLES.items()),
+        )
+        for number, peaks in steady.get("peaks_mib", {}).items()
+    ]
+    for name, title in TIMES_OF.items():
+        if name in steady:
+            rows.append((title, ", ".join(f"{percent} {told(ms)} ms" for percent, ms in steady[name].items())))
+    if steady:
+        speed = steady["transactions"] / steady["seconds"]
+        batch = f"batches of {steady['batch_messages']}, {steady['in_flight']} in flight"
+        rows.append((f"transactions a second, {batch}", told(speed)))
+    return Sheet("One process over thousands of transactions", ("what", "measured"), rows)
+
+
+def profile_sheet(documents: Documents) -> Sheet:
+    """Where the processor time of a batch size goes, by part, and which functions have the most of it."""
+    rows = []
+    for each in documents.get("profile", {}).get("profiles", []):
+        spent, size = each["profile"]["cpu_seconds"], f"{each['batch_messages']:,}"
+        for part, title in TITLES.items():
+            top = each["profile"].get(part, {}).get("top", {})
+            functions = ", ".join(f"`{name}` {share:.0%}" for name, share in top.items())
+            share = spent.get(part, 0) / max(sum(spent.values()), 0.001)
+            rows.append((size, title, f"{share:.0%}", functions or "-"))
+    columns = ("batch", "process", "of the processor time", "innermost functions, share of the process's samples")
+    return Sheet("Where the time goes", columns, rows)
+
+
+def table_sheet(documents: Documents) -> Sheet:
+    """Transaction commits without Spark and broker, by size and age of their table."""
+    tables = documents.get("tables", {})
+    rows = [
+        (
+            f"transaction commit of 20,000 keys into {cost['keys']:,}, layout {cost['layout']}",
+            _named(cost, "_ms", "_max"),
+        )
+        for cost in tables.get("size", [])
+    ]
+    for layout, times in tables.get("update", {}).items():
+        rows.append((f"read-modify-write of 20,000 keys, p50, layout {layout}", ", ".join(map(_ms, times))))
+    for part, title in (("read", "reading the whole table"), ("spark", "the same in Spark")):
+        if part in tables:
+            rows.append((title, _named(tables[part], "_ms")))
+    for layout, steps in tables.get("steps", {}).items():
+        told_of = ", ".join(f"{name} {_ms(ms)}" for name, ms in steps.items())
+        rows.append((f"steps of 1,000 keys into 8,000, p50, layout {layout}", told_of))
+    for name, age in ages(tables):
+        rows.append((f"1,000 keys into a table at version {age['version']:,}{name}, p50", _named(age, "_ms")))
+    return Sheet("Transaction commits without Spark and broker", ("what", "measured"), rows)
+
+
+def machine_line(documents: Documents) -> str:
+    """The machine, the versions, and what others took of it meanwhile."""
+    lines = []
+    for part in (*CONTESTS, "steady", "profile"):
+        document = documents.get(part)
+        if document is not None:
+            machine, others = document["machine"], document.get("others_share")
+            taken = (
+                f"others took {others['min']:.0%} … {others['median']:.0%} … {others['max']:.0%} of the machine"
+                if others
+                else ""
+            )
+            named = ", ".join(f"{name} {value}" for name, value in machine.items())
+            lines.append(f"- **{part}** (`{document['command']}`): {named}; {taken or 'the load is not known'}.")
+    return "\n".join(lines)
+
+
+def markdown(sheet: Sheet) -> str:
+    """A table as the page has it."""
+    lines = [sheet.columns, ["---"] * len(sheet.columns), *sheet.rows]
+    return "\n".join("| " + " | ".join(cell or " " for cell in line) + " |" for line in lines)
+
+
+def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
+    """What stands between the page's marks, by name."""
+
+    def shown(*sheets: Sheet) -> str:
+        return "\n\n".join(markdown(sheet) if sheet.rows else "Not measured." for sheet in sheets)
+
+    found: dict[str, Callable[[], str]] = {
+        "machine": lambda: machine_line(documents) or "Not measured.",
+        "targets": lambda: shown(target_sheet(documents)),
+        "steady": lambda: shown(steady_sheet(documents)),
+        "profile": lambda: shown(profile_sheet(documents)),
+        "tables": lambda: shown(table_sheet(documents)),
+    }
+    for part in CONTESTS:
+        found[part] = lambda part=part: _linked(part, documents) + shown(*_contest(part, documents))  # type: ignore[misc]
+    return found
+
+
+def _linked(part: str, documents: Documents) -> str:
+    """Where a contest's figures and plots are, from the page."""
+    if part not in documents:
+        return ""
+    drawn = [f"[{kind}](performance/{part}-{kind}.svg)" for kind in PLOTS.get(part, ())]
+    return ", ".join([f"[All figures](performance/{part}.json)", *drawn]) + ".\n\n"
+
+
+def all_sheets(documents: Documents) -> Iterator[Sheet]:
+    """All tables, the targets last."""
+    for part in CONTESTS:
+        yield from _contest(part, documents)
+    yield from (steady_sheet(documents), table_sheet(documents), profile_sheet(documents), target_sheet(documents))
+
+
+def _contest(part: str, documents: Documents) -> list[Sheet]:
+    return [speed_sheet(part, documents), ratio_sheet(part, documents), cost_sheet(part, documents)]
+
+
+def _summaries(part: str, documents: Documents) -> list[dict[str, Any]]:
+    found = documents.get(part, {}).get("summaries", [])
+    order = list(dict.fromkeys(each["work"] for each in found))
+    return sorted(found, key=lambda each: (order.index(each["work"]), each["batch_messages"]))
+
+
+def _thousands(spread: Mapping[str, float]) -> str:
+    return _spread({name: figure / 1000 for name, figure in spread.items()})
+
+
+def _spread(spread: Mapping[str, float]) -> str:
+    return " … ".join(told(spread[name]) for name in ("min", "median", "max"))
+
+
+def _named(figures: Mapping[str, Any], *endings: str) -> str:
+    """The figures whose names end so, by their names."""
+    found = {name: figure for name, figure in figures.items() if name.endswith(endings)}
+    return ", ".join(f"{_plain(name)} {_ms(figure)}" for name, figure in found.items())
+
+
+def _plain(name: str) -> str:
+    return name.replace("_ms_max", "_longest").removesuffix("_ms").replace("_", " ")
+
+
+def _ms(figure: float | None) -> str:
+    return "-" if figure is None else f"{told(figure)} ms"

@@ -1,0 +1,145 @@
+"""A MERGE of a small table in memory: what delta-rs' own MERGE would leave, to be written as a whole.
+
+A MERGE rewrites every file that has a touched key. A small table is one file, so it is written as a whole in any case,
+and most of the time goes into planning a query. The rules are those of `merge_clauses`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.base import StateColumns
+from transactional.attempt import TxId
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+REWRITTEN_ROWS_MAX = 50_000
+"""With more rows than this, those that come included, a table is left to delta-rs."""
+REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
+"""And with larger files."""
+
+
+class SmallTable:
+    """The rows of a table that is small, kept from one transaction to the next, by Delta version."""
+
+    def __init__(self, columns: StateColumns) -> None:
+        self._columns = columns
+        self._known: tuple[int, pa.Table] | None = None
+
+    def after(
+        self,
+        txid: TxId,
+        source: pa.Table,
+        combine: Mapping[str, str],
+        table: DeltaTable,
+        load: Callable[[], pa.Table],
+    ) -> pa.Table | None:
+        """All rows after transaction `txid`, as `rewritten`; also None for a table that is not small.
+
+        `load` reads all columns of the snapshot's rows.
+        """
+        known, self._known = self._known, None
+        if source.nbytes > REWRITTEN_BYTES_MAX or not _is_small(table, source.num_rows):
+            return None
+        rows = known[1] if known is not None and known[0] == table.version() else load()
+        return rewritten(rows, source, self._columns, txid, combine)
+
+    def keep(self, version: int, rows: pa.Table) -> None:
+        """Note what a Delta version is made of."""
+        self._known = (version, rows)
+
+
+def _is_small(table: DeltaTable, more: int) -> bool:
+    if table.metadata().partition_columns:
+        return False
+    files = pa.table(table.get_add_actions())
+    rows, size_bytes = pc.sum(files["num_records"]).as_py(), pc.sum(files["size_bytes"]).as_py()
+    if not files.num_rows:
+        return more <= REWRITTEN_ROWS_MAX
+    return rows is not None and rows + more <= REWRITTEN_ROWS_MAX and size_bytes <= REWRITTEN_BYTES_MAX
+
+
+def rewritten(
+    rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, combine: Mapping[str, str]
+) -> pa.Table | None:
+    """All rows of the table after transaction `txid`; None where Arrow and delta-rs would not do the same.
+
+    `rows` are the table's, `source` has key and value columns; both have one row per key.
+    """
+    try:
+        return _Rewriting(rows, source, columns, txid).result(combine)
+    except pa.ArrowException:
+        # Types that are not compared, sums that do not fit: let delta-rs judge.
+        return None
+
+
+_NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
+
+
+class _Rewriting:
+    def __init__(self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId) -> None:
+        self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
+        in_rows, in_source = _places(rows, source, columns.key.names)
+        self._rows, self._source = rows.take(in_rows), source.take(in_source)
+        self._keys = [_either(self._source[name], self._rows[name], in_source) for name in columns.key.names]
+        self._comes = pc.is_valid(in_source)
+        # What a dead attempt of this transaction has written starts again from what was before it.
+        self._is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
+
+    def result(self, combine: Mapping[str, str]) -> pa.Table:
+        names, rows, comes = self._columns, self._rows, self._comes
+        old_txid = self._before(names.prev_txid, names.txid)
+        old = {name: self._before(names.prev(name), name) for name in names.values.names}
+        found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
+        for name, before in old.items():
+            met = _met(combine[name], before, self._source[name])
+            found[name] = pc.if_else(comes, met, before)
+            found[names.prev(name)] = pc.if_else(comes, before, rows[names.prev(name)])
+        found[names.txid] = pc.if_else(comes, self._txid, old_txid)
+        found[names.prev_txid] = pc.if_else(comes, old_txid, rows[names.prev_txid])
+        table = pa.table({name: found[name] for name in names.all.names})
+        return table.filter(pc.or_(comes, pc.is_valid(old_txid)))
+
+    def _before(self, previous: str, now: str) -> pa.ChunkedArray:
+        return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
+
+
+def _places(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
+    """For every key of the two where it stands in each, NULL: nowhere. NULL is a key like any other."""
+    both = pa.concat_tables([_numbered(rows, key, "rows"), _numbered(source, key, "source")], promote_options="default")
+    names = [f"{len(key)}", f"{len(key) + 1}"]
+    grouped = both.group_by([str(number) for number in range(len(key))], use_threads=False).aggregate(
+        [(name, "max") for name in names]
+    )
+    in_rows, in_source = (grouped[f"{name}_max"].combine_chunks() for name in names)
+    return in_rows, in_source
+
+
+def _numbered(table: pa.Table, key: tuple[str, ...], what: str) -> pa.Table:
+    """The key columns, and a column with the rows' numbers; the other table's is empty. Names can't collide."""
+    numbers, nothing = _NUMBERS.slice(0, table.num_rows), pa.nulls(table.num_rows, pa.int64())
+    last = [numbers, nothing] if what == "rows" else [nothing, numbers]
+    arrays = [*(table[name] for name in key), *last]
+    return pa.Table.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
+
+
+def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, in_first: pa.Array) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_valid(in_first), first, second)
+
+
+def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As `combined_sql`: NULL counts as nothing, except for `last`."""
+    if how == "last":
+        return partial
+    if how == "sum":
+        return pc.coalesce(pc.add_checked(stored, partial).cast(partial.type), partial, stored)
+    if pa.types.is_floating(partial.type):
+        raise pa.ArrowNotImplementedError("NaN is ordered in SQL, and not in Arrow")
+    is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
+    # NULL where one of them is: then the other one counts.
+    return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)

@@ -1,0 +1,139 @@
+"""`target_latency_ms` over a real broker: batches grow from the first to what the target allows, and counts stay exact.
+
+The bolts run in this process. Nothing is said about how quick this machine is: what is asserted follows from what the
+run itself has measured.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.local_broker import LocalBroker
+from state.memory import MemoryMapState
+from tests.integration.kafka_topics import new_topic, put
+from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, Tuple
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchLimit
+from transactional.driver import TopologyDriver
+from transactional.journal import JournalWriter, read_journal
+from transactional.local_executor import LocalExecutor
+from transactional.ports import CoordinatorStore
+from transactional.protocol import Action, BatchPlanned, Event, PlanBatch, RecordCommit
+from transactional.replay import replay
+from transactional.sizing import BatchSizer
+from transactional.testing import MemoryCoordinatorStore
+
+pytestmark = pytest.mark.kafka
+
+TARGET_MS = 300
+RECORDS, WORDS = 120_000, 7
+THE_ONE = "the one"
+
+
+class Trip:
+    """Fails once at one word, in the middle of the topic."""
+
+    left = 1
+
+
+def parse(tuple: Tuple) -> Tuple:
+    """Every word."""
+    if tuple["value"] == THE_ONE and Trip.left:
+        Trip.left = 0
+        raise FailedException("once more")
+    return tuple
+
+
+class NotingSizer(BatchSizer):
+    """Notes what it is told, and when."""
+
+    def __init__(self, in_flight: int) -> None:
+        super().__init__(TARGET_MS, in_flight=in_flight, records_min=100, records_max=100_000)
+        self.told: list[tuple[Event | Action, int]] = []
+
+    def tell_event(self, event: Event, now_ms: int) -> None:
+        self.told.append((event, now_ms))
+        super().tell_event(event, now_ms)
+
+    def tell_action(self, action: Action, now_ms: int) -> None:
+        self.told.append((action, now_ms))
+        super().tell_action(action, now_ms)
+
+    def again(self) -> dict[TransactionAttempt, BatchLimit]:
+        """The limits that another one chooses, told the same: for each attempt that is planned."""
+        other = BatchSizer(TARGET_MS, in_flight=self.in_flight, records_min=100, records_max=100_000)
+        limits: dict[TransactionAttempt, BatchLimit] = {}
+        for what, now_ms in self.told:
+            if isinstance(what, Event):
+                other.tell_event(what, now_ms)
+            else:
+                other.tell_action(what, now_ms)
+            if isinstance(what, PlanBatch):
+                limits[what.attempt] = other.limit
+        return limits
+
+
+@pytest.fixture
+def topic(kafka_broker: LocalBroker) -> str:
+    """Words in two partitions."""
+    name = new_topic(kafka_broker.bootstrap, 2)
+    values = [f"word {number % WORDS}" for number in range(RECORDS // 2)]
+    put(kafka_broker.bootstrap, name, values, 0)
+    values[len(values) // 2] = THE_ONE
+    put(kafka_broker.bootstrap, name, values, 1)
+    return name
+
+
+def run(spout: KafkaSpout, folder: Path, in_flight: int) -> tuple[NotingSizer, dict[str, int]]:
+    """Run until all is read: what sized the batches, and how often each word was counted."""
+    Trip.left = 1
+    counts = MemoryMapState("value string")
+    builder = TransactionalTopologyBuilder("sizes", "records", spout, parallelism=2)
+    builder.set_bolt("parse", parse, output="value string").shuffle_grouping("records")
+    builder.set_committer_bolt("count", counts.count()).fields_grouping("parse", "value")
+    topology = builder.build()
+    config = TopologyConfig(
+        target_latency_ms=TARGET_MS, max_spout_pending=in_flight, stop_when_drained=True, retry_pause_ms=10
+    )
+    store: CoordinatorStore = MemoryCoordinatorStore()
+    with closing(JournalWriter(folder / "journal")) as journal:
+        driver = TopologyDriver(topology, store, LocalExecutor(topology), config, observers=[journal])
+        assert driver.sizer is not None
+        assert driver.sizer.records_max == 100_000, "the spout's own limit"
+        driver.sizer = sizer = NotingSizer(in_flight)
+        assert driver.run().failures == 1
+    return sizer, {row["value"]: row["count"] for row in counts.read().to_pylist()}
+
+
+def planned(folder: Path) -> list[BatchPlanned]:
+    """Every batch that was planned, as the journal tells it."""
+    lines = list(read_journal(folder / "journal"))
+    assert replay(lines) == len(lines) - 1, "the journal gives the same actions again"
+    return [event for _, event, _ in lines if isinstance(event, BatchPlanned)]
+
+
+@pytest.mark.parametrize(("kind", "in_flight"), [(OpaqueKafkaSpout, 1), (TransactionalKafkaSpout, 3)])
+def test_batches_grow_as_the_measured_latencies_say_and_every_record_is_counted_once(
+    kafka_broker: LocalBroker, topic: str, tmp_path: Path, kind: type[KafkaSpout], in_flight: int
+) -> None:
+    spout = kind(kafka_broker.bootstrap, [topic], fields=("value",), value_type="string")
+    sizer, counted = run(spout, tmp_path, in_flight)
+    assert sum(counted.values()) == RECORDS
+    assert set(counted) == {THE_ONE, *(f"word {number}" for number in range(WORDS))}
+    assert counted[THE_ONE] == 1
+
+    first, again = BatchLimit(1_000, None, "nothing is measured yet"), sizer.again()
+    batches = [(event.attempt, event.batch, event.limit) for event in planned(tmp_path) if event.batch is not None]
+    assert batches[0][2] == first
+    for attempt, batch, limit in batches:
+        assert limit == again[attempt], "the limits follow from what was measured, and from nothing else"
+        assert batch.offset_count <= limit.records
+        assert limit == first or limit.record_bytes
+    sizes = [action.batch.offset_count for action, _ in sizer.told if isinstance(action, RecordCommit)]
+    assert sum(sizes) == RECORDS
+    assert max(sizes) >= 5_000, "they have grown"
+    assert all(later <= 8 * max(sizes[:number]) for number, later in enumerate(sizes[1:], 1))

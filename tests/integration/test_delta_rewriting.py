@@ -1,0 +1,178 @@
+"""A small table is written as a whole, and then holds what delta-rs' MERGE would have left."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+import state.delta_rewriting
+from state.base import StateColumns
+from state.delta import DeltaMapState
+from state.delta_rewriting import rewritten
+from state.delta_rs import DeltaHandle
+from state.delta_table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses
+from tests.contract.states import OWNER, Place, content, counts
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.schema import Schema
+
+DAY = datetime.date(2026, 1, 1)
+VALUES: dict[str, list[Any]] = {
+    "long": [None, -3, 0, 5],
+    "int": [None, -3, 0, 5],
+    "double": [None, -0.5, 2.0],
+    "decimal(10,2)": [None, decimal.Decimal("-1.25"), decimal.Decimal("7.50")],
+    "string": [None, "", "ab", "b"],
+    "binary": [None, b"", b"ab", b"b"],
+    "date": [None, DAY, DAY + datetime.timedelta(days=1)],
+    "timestamp": [None, *(datetime.datetime(2026, 1, day, tzinfo=datetime.UTC) for day in (1, 2))],
+    "boolean": [None, False, True],
+}
+NUMBERS = ("long", "int", "double", "decimal(10,2)")
+CASES = [(type_, how) for type_ in VALUES for how in ("sum", "min", "max", "last") if how != "sum" or type_ in NUMBERS]
+LEFT_TO_DELTA_RS = {("double", "min"), ("double", "max")}
+NOW = TxId(7)
+
+
+def stored(columns: StateColumns, type_: str, chance: random.Random) -> pa.Table:
+    """Rows that were new, or changed, in transaction 6 or, by a dead attempt, in transaction 7."""
+    rows = []
+    for key in chance.sample([None, *range(8)], chance.randint(0, 8)):
+        txid = chance.choice([NOW - 1, NOW])
+        before = chance.choice([None, txid - 1])
+        values = VALUES[type_]
+        rows.append((key, "x", chance.choice(values), txid, before, chance.choice(values) if before else None))
+    return of_rows(rows, delta_schema(columns))
+
+
+def of_rows(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def merged(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColumns, combine: dict[str, str]) -> pa.Table:
+    """What delta-rs' MERGE leaves."""
+    write_deltalake(folder, rows)
+    clauses = merge_clauses(columns, NOW, combine, DATA_FUSION)
+    table = DeltaTable(folder)
+    merger = table.merge(source, clauses.condition, source_alias="s", target_alias="t")
+    merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
+    merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
+    merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+    found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
+    return found.select(rows.column_names).cast(rows.schema)
+
+
+def in_order(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
+
+
+@pytest.mark.parametrize(("type_", "how"), CASES)
+def test_is_what_a_merge_leaves(tmp_path: Path, type_: str, how: str) -> None:
+    chance = random.Random(f"{type_} {how}")
+    columns = StateColumns(Schema.parse("a int, b string"), Schema.parse(f"v {type_}"))
+    schema = arrow_schema(Schema((*columns.key, *columns.values)))
+    for number in range(8):
+        rows = stored(columns, type_, chance)
+        keys = chance.sample([None, *range(8)], chance.randint(0, 8))
+        source = of_rows([(key, chance.choice("xy"), chance.choice(VALUES[type_])) for key in keys], schema)
+        found = rewritten(rows, source, columns, NOW, {"v": how})
+        if (type_, how) in LEFT_TO_DELTA_RS:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.schema.equals(rows.schema)
+            assert in_order(found) == in_order(merged(tmp_path / str(number), rows, source, columns, {"v": how}))
+
+
+def test_sums_that_do_not_fit_are_left_to_delta_rs() -> None:
+    columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
+    rows = of_rows([("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
+    source = pa.table({"k": ["a"], "v": [1]})
+    assert rewritten(rows, source, columns, NOW, {"v": "sum"}) is None
+
+
+def test_a_state_of_one_row_has_no_key() -> None:
+    columns = StateColumns(Schema(()), Schema.parse("v long"))
+    source = pa.table({"v": pa.array([3], pa.int64())})
+    first = rewritten(delta_schema(columns).empty_table(), source, columns, TxId(1), {"v": "sum"})
+    assert first is not None
+    assert in_order(first) == [(3, 1, None, None)]
+    second = rewritten(first, source, columns, TxId(2), {"v": "sum"})
+    assert second is not None
+    assert in_order(second) == [(6, 2, 1, 3)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+def opened(place: Place) -> DeltaMapState:
+    words = DeltaMapState(place.folder / "t", "word string", "count long")
+    words.open(OWNER, place.txids.__getitem__)
+    return words
+
+
+def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
+    """The attempts that are left to delta-rs."""
+    left: list[TransactionAttempt] = []
+    original = DeltaHandle._merge
+
+    def noted(self: DeltaHandle, attempt: TransactionAttempt, *rest: Any) -> None:
+        left.append(attempt)
+        original(self, attempt, *rest)
+
+    monkeypatch.setattr(DeltaHandle, "_merge", noted)
+    return left
+
+
+def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = merges(monkeypatch)
+    monkeypatch.setattr(state.delta_rewriting, "REWRITTEN_ROWS_MAX", 4)
+    words = opened(place)
+    for txid, many in enumerate((2, 2, 3, 3), 1):
+        words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
+    assert [attempt.txid for attempt in left] == [3, 4]
+    assert content(words) == {"word 0": 4, "word 1": 4, "word 2": 2}
+
+
+def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = merges(monkeypatch)
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 1}))
+    monkeypatch.setattr(state.delta_rewriting, "REWRITTEN_BYTES_MAX", 100)
+    words.merge(place.attempt(2, 2), counts({"a": 1}))
+    assert [attempt.txid for attempt in left] == [2]
+    assert content(words) == {"a": 2}
+
+
+def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
+    first, second = opened(place), opened(place)
+    for txid in range(1, 9):
+        words = first if txid in (1, 2, 5, 8) else second
+        words.merge(place.attempt(txid, txid), counts({"a": txid, str(txid): 1}))
+        assert content(words)["a"] == sum(range(txid + 1))
+    table = DeltaTable(first.location.uri)
+    table.create_write_transaction([], "append", table.schema())
+    second.merge(place.attempt(9, 9), counts({"a": 9}))
+    first.merge(place.attempt(9, 10), counts({"b": 9}))
+    assert content(second) == {**{str(txid): 1 for txid in range(1, 9)}, "a": 36, "b": 9}
+
+
+def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 1}))
+    handle = DeltaHandle(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
+    table = DeltaTable(words.location.uri)
+    table.create_write_transaction([], "append", table.schema())
+    handle.merge(TransactionAttempt(TxId(2), AttemptId(2)), counts({"a": 1}).table, {"count": "sum"})
+    assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
+    assert handle.delta_version == table.version() + 2

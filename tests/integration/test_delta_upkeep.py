@@ -1,0 +1,147 @@
+"""A table's age: checkpoints, a log that stays short, and what must not be taken for the newest version."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, PostCommitHookProperties
+
+import state.delta_upkeep
+from state.delta import DeltaMapState
+from state.delta_table import DeltaLocation
+from state.delta_upkeep import LogUpkeep
+from tests.contract.states import OWNER, Place, content, counts
+from transactional.errors import ConfigError, Fenced
+from transactional.spark_session import spark_session
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state.delta_upkeep, "LOG_KEPT_S", -10)
+
+
+def opened(place: Place, layout: str = "merge", **properties: str) -> DeltaMapState:
+    settings = {"delta.checkpointInterval": "5", "transactional.logCommits": "10", **properties}
+    words = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, properties=settings)
+    words.open(OWNER, place.txids.__getitem__)
+    return words
+
+
+def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
+    for txid in range(first, last + 1):
+        words.merge(place.attempt(txid, txid), counts({"dog": 1}))
+
+
+def versions(words: DeltaMapState, ending: str) -> list[int]:
+    log = Path(words.location.uri, "_delta_log")
+    return sorted(int(path.name.split(".")[0]) for path in log.glob(f"[0-9]*.{ending}"))
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_the_log_of_a_table_stays_short(place: Place, layout: str) -> None:
+    words = opened(place, layout)
+    counted(words, place, 1, 60)
+    commits, checkpoints = versions(words, "json"), versions(words, "checkpoint.parquet")
+    assert commits == list(range(commits[0], commits[-1] + 1))
+    assert 10 <= len(commits) <= 20
+    assert 2 <= len(checkpoints) <= 4
+    assert commits[0] == checkpoints[0]
+    assert content(words) == {"dog": 60}
+    again = opened(place, layout)
+    counted(again, place, 61, 75)
+    assert content(again) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 75}
+    assert DeltaTable(words.location.uri).transaction_version(OWNER) == 75
+
+
+def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = opened(place, "log")
+    monkeypatch.setattr(words._handle, "maintain", lambda newest: None)
+    counted(words, place, 1, 12)
+    assert versions(words, "checkpoint.parquet") == []
+
+
+def test_a_log_that_is_not_to_be_cleaned_is_not(place: Place) -> None:
+    words = opened(place, **{"delta.enableExpiredLogCleanup": "false"})
+    counted(words, place, 1, 30)
+    assert versions(words, "json") == list(range(31))
+    assert len(versions(words, "checkpoint.parquet")) == 6
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1", "1.5"])
+@pytest.mark.parametrize("name", ["transactional.logCommits", "delta.checkpointInterval"])
+def test_properties_that_are_no_counts_are_refused(place: Place, name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"has the property {name} = '{value}'; it is a number, 1 or more"):
+        opened(place, **{name: value})
+
+
+def test_a_version_is_the_newest_as_long_as_it_is_there_and_no_later_one(place: Place) -> None:
+    words = opened(place)
+    counted(words, place, 1, 40)
+    table = DeltaTable(words.location.uri)
+    log, newest, oldest = LogUpkeep(DeltaLocation.of(words.location.uri), table), table.version(), 40 - 20
+    assert log.is_newest(newest)
+    for version in (newest - 1, newest + 1, 0, oldest - 10):
+        assert not log.is_newest(version)
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_who_slept_longer_than_the_log_is_kept_is_fenced(place: Place, layout: str) -> None:
+    late = opened(place, layout)
+    counted(late, place, 1, 1)
+    new = opened(place, layout)
+    for txid in range(2, 60):
+        new.merge(place.attempt(txid, txid + 100), counts({"dog": 1}))
+    assert versions(new, "json")[0] > 20
+    with pytest.raises(Fenced):
+        late.merge(place.attempt(2, 2), counts({"dog": 1}))
+    assert content(late) == content(new) == {"dog": 59}
+
+
+def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
+    words, seen, done = opened(place, "log"), list[Any](), threading.Event()
+
+    def read() -> None:
+        reader = DeltaMapState(place.folder / "t", "word string", "count long")
+        while not done.is_set():
+            seen.append(content(reader)["dog"])
+
+    counted(words, place, 1, 1)
+    thread = threading.Thread(target=read)
+    thread.start()
+    counted(words, place, 2, 120)
+    done.set()
+    thread.join()
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 1
+
+
+def test_other_writers_checkpoints_and_deletions_do_no_harm(place: Place) -> None:
+    words = opened(place, "log", **{"delta.logRetentionDuration": "interval 0 seconds"})
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+    for txid in range(1, 41):
+        counted(words, place, txid, txid)
+        table = DeltaTable(words.location.uri)
+        table.create_write_transaction(
+            [], "append", table.schema(), table.metadata().partition_columns, post_commithook_properties=hooks
+        )
+    assert content(words) == {"dog": 40}
+    assert len(versions(words, "json")) < 20
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_spark_reads_a_table_whose_log_was_cleaned(place: Place, layout: str) -> None:
+    words, session = opened(place, layout), spark_session(master="local[2]")
+    for last in (40, 80):
+        counted(words, place, last - 39, last)
+        assert versions(words, "json")[0] > last - 20
+        table = session.sql(words.view(f"delta.`{words.location.uri}`")).toArrow()
+        assert table.to_pylist() == [{"word": "dog", "count": last}]

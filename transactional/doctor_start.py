@@ -1,0 +1,90 @@
+"""What the doctor is asked at every start of a coordinator, before it changes a table.
+
+A start reads no more of a table's log than what came after the topology's last Delta commit. What reads a log is
+imported only for a topology that has Delta tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transactional.diagnosis import Problem
+from transactional.errors import OperatingError, StoreMismatch, TransactionalError
+from transactional.ports import CoordinatorStore
+from transactional.topology import Topology
+
+if TYPE_CHECKING:
+    from verifier.delta_log import DeltaCommit
+
+OUT_OF_PLACE = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)
+"""Why `fencing` refuses a table: the store and the table tell of different transactions."""
+
+
+def check_at_start(topology: Topology) -> None:
+    """Raise `StoreMismatch` when something else has written to a table since the topology did (row T56).
+
+    A start would build on its rows in silence: the version, which `fencing` looks at, does not tell. Raises
+    `OperatingError` when a table's storage does not answer.
+    """
+    for component, state in delta_states(topology):
+        owner = f"{topology.id}/{component}"
+        foreign = [commit for commit in _commits_since(state.location, owner) if is_foreign(commit, owner)]
+        if foreign and f"{owner}#repair" not in foreign[-1].app_versions:
+            raise StoreMismatch(
+                f"committer {component!r}: its table ({state.location}) was changed by {named(foreign[0])}, which is "
+                f"not the topology's. Its counts would go on from what that left behind: see `transactional doctor`"
+            )
+
+
+def _commits_since(location: Any, owner: str) -> list[DeltaCommit]:
+    from verifier.delta_log import LogBroken, commits_since
+    from verifier.storage import storage_of
+
+    with answering(location):
+        try:
+            return commits_since(storage_of(location.uri, location.storage_options), owner) or []
+        except (LogBroken, FileNotFoundError):
+            return []  # opening the table tells it better
+
+
+def explained(error: StoreMismatch, topology: Topology, store: CoordinatorStore) -> StoreMismatch:
+    """The error that a start was refused with, and what the doctor says of it: what is wrong, and what can be done."""
+    from transactional.doctor import examine_tables
+
+    try:
+        found = [each for each in examine_tables(topology, store) if each.problem in OUT_OF_PLACE]
+    except TransactionalError:
+        found = []
+    if not found:
+        return error
+    return StoreMismatch(f"{error}. The doctor says of the {found[0].where}: {found[0].what}; {found[0].remedy}")
+
+
+@contextmanager
+def answering(location: Any) -> Iterator[None]:
+    """Raise `OperatingError` when the storage at a location does not answer."""
+    try:
+        yield
+    except OSError as error:
+        raise OperatingError(f"Delta table {location} can't be looked at: {location.reason(error)}") from None
+
+
+def delta_states(topology: Topology) -> Iterator[tuple[str, Any]]:
+    """The committers whose states are in Delta tables with a place of their own."""
+    for component in topology.committers:
+        state: Any = component.state
+        location = getattr(state, "location", None)
+        if location is not None and not location.is_catalog_name:
+            yield component.id, state
+
+
+def is_foreign(commit: DeltaCommit, owner: str) -> bool:
+    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
+    return commit.changes_data and owner not in commit.app_versions and f"{owner}#fold" not in commit.app_versions
+
+
+def named(commit: DeltaCommit) -> str:
+    """A Delta commit in words."""
+    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
