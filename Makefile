@@ -9,8 +9,8 @@ READY := .venv/.ready
 TIMED := tools/timed.sh
 # The folders that need no JVM, in two halves that take about as long. What needs a server in them is marked.
 FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --hypothesis-profile=check -m "not spark and not kafka and not postgres"
-ONE_HALF := tests/unit tests/scenarios
-OTHER_HALF := tests/docs tests/contract tests/simulation tests/tidy
+ONE_HALF := tests/unit tests/scenarios tests/simulation
+OTHER_HALF := tests/docs tests/contract tests/tidy
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \

@@ -43,11 +43,14 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--short", action="store_true", help="a few minutes: fewer sizes, rounds and messages")
     every = [*PARTS, *APART]
-    parser.add_argument("--parts", type=_words, default=every, help=f"some of {','.join(every)}")
+    parser.add_argument(
+        "--parts", type=_words, help=f"some of {','.join(every)}; else all, in a short run all but tables"
+    )
     parser.add_argument("--output", type=Path, help=f"where the report goes: {page.FOLDER}, or {SHORT_OUTPUT}")
     parser.add_argument("--directory", type=Path, help="where tables are kept while it runs")
     parser.add_argument("--py-spy", default=apart.py_spy(), help="the profiler's program, where there is one")
     options = parser.parse_args(arguments)
+    options.parts = options.parts or [part for part in every if not (options.short and part == "tables")]
     if unknown := set(options.parts) - set(every):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     options.output = options.output or (SHORT_OUTPUT if options.short else page.FOLDER)

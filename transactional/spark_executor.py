@@ -13,6 +13,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from os import getpid
 from typing import Any
 
 from pyspark import RDD, SparkContext, TaskContext
@@ -192,9 +193,13 @@ def keep_out_of_collections() -> None:
 
     PySpark collects after every task. Over what the libraries hold that took 50 ms, nine tenths of a small task.
     """
-    if not gc.get_freeze_count():
+    if getpid() not in _kept_out:  # Python's own count of what is frozen takes as long as a collection
+        _kept_out.add(getpid())
         gc.collect()
         gc.freeze()
+
+
+_kept_out: set[int] = set()
 
 
 def materialised(rdd: RDD[Item]) -> RDD[Item]:
