@@ -16,8 +16,8 @@ from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset
 from transactional.loading import open_store
-from transactional.ports import AttemptRecord
 from transactional.protocol import Action, CommitSucceeded, Event
+from transactional.store import AttemptRecord
 
 
 class BoundedKafkaSpout(OpaqueKafkaSpout):

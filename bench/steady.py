@@ -28,10 +28,10 @@ from spouts.local_broker import LocalBroker
 from transactional import TopologyConfig
 from transactional.driver import TopologyDriver
 from transactional.loading import open_store
-from transactional.ports import CoordinatorStore
 from transactional.protocol import CommitSucceeded, Event
 from transactional.running import make_executor
 from transactional.spark_session import spark_session
+from transactional.store import CoordinatorStore
 
 TASKS = 2
 WARM = 8

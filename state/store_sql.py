@@ -20,8 +20,8 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionA
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
 from transactional.errors import CorruptRecord
-from transactional.ports import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_rules import (
     check_fingerprint,
     check_free,

@@ -32,7 +32,7 @@ from state.store_schema import NowMs, attempts, fences, topologies, transactions
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
-from transactional.ports import AttemptRecord, Desired, DesiredState, TopologyStatus
+from transactional.store import AttemptRecord, Desired, DesiredState, TopologyStatus
 from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED, desired_of
 
 _TOPOLOGY = bindparam("topology", type_=Text)

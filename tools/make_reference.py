@@ -144,9 +144,9 @@ PAGES = {
             "state.values.OpaqueValue",
             "state.store_sql.SqlCoordinatorStore",
             "transactional.ports.TransactionState",
-            "transactional.ports.CoordinatorStore",
-            "transactional.ports.DesiredState",
-            "transactional.ports.Desired",
+            "transactional.store.CoordinatorStore",
+            "transactional.store.DesiredState",
+            "transactional.store.Desired",
         ),
     ),
     "testing": Page(
@@ -252,7 +252,7 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _port(name: str) -> ast.ClassDef:
-    port = _definition("transactional.ports", name)
+    port = _definition("transactional.store" if name == "CoordinatorStore" else "transactional.ports", name)
     assert isinstance(port, ast.ClassDef)
     return port
 

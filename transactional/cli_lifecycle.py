@@ -14,7 +14,7 @@ from transactional.cli_options import DEFAULT_STORE, StoreUrl, TopologyId, statu
 from transactional.display import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
-from transactional.ports import DesiredState, TopologyStatus
+from transactional.store import DesiredState, TopologyStatus
 
 
 def activate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from transactional.errors import ConfigError
-from transactional.ports import CoordinatorStore, TopologyStatus
 from transactional.schema import did_you_mean
+from transactional.store import CoordinatorStore, TopologyStatus
 
 DEFAULT_STORE = "sqlite:///transactional.db"
 

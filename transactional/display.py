@@ -19,7 +19,6 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata
 from transactional.config_sources import Given, Setting
 from transactional.describing import table_rows
-from transactional.ports import AttemptRecord, TopologyStatus
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -37,6 +36,7 @@ from transactional.protocol import (
     StartCommit,
     StopRequested,
 )
+from transactional.store import AttemptRecord, TopologyStatus
 from transactional.topology import Topology
 
 WIDTH_MAX = 10_000

@@ -16,7 +16,7 @@ from transactional.doctor_source import examine_source
 from transactional.doctor_start import answering, delta_states, is_foreign, named
 from transactional.errors import StoreMismatch
 from transactional.fencing import txid_lookup
-from transactional.ports import CoordinatorStore, TopologyStatus
+from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology import Topology
 from verifier.delta_log import LogBroken, TableLog, read_log
 from verifier.storage import storage_of

@@ -22,8 +22,8 @@ from transactional.doctor import RETENTION_PROPERTY, Table, tables_of
 from transactional.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.fencing import joining
 from transactional.journal import RunStarted, read_journal
-from transactional.ports import AttemptRecord, CoordinatorStore, Lease
 from transactional.protocol import RecordAttempt, RecordCommit, RecordProcessed
+from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.topology import Topology
 
 LEASE_MS = 60_000

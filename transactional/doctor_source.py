@@ -8,7 +8,7 @@ from typing import Any
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.errors import BatchLost, ConfigError, OperatingError
-from transactional.ports import CoordinatorStore, TopologyStatus
+from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.store_rules import COMMITTED, fingerprint_changes
 from transactional.topology import Topology
 from verifier.findings import CheckImpossible

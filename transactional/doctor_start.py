@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.diagnosis import Problem
 from transactional.errors import OperatingError, StoreMismatch, TransactionalError
-from transactional.ports import CoordinatorStore
+from transactional.store import CoordinatorStore
 from transactional.topology import Topology
 
 if TYPE_CHECKING:

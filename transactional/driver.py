@@ -29,7 +29,7 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.fencing import close_tables, fence_tables
-from transactional.ports import AttemptRecord, Clock, CoordinatorStore, Desired, DesiredState, JobExecutor, SizedSpout
+from transactional.ports import Clock, JobExecutor, SizedSpout
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -53,6 +53,7 @@ from transactional.protocol import (
 from transactional.runner import Fatal, PhaseRunner
 from transactional.sizing import BatchSizer
 from transactional.standby import Standby
+from transactional.store import AttemptRecord, CoordinatorStore, Desired, DesiredState
 from transactional.topology import Topology
 
 LOOK_EVERY_MS = 1_000

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import StoreMismatch, TableConflict
-from transactional.ports import CoordinatorStore, Lease, TransactionState
+from transactional.ports import TransactionState
+from transactional.store import CoordinatorStore, Lease
 from transactional.topology import Topology
 
 FENCE_TRIES = 10

@@ -15,8 +15,8 @@ from typing import Any
 import cloudpickle
 
 from transactional.errors import ConfigError
-from transactional.ports import CoordinatorStore
 from transactional.schema import did_you_mean
+from transactional.store import CoordinatorStore
 from transactional.topology import Topology
 
 STORES = "transactional.stores"

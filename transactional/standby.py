@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transactional.config import TopologyConfig
 from transactional.errors import StoreUnavailable
-from transactional.ports import CoordinatorStore, TopologyStatus
+from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.store_rules import CARRIED_OUT, check_fingerprint
 
 LOOK_EVERY_MS_MAX: Final = 500

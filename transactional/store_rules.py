@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
-from transactional.ports import Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
+from transactional.store import Desired, DesiredState, Lease, TopologyStatus
 
 PROCESSING: Final = "processing"
 PROCESSED: Final = "processed"

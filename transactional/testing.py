@@ -13,8 +13,9 @@ from typing import Any
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
-from transactional.ports import AttemptRecord, Clock, Desired, DesiredState, Lease, TopologyStatus
+from transactional.ports import Clock
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_rules import (
     CARRIED_OUT,
     COMMITTED,

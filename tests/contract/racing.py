@@ -11,7 +11,7 @@ from state.store_sql import SqlCoordinatorStore
 from tests.contract.storages import TOPOLOGY, Store, acquire, batch_of, read, record_of, tried, wait_until
 from transactional.attempt import AttemptId
 from transactional.errors import Fenced
-from transactional.ports import Lease
+from transactional.store import Lease
 
 TAKE_OVER_AFTER = 3
 """Transactions that a coordinator leaves to its successor before it takes over again: else none would get anywhere."""

@@ -16,7 +16,7 @@ from state.store_sql import SqlCoordinatorStore
 from tests.contract.storages import acquire, record_attempt
 from transactional.attempt import TransactionAttempt
 from transactional.errors import TransactionalError
-from transactional.ports import Lease
+from transactional.store import Lease
 
 LEASE_MS = 2_000
 

@@ -11,8 +11,8 @@ from typing import Any
 from state.store_sql import SqlCoordinatorStore
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.ports import AttemptRecord, Lease
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord, Lease
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 Store = MemoryCoordinatorStore | SqlCoordinatorStore

@@ -30,8 +30,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.coordinator import Snapshot
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
-from transactional.ports import AttemptRecord
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord
 
 # --- attempts ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tests.contract.storages import (
     wait_until,
 )
 from transactional.errors import Fenced, TopologyInUse
-from transactional.ports import Desired, DesiredState
+from transactional.store import Desired, DesiredState
 
 STATES = list(DesiredState)
 ONCE = (DesiredState.DRAINING, DesiredState.KILLED)

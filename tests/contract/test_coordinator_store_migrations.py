@@ -13,7 +13,7 @@ from state.store_schema import MIGRATIONS, SCHEMA_VERSION
 from state.store_sql import SqlCoordinatorStore
 from tests.contract.storages import FINGERPRINT, TOPOLOGY, Storage, acquire, batch_of, commit, read, tried
 from transactional.attempt import AttemptId, TxId
-from transactional.ports import Desired, DesiredState
+from transactional.store import Desired, DesiredState
 
 FOLDER = Path(__file__).parent
 VERSIONS = range(1, SCHEMA_VERSION)

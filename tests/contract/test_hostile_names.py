@@ -13,8 +13,9 @@ from tests.contract.storages import Storage
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
-from transactional.ports import AttemptRecord, DesiredState, StateKind
+from transactional.ports import StateKind
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord, DesiredState
 
 HOSTILE = (
     "x'; DROP TABLE transactional_states; --",

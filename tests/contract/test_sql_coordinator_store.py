@@ -42,7 +42,7 @@ from transactional.errors import (
     StoreUnavailable,
     TopologyInUse,
 )
-from transactional.ports import Lease
+from transactional.store import Lease
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,8 @@ from state import DeltaMapState
 from state.store_sql import SqlCoordinatorStore
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder, TransactionAttempt
 from transactional.local_executor import LocalExecutor
-from transactional.ports import Lease, Partials
+from transactional.ports import Partials
+from transactional.store import Lease
 
 WORDS = [[("cat",), ("dog",), ("cat",), ("cat",), ("bird",), ("dog",)], [("cat",), ("fish",)]]
 EXPECTED = {"cat": 4, "dog": 2, "bird": 1, "fish": 1}

@@ -14,7 +14,7 @@ from spouts.local_broker import LocalBroker
 from state.store_sql import SqlCoordinatorStore
 from tests.integration.tables import counts
 from transactional.clock import SystemClock
-from transactional.ports import AttemptRecord
+from transactional.store import AttemptRecord
 
 TOPIC = "flights"
 """Shared by tests: the example fills it when it is not there."""

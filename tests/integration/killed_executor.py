@@ -27,8 +27,8 @@ from transactional import (
     Tuple,
 )
 from transactional.batch import BatchMetadata
-from transactional.ports import Lease
 from transactional.running import make_executor
+from transactional.store import Lease
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
 

@@ -34,8 +34,9 @@ from transactional.batch import BatchMetadata
 from transactional.coordinator import Snapshot
 from transactional.errors import TransactionalError
 from transactional.local_executor import LocalExecutor
-from transactional.ports import Lease, Processed
+from transactional.ports import Processed
 from transactional.protocol import Action, Event
+from transactional.store import Lease
 
 WORDS = [
     [("cat",), ("dog",), ("bird",), ("owl",), ("cat",), ("dog",)],

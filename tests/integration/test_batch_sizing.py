@@ -21,10 +21,10 @@ from transactional.batch import BatchLimit
 from transactional.driver import TopologyDriver
 from transactional.journal import JournalWriter, read_journal
 from transactional.local_executor import LocalExecutor
-from transactional.ports import CoordinatorStore
 from transactional.protocol import Action, BatchPlanned, Event, PlanBatch, RecordCommit
 from transactional.replay import replay
 from transactional.sizing import BatchSizer
+from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 
 pytestmark = pytest.mark.kafka

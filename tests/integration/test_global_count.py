@@ -11,7 +11,7 @@ import pytest
 from state.store_sql import SqlCoordinatorStore
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import rows
-from transactional.ports import TopologyStatus
+from transactional.store import TopologyStatus
 
 COMMITTED = r"transaction (\d+):\d+ committed: (\d+) rows"
 

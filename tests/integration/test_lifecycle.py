@@ -11,8 +11,8 @@ from tests.integration.growing_words import WORDS_FILE, expected
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
 from transactional.journal import RunStarted, read_journal
-from transactional.ports import TopologyStatus
 from transactional.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
+from transactional.store import TopologyStatus
 
 ID = "growing-words"
 RUN = [*CLI, "run", "tests.integration.growing_words:build", "--master", "none", "--set", "lease_ms=1500"]

@@ -19,8 +19,8 @@ from tests.integration.signals import Gate, Signals
 from tests.integration.tables import counts
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.journal import JournalWriter, read_journal
-from transactional.ports import AttemptRecord
 from transactional.protocol import CommitSucceeded, ProcessingSucceeded, RecordCommit, StartCommit, StartProcessing
+from transactional.store import AttemptRecord
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from tests.integration.tables import counts
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.errors import RetriesExhausted
 from transactional.loading import open_store
-from transactional.ports import AttemptRecord
+from transactional.store import AttemptRecord
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_d
 from tests.proof.shapes import OTHER_TAKE, SHAPES, TAKE, Setting, Word, build, rows_of
 from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.local_executor import LocalExecutor
-from transactional.ports import AttemptRecord
 from transactional.runner import Fatal
+from transactional.store import AttemptRecord
 
 LEASE_MS = 3_600_000
 """Nothing in a run is a matter of time; the next process is the same owner, so it need not wait."""

@@ -22,7 +22,7 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import delta_log, delta_rewriting, delta_rs
 from state.store_sql import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
-from transactional.ports import Lease
+from transactional.store import Lease
 
 BEFORE, AFTER = "before", "after"
 WHENS = (BEFORE, AFTER)

@@ -20,7 +20,7 @@ from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
 from tests.proof.effects import AFTER, BEFORE, WHENS, Effects, NumberedStore, Point
 from tests.proof.shapes import Setting
-from transactional.ports import CoordinatorStore
+from transactional.store import CoordinatorStore
 
 SHAPES = ("counts", "words", "letters")
 SETTINGS = [Setting(*each) for each in itertools.product(SHAPES, (False, True), (1, 2, 3, 4))]

@@ -23,7 +23,7 @@ from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedStat
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
-from transactional.ports import DesiredState, StateKind
+from transactional.ports import StateKind
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -34,6 +34,7 @@ from transactional.protocol import (
     ProgressMade,
     StopRequested,
 )
+from transactional.store import DesiredState
 from transactional.testing import MemoryCoordinatorStore, _snapshot
 
 FAULTY_MS = 15_000

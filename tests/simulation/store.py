@@ -10,8 +10,8 @@ from tests.simulation.source import shown
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.ports import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.protocol import Phase
+from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.testing import MemoryCoordinatorStore
 
 

@@ -19,7 +19,8 @@ from transactional.batch import BatchMetadata
 from transactional.driver import TopologyDriver
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.fencing import FENCE_TRIES
-from transactional.ports import AttemptRecord, Lease, StateKind
+from transactional.ports import StateKind
+from transactional.store import AttemptRecord, Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Component, Topology
 

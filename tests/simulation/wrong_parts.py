@@ -21,7 +21,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Key
 from transactional.errors import Fenced, StoreUnavailable, TableConflict
-from transactional.ports import Lease, StateKind
+from transactional.ports import StateKind
+from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
 
 # --- tables -----------------------------------------------------------------------------------------------------------

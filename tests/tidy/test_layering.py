@@ -43,6 +43,7 @@ LAYERS = {
         "transactional.describing",
         "transactional.diagnosis",
         "transactional.ports",
+        "transactional.store",
         "transactional.stages",
         "transactional.store_rules",
         "transactional.topology",

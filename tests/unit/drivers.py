@@ -15,8 +15,9 @@ from transactional.config import TopologyConfig
 from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreUnavailable
 from transactional.local_executor import LocalExecutor
-from transactional.ports import AttemptRecord, Desired, Lease, Partials, StateKind
+from transactional.ports import Partials, StateKind
 from transactional.protocol import Action, Event
+from transactional.store import AttemptRecord, Desired, Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
 

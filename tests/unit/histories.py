@@ -23,7 +23,7 @@ from tests.contract.states import counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.fencing import fence_tables
-from transactional.ports import AttemptRecord, Lease
+from transactional.store import AttemptRecord, Lease
 from verifier.checker import CheckedTable, verify
 from verifier.findings import Kind, Report
 

@@ -6,7 +6,7 @@ import pytest
 
 from state.store_sql import SqlCoordinatorStore
 from tests.unit.commands import RUN, Command
-from transactional.ports import Desired, DesiredState, Lease
+from transactional.store import Desired, DesiredState, Lease
 
 STORE = "sqlite:///transactional.db"
 LATER = "(nobody runs it now; its next run will find this)\n"

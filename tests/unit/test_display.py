@@ -15,7 +15,6 @@ from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config_sources import Given, Setting
 from transactional.display import Display, attempts_table, first_line, print_table, settings_table, statuses_table
-from transactional.ports import AttemptRecord, DesiredState, TopologyStatus
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -36,6 +35,7 @@ from transactional.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.testing import ManualClock
 
 WORDS = PartitionId("memory", 0)

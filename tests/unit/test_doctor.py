@@ -27,8 +27,8 @@ from transactional.doctor_start import check_at_start, explained
 from transactional.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
 from transactional.journal import JournalWriter
-from transactional.ports import TopologyStatus
 from transactional.running import CheckedDriver, make_executor, run_topology
+from transactional.store import TopologyStatus
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
 from verifier.checker import CheckedTable, verify

@@ -17,7 +17,7 @@ from transactional.config import TopologyConfig
 from transactional.driver import LOOK_EVERY_MS, RunSummary, TopologyDriver
 from transactional.errors import Fenced
 from transactional.local_executor import LocalExecutor
-from transactional.ports import DesiredState, Processed
+from transactional.ports import Processed
 from transactional.protocol import (
     DrainRequested,
     Event,
@@ -30,6 +30,7 @@ from transactional.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.store import DesiredState
 from transactional.testing import ManualClock
 from transactional.topology import Topology
 

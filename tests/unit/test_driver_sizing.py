@@ -21,8 +21,9 @@ from transactional.display import Display
 from transactional.errors import ConfigError, FailedException
 from transactional.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.local_executor import LocalExecutor
-from transactional.ports import AttemptRecord, Processed, SizedSpout
+from transactional.ports import Processed, SizedSpout
 from transactional.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
+from transactional.store import AttemptRecord
 from transactional.testing import ManualClock
 
 TARGET_MS = 400

@@ -17,7 +17,7 @@ from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
 from transactional.fencing import FENCE_TRIES, fence_tables
 from transactional.local_executor import LocalExecutor
-from transactional.ports import Lease
+from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
 

@@ -31,7 +31,6 @@ from transactional.coordinator import Snapshot
 from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import TransactionalError
 from transactional.journal import RunStarted, encode, read_journal
-from transactional.ports import AttemptRecord
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -44,6 +43,7 @@ from transactional.protocol import (
 from transactional.replay import replay
 from transactional.schema import Schema
 from transactional.set_aside import Exclusion, Letter
+from transactional.store import AttemptRecord
 from verifier.delta_log import LogBroken, read_log
 from verifier.storage import FolderStorage
 

@@ -17,7 +17,7 @@ from tests.unit.fakes import WORD_COUNTS, stored
 from transactional import cli
 from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreUnavailable, TopologyChanged
-from transactional.ports import DesiredState, Lease, TopologyStatus
+from transactional.store import DesiredState, Lease, TopologyStatus
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 LEASE_MS = 1_000
