@@ -62,7 +62,9 @@ def main(arguments: Sequence[str]) -> None:
 
     A part that fails does not keep the others from running; the program then ends with 1.
     """
-    options, command = options_of(arguments), " ".join(["python -m bench", *arguments])
+    # Where things are on this machine is nobody's business.
+    told = [Path(each).name if each.startswith("/") else each for each in arguments]
+    options, command = options_of(arguments), " ".join(["python -m bench", *told])
     console = Console(width=None if sys.stdout.isatty() else report.WIDTH)
     options.output.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import machine
 from bench.figures import Spread
 from bench.results import heading, save
 from bench.targets import WHOLE_RUN
@@ -58,11 +57,10 @@ def py_spy() -> str:
 
 def _program(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        output, before = Path(folder) / "found.json", machine.cpu_time()
+        output = Path(folder) / "found.json"
         _run(["-m", "bench.steady", *arguments, "--directory", folder, "--output", str(output)])
-        after = machine.cpu_time()
         found: dict[str, Any] = json.loads(output.read_text("utf-8"))
-    return found | {"others": after.others_share_since(before) if before and after else None}
+    return found
 
 
 def _others(found: list[dict[str, Any]]) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, perf_counter, thread_time
 from typing import Any
 
-from bench import processes, sampling, works
+from bench import machine, processes, sampling, works
 from bench.figures import percentile
 from bench.ours import Ours, times_of
 from bench.peers import SETTINGS
@@ -101,6 +101,7 @@ class Steady:
         """Run the topology; what was measured."""
         gc.collect()
         processes.reset_peaks(self._parts())
+        before = machine.cpu_time()
         store = open_store(self.ours.store)
         try:
             self.driver = self._driver(store)
@@ -110,6 +111,7 @@ class Steady:
             records = store.attempts(self.ours.topology_id, limit=summary.transactions)
         finally:
             store.close()
+        after = machine.cpu_time()
         latencies = [times_of(each, each.committed_at_ms or 0).planned_ms for each in records if each.committed_at_ms]
         return {
             "batch_messages": self.options.batch,
@@ -121,6 +123,7 @@ class Steady:
             **{f"{name}_ms": _percentiles(spent[WARM:] or spent) for name, spent in self.driver.spent_ms.items()},
             "planned_ms": _percentiles(latencies),
             "profile": self.sampler.profile() if self.options.py_spy else None,
+            "others": after.others_share_since(before) if before and after else None,
         }
 
     def on_commit(self, number: int) -> None:

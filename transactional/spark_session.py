@@ -81,6 +81,11 @@ def defaults(master: str, parallelism: int) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.jars": ",".join(str(jar) for jar in DELTA_JARS.files()),
         "spark.ui.showConsoleProgress": "false",
+        # Transactions are many and small: Spark's own notes of its last 1,000 jobs would fill the driver's memory.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
+        "spark.ui.retainedTasks": "2000",
+        "spark.sql.ui.retainedExecutions": "50",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_beside('log4j2.properties')}",
     }
     if master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master:

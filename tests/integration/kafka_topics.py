@@ -21,7 +21,7 @@ TIMEOUT_MS = 2_000
 
 def new_topic(bootstrap: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
     """Create a topic that no other test knows; its name."""
-    name = f"topic-{next(_numbers)}"
+    name = f"topic-{next(_numbers):05}"  # as names sort, so they were made
     create_topic(bootstrap, name, partitions, config)
     return name
 
