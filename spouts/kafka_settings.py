@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from transactional.batch import PartitionId
 from transactional.errors import ConfigError
+from transactional.redaction import SHOWN_INSTEAD, without
 from transactional.schema import Field, Schema, did_you_mean
 
 Option = str | int | float | bool
@@ -36,7 +37,6 @@ _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
-_SHOWN_INSTEAD = "***"
 
 _OURS = {
     "bootstrap.servers": "the first argument says it",
@@ -84,15 +84,11 @@ class KafkaConnection:
 
     def redact(self, text: object) -> str:
         """The text without the secrets of this connection, should a library have put one there."""
-        shown = str(text)
-        for name, value in self.options:
-            if is_secret(name) and str(value):
-                shown = shown.replace(str(value), _SHOWN_INSTEAD)
-        return shown
+        return without((value for name, value in self.options if is_secret(name)), str(text))
 
     def shown_options(self) -> dict[str, Option]:
         """The options as they may be shown."""
-        return {name: _SHOWN_INSTEAD if is_secret(name) else value for name, value in self.options}
+        return {name: SHOWN_INSTEAD if is_secret(name) else value for name, value in self.options}
 
 
 def is_secret(option: str) -> bool:

@@ -18,7 +18,6 @@ from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
 LAYOUTS = ("auto", "merge", "log")
-LAYOUT_PROPERTY = "transactional.layout"
 COMBINE_PROPERTY = "transactional.combine"
 SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""

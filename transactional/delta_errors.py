@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-SHOWN_INSTEAD = "***"
+from transactional.redaction import SHOWN_INSTEAD, without
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
 _SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
@@ -15,7 +16,5 @@ _USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
     """The error's text, fit to be shown, of a table that was opened with these storage options."""
     text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
-    secrets = (value for name, value in options.items() if value and _SECRET.search(name))
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, SHOWN_INSTEAD)
-    return _USER.sub(SHOWN_INSTEAD, text)
+    secrets = (value for name, value in options.items() if _SECRET.search(name))
+    return _USER.sub(SHOWN_INSTEAD, without(secrets, text))

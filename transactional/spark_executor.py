@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gc
 import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from os import getpid
 from typing import Any
 
 from pyspark import RDD, SparkContext, TaskContext
@@ -188,18 +188,15 @@ def task_input() -> AttemptInput:
     return inputs
 
 
+@functools.cache
 def keep_out_of_collections() -> None:
-    """On an executor, after a worker's first task: keep all that it has loaded out of later garbage collections.
+    """On an executor, once per process, after its first task: keep all that it has loaded out of garbage collections.
 
     PySpark collects after every task. Over what the libraries hold that took 50 ms, nine tenths of a small task.
     """
-    if getpid() not in _kept_out:  # Python's own count of what is frozen takes as long as a collection
-        _kept_out.add(getpid())
-        gc.collect()
-        gc.freeze()
-
-
-_kept_out: set[int] = set()
+    # `functools.cache` makes it once: Python's own count of what is frozen takes as long as a collection.
+    gc.collect()
+    gc.freeze()
 
 
 def materialised(rdd: RDD[Item]) -> RDD[Item]:

@@ -31,6 +31,7 @@ LAYERS = {
         "transactional.groupings",
         "transactional.invariants",
         "transactional.protocol",
+        "transactional.redaction",
         "transactional.schema",
         "transactional.sizing",
         "spouts.planning",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spouts.kafka import OpaqueKafkaSpout
+from spouts.kafka_settings import KafkaConnection
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.delta import DeltaMapState
@@ -205,3 +206,8 @@ def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_told
     assert DeltaLocation.of("gs://bucket/words", {"retry_timeout": "5s"}).storage_options == {"retry_timeout": "5s"}
     assert DeltaLocation.of(DeltaLocation.of("gs://bucket/words")).storage_options == bounded
     assert DeltaLocation.of("words").storage_options == {}
+
+
+def test_of_a_secret_that_begins_with_another_nothing_is_shown() -> None:
+    shown = KafkaConnection("b:1", options=(("sasl.password", "ab"), ("ssl.key.password", "abcd"))).redact("it is abcd")
+    assert shown == "it is ***"
