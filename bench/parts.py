@@ -101,8 +101,8 @@ def other_works(contest: Contest, topics: Topics, scale: Scale) -> None:
         (works.carriers(topics.by_name["flights"]), scale.flights),
     ):
         contest.hold(work, _pairs(stage, work, "works"), plan)
-    words = works.words(topics.by_name["words"])
-    contest.hold(words, [Ours(stage, words, "works", in_flight=number) for number in (1, 3)], scale.works)
+    for work in (works.words(topics.by_name["words"]), works.far_away(topics.by_name["words"])):
+        contest.hold(work, [Ours(stage, work, "works", in_flight=number) for number in (1, 3)], scale.works)
     for plan in scale.many_keys:
         label = f"many-{plan.batch_messages}"
         between = [Ours(stage, many, label, in_flight=n) for n in (2, 4) if plan is scale.many_keys[0]]

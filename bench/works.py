@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,23 @@ from bench.workload import Workload
 from examples.opaque_kafka_count import parse_flight
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from state import DeltaMapState
-from transactional import TransactionalTopologyBuilder
+from state.fenced import Source
+from transactional import TransactionalTopologyBuilder, TransactionAttempt
 from transactional.bolts import Tuple
 
 EVERYTHING = "all"
 BUCKET_SIZE = 10
+FAR_MS = 100
+"""What a Delta commit waits for a storage that is far away: about two requests to an object store."""
 _FLIGHT = "carrier string"
+
+
+class FarMapState(DeltaMapState):
+    """A state whose table is on this machine's disk and answers as if it were far away."""
+
+    def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+        Event().wait(FAR_MS / 1000)
+        super()._merge_rows(attempt, source, combine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Work:
     output: str = "key string"
     select: Callable[[DataFrame], DataFrame] = lambda frame: frame
     has_buckets: bool = False
+    state: type[DeltaMapState] = DeltaMapState
 
     def expected(self, until: Mapping[int, int]) -> dict[str, int]:
         """Key → count, after all messages before the given offsets."""
@@ -57,7 +70,7 @@ class Work:
         if self.has_buckets:
             _count_words(builder, source, table, tasks)
         else:
-            count = DeltaMapState(table, key="key string").count()
+            count = self.state(table, key="key string").count()
             builder.set_committer_bolt("count", count).fields_grouping(source, "key")
 
 
@@ -65,6 +78,11 @@ def per_key(workload: Workload, name: str) -> Work:
     """A count per key of the messages."""
     keys = len(set(workload.words))
     return Work(name, f"count per key, {keys:,} keys", workload)
+
+
+def far_away(workload: Workload) -> Work:
+    """A count per key into a table whose storage takes its time."""
+    return Work("far", f"count per key, storage answers after {FAR_MS} ms", workload, state=FarMapState)
 
 
 def global_count(workload: Workload) -> Work:

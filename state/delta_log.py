@@ -62,7 +62,7 @@ class LogHandle(DeltaHandle):
     @property
     def folded_txid(self) -> TxId:
         """The transaction up to which the table was folded, 0: it never was."""
-        return TxId(self._table.transaction_version(self._fold_id) or 0)
+        return TxId(self._transaction_version(self._fold_id) or 0)
 
     def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Replace the rows of the attempt's transaction by the source's, one per key. Raises `WriteRefused`."""

@@ -55,6 +55,7 @@ class DeltaHandle:
         self._table = load_table(location)
         self._upkeep, self._small = LogUpkeep(location, self._table), SmallTable(columns)
         self._writes = 0
+        self._versions_at, self._versions = -1, dict[str, int | None]()
 
     @classmethod
     def open(
@@ -77,8 +78,17 @@ class DeltaHandle:
 
     def version(self) -> AttemptId | None:
         """The attempt id that the snapshot was written by."""
-        version = self._table.transaction_version(self._owner)
+        version = self._transaction_version(self._owner)
         return None if version is None else AttemptId(version)
+
+    def _transaction_version(self, app_id: str) -> int | None:
+        """The snapshot's version of an app id. delta-rs reads the log each time; it is asked once per snapshot."""
+        delta_version = self._table.version()
+        if self._versions_at != delta_version:
+            self._versions_at, self._versions = delta_version, {}
+        if app_id not in self._versions:
+            self._versions[app_id] = self._table.transaction_version(app_id)
+        return self._versions[app_id]
 
     def refresh(self) -> None:
         """Move to the newest snapshot. Raises `OperatingError` when it can't be read."""

@@ -36,10 +36,11 @@ from transactional.display import (
     print_table,
     statuses_table,
 )
-from transactional.driver import Observer, TopologyDriver
+from transactional.driver import TopologyDriver
 from transactional.errors import CommitStuck, TransactionalError
 from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
+from transactional.observing import Observer
 from transactional.running import CheckedDriver, make_executor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)

@@ -54,13 +54,17 @@ def examine(topology: Topology, store: CoordinatorStore) -> list[Diagnosis]:
 
     States that are not in Delta tables are left out: `unexamined` names them.
     """
-    status = next(iter(store.status(topology.id)), None)
-    return [*examine_tables(topology, store), *examine_source(topology, store, status)]
+    status = status_of(topology, store)
+    return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
 
 
-def examine_tables(topology: Topology, store: CoordinatorStore) -> list[Diagnosis]:
+def status_of(topology: Topology, store: CoordinatorStore) -> TopologyStatus | None:
+    """What the store knows of the topology; None when it knows nothing."""
+    return next(iter(store.status(topology.id)), None)
+
+
+def examine_tables(topology: Topology, store: CoordinatorStore, status: TopologyStatus | None) -> list[Diagnosis]:
     """What is wrong with the tables. Raises `OperatingError` when the storage of one does not answer."""
-    status = next(iter(store.status(topology.id)), None)
     found: list[Diagnosis] = []
     for table in tables_of(topology):
         found += _examine_table(table, topology, store, status)

@@ -51,12 +51,13 @@ def _commits_since(location: Any, owner: str) -> list[DeltaCommit]:
 
 def explained(error: StoreMismatch, topology: Topology, store: CoordinatorStore) -> StoreMismatch:
     """The error that a start was refused with, and what the doctor says of it: what is wrong, and what can be done."""
-    from transactional.doctor import examine_tables
+    from transactional.doctor import examine_tables, status_of
 
     try:
-        found = [each for each in examine_tables(topology, store) if each.problem in OUT_OF_PLACE]
+        every = examine_tables(topology, store, status_of(topology, store))
     except TransactionalError:
-        found = []
+        every = []
+    found = [each for each in every if each.problem in OUT_OF_PLACE]
     if not found:
         return error
     return StoreMismatch(f"{error}. The doctor says of the {found[0].where}: {found[0].what}; {found[0].remedy}")

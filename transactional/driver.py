@@ -13,13 +13,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from transactional import errors
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.clock import SystemClock
 from transactional.config import TopologyConfig
-from transactional.coordinator import Coordinator, Snapshot
+from transactional.coordinator import Coordinator
 from transactional.errors import (
     CommitStuck,
     ConfigError,
@@ -29,6 +28,7 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.fencing import close_tables, fence_tables
+from transactional.observing import Observer, RunObserver
 from transactional.ports import Clock, JobExecutor, SizedSpout
 from transactional.protocol import (
     AbortAttempt,
@@ -65,23 +65,6 @@ REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
     DesiredState.DRAINING: DrainRequested,
     DesiredState.KILLED: PauseRequested,
 }
-
-
-class Observer(Protocol):
-    """Told of every event and the actions that followed, after they were performed."""
-
-    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """`at_ms` is wall-clock time."""
-
-
-@runtime_checkable
-class RunObserver(Observer, Protocol):
-    """An observer that is also told how a run begins, before the first event."""
-
-    def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
-    ) -> None:
-        """All that a coordinator is made of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
 from transactional.doctor_start import check_at_start, explained
-from transactional.driver import Observer, RunSummary, TopologyDriver
+from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreMismatch
 from transactional.loading import open_store
+from transactional.observing import Observer
 from transactional.ports import JobExecutor
 from transactional.topology import Topology
 

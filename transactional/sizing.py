@@ -142,10 +142,6 @@ class BatchSizer:
         in_turn = self.commit.times(self.in_flight)
         return min(_wanted(self.target_ms, cost) for cost in (self.processing.plus(self.commit), in_turn))
 
-    def latency_ms(self, records: float) -> float:
-        """What the model expects of batches of so many records."""
-        return max(self.processing.plus(self.commit).of(records), self.in_flight * self.commit.of(records))
-
     def _bounded(self, wanted: float, limit: int, size: int) -> tuple[int, str]:
         """The limit within all bounds, and what it was bounded by."""
         step = STEP_MAX if _is_in_reach(self.target_ms, self.processing.plus(self.commit)) else STEP_MAX_OUT_OF_REACH

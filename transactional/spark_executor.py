@@ -26,6 +26,7 @@ from transactional.dataframes import dataframe_items
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.gathering import gather
 from transactional.ports import Processed
+from transactional.spark_jobs import JobRunner
 from transactional.spark_session import is_running, require_classic, spark_session
 from transactional.stages import plan_stages
 from transactional.tasks import AttemptInput, Item, TaskProgram, make_program, run_task
@@ -57,6 +58,7 @@ class SparkExecutor:
                 )
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
+        self._jobs = JobRunner(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
         slots = len(self.program.plan.slots(0))
         self._first: RDD[Item] = self.context.parallelize(range(slots), slots).mapPartitionsWithIndex(
@@ -107,7 +109,7 @@ class SparkExecutor:
                     rdd = self.context.union([*self._dataframe_stages(rdd, level), self._python_stages(rdd, level)])
                 else:
                     rdd = self._python_stages(rdd, level)
-            return rdd.collect()
+            return self._jobs.collect(rdd)
         finally:
             for each in kept:
                 each.unpersist()

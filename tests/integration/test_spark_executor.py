@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -304,3 +305,11 @@ def test_the_workers_run_the_drivers_python(spark: SparkSession) -> None:
 
     used = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
     assert os.path.realpath(used) == os.path.realpath(sys.executable)
+
+
+def test_workers_keep_what_they_have_loaded_out_of_garbage_collections(spark: SparkSession, tmp_path: Path) -> None:
+    topology_builder = builder()
+    topology_builder.set_committer_bolt("count", MemoryMapState("word").count()).shuffle_grouping("words")
+    run(topology_builder.build(), tmp_path, spark)
+    frozen = spark.sparkContext.parallelize(range(2), 2).mapPartitions(lambda _: [gc.get_freeze_count()])
+    assert frozen.max() > 10_000

@@ -63,12 +63,6 @@ class Effects:
         with self.lock:
             self._die_at(Point(number, AFTER))
 
-    @property
-    def crashed_at(self) -> str:
-        """The point that was reached, with its effect's name."""
-        assert self.crash_at is not None
-        return f"{self.crash_at.when} effect {self.crash_at.number}, {self.names[self.crash_at.number - 1]}"
-
     def give_up(self) -> NoReturn:
         """The proof itself is wrong."""
         with self.lock:

@@ -61,6 +61,7 @@ LAYERS = {
         "transactional.emitting",
         "transactional.fencing",
         "transactional.journal",
+        "transactional.observing",
         "transactional.letter_spout",
         "transactional.operators",
         "transactional.pickling",
@@ -93,6 +94,7 @@ LAYERS = {
         "transactional.local_executor",
         "transactional.running",
         "transactional.spark_executor",
+        "transactional.spark_jobs",
         "transactional.spark_session",
         "transactional.tasks",
         "spouts",
@@ -161,6 +163,7 @@ SPARK = [
     "transactional.cluster_check",
     "transactional.dataframes",
     "transactional.spark_executor",
+    "transactional.spark_jobs",
     "transactional.spark_session",
 ]
 
