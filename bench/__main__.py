@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench import apart, growth, page, report
 from bench.contest import Contest
-from bench.parts import PARTS, SHORT, WHOLE, Topics
+from bench.parts import PARTS, SHORT, WHOLE, Topics, warm_up
 from bench.peers import SETTINGS
 from bench.results import Results, save
 from bench.rounds import Stage
@@ -91,6 +91,8 @@ def contests(options: argparse.Namespace, command: str, directory: Path, console
         topics = Topics.make(scale, broker.bootstrap, wanted)
         session = spark_session("bench", master=f"local[{TASKS}]", parallelism=TASKS, conf=SETTINGS)
         stage = Stage(session, broker.bootstrap, directory, TASKS)
+        console.print("warming up")
+        warm_up(stage, topics, scale)
 
         def run(name: str) -> None:
             part, minutes = PARTS[name]

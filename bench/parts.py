@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from bench import works
 from bench.contest import Contest, Plan
@@ -16,13 +17,18 @@ from bench.workload import Workload, departures, zipf
 from bench.works import Work
 
 MANY_KEYS = "keys-1m"
+WARM_MESSAGES, WARM_BATCHES = 1_000, 10
+"""Batches of this size, and so many at a time, while everything gets warm."""
 FLIGHTS_FILL = 16_776
 """What is left of the flights is 16 batches of 20,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured. Plans by part; `vocabulary` is that of the table with many keys."""
+    """How much is measured. Plans by part; `vocabulary` is that of the table with many keys.
+
+    `warm_s` is how long each system works before anything is measured, in seconds.
+    """
 
     pairs: Sequence[Plan]
     raw: Sequence[Plan]
@@ -31,6 +37,7 @@ class Scale:
     flights: Plan
     bolts: Sequence[Plan]
     vocabulary: int
+    warm_s: float = 20
     fill: int = 200_000
 
     def messages(self) -> int:
@@ -55,6 +62,7 @@ SHORT = Scale(
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 2, 5)],
     vocabulary=100_000,
+    warm_s=5,
     fill=40_000,
 )
 
@@ -76,6 +84,19 @@ class Topics:
         for workload in workloads:
             workload.produce(bootstrap)
         return cls({workload.topic: workload for workload in workloads})
+
+
+def warm_up(stage: Stage, topics: Topics, scale: Scale) -> None:
+    """Let ours and the peers work for the same time, on tables of their own: for minutes a JVM compiles what it runs.
+
+    What runs for days is measured, not how it starts.
+    """
+    workload = topics.by_name["words"]
+    for system in _pairs(stage, works.per_key(workload, "warm-up"), "warm-up"):
+        done, deadline_s = 0, monotonic() + scale.warm_s
+        while monotonic() < deadline_s and done < workload.messages:
+            done = min(done + WARM_BATCHES * WARM_MESSAGES, workload.messages)
+            system.run(workload.until(done), WARM_MESSAGES)
 
 
 def pairs(contest: Contest, topics: Topics, scale: Scale) -> None:

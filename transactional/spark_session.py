@@ -13,6 +13,12 @@ from pyspark.sql import SparkSession
 from transactional.errors import ConfigError
 from transactional.jars import JarSet, find_java
 
+JIT = ("-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000", "-XX:Tier4CompileThreshold=150000")
+"""A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual.
+
+A small job runs thousands of Spark's methods a few times each; for minutes that compiler took more of the processor
+than all the code that it was given.
+"""
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
 
 
@@ -86,7 +92,7 @@ def defaults(master: str, parallelism: int) -> dict[str, str]:
         "spark.ui.retainedStages": "200",
         "spark.ui.retainedTasks": "2000",
         "spark.sql.ui.retainedExecutions": "50",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_beside('log4j2.properties')}",
+        "spark.driver.extraJavaOptions": " ".join((f"-Dlog4j2.configurationFile={_beside('log4j2.properties')}", *JIT)),
     }
     if master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
