@@ -62,7 +62,7 @@ PAGES = {
             "transactional.running.run_topology",
             "transactional.driver.TopologyDriver",
             "transactional.driver.RunSummary",
-            "transactional.driver.Observer",
+            "transactional.observing.Observer",
             "transactional.display.Display",
             "transactional.journal.JournalWriter",
             "transactional.spark_session.spark_session",
