@@ -26,7 +26,7 @@ from transactional.dataframes import dataframe_items
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.gathering import gather
 from transactional.ports import Processed
-from transactional.spark_jobs import JobRunner
+from transactional.spark_jobs import SparkJobs
 from transactional.spark_session import is_running, require_classic, spark_session
 from transactional.stages import plan_stages
 from transactional.tasks import AttemptInput, Item, TaskProgram, make_program, run_task
@@ -58,12 +58,13 @@ class SparkExecutor:
                 )
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
-        self._jobs = JobRunner(self.context)
+        self._jobs = SparkJobs(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
         slots = len(self.program.plan.slots(0))
         self._first: RDD[Item] = self.context.parallelize(range(slots), slots).mapPartitionsWithIndex(
             first_level(self.program)
         )
+        self._run_first = self._jobs.job(self._first)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run one attempt's job and wait for it. Raises `AttemptLost` when it was cancelled or Spark lost it."""
@@ -101,6 +102,8 @@ class SparkExecutor:
             self.context.removeJobTag(tag)
 
     def _items(self) -> list[Item]:
+        if self.program.plan.depth == 1:
+            return self._run_first()
         rdd, kept = self._first, []
         try:
             for level in range(1, self.program.plan.depth):
@@ -109,7 +112,7 @@ class SparkExecutor:
                     rdd = self.context.union([*self._dataframe_stages(rdd, level), self._python_stages(rdd, level)])
                 else:
                     rdd = self._python_stages(rdd, level)
-            return self._jobs.collect(rdd)
+            return self._jobs.job(rdd)()
         finally:
             for each in kept:
                 each.unpersist()
