@@ -32,7 +32,7 @@ from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
 from transactional.ports import Processed
-from transactional.spark_executor import SparkExecutor
+from transactional.spark_executor import OBJECTS_BETWEEN_COLLECTIONS, SparkExecutor
 from transactional.spark_session import require_classic
 
 pytestmark = pytest.mark.spark
@@ -307,9 +307,13 @@ def test_the_workers_run_the_drivers_python(spark: SparkSession) -> None:
     assert os.path.realpath(used) == os.path.realpath(sys.executable)
 
 
-def test_workers_keep_what_they_have_loaded_out_of_garbage_collections(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_seldom_collect_garbage_and_never_what_they_have_loaded(spark: SparkSession, tmp_path: Path) -> None:
     topology_builder = builder()
     topology_builder.set_committer_bolt("count", MemoryMapState("word").count()).shuffle_grouping("words")
     run(topology_builder.build(), tmp_path, spark)
-    frozen = spark.sparkContext.parallelize(range(2), 2).mapPartitions(lambda _: [gc.get_freeze_count()])
-    assert frozen.max() > 10_000
+    told = spark.sparkContext.parallelize(range(2), 2).mapPartitions(
+        lambda _: [(gc.get_freeze_count(), gc.get_threshold())]
+    )
+    frozen, thresholds = told.max()
+    assert frozen > 10_000
+    assert thresholds[0] == OBJECTS_BETWEEN_COLLECTIONS
