@@ -42,7 +42,7 @@ docs: $(READY) ## Write the generated pages of docs/ anew
 sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres $(READY) ## Prove the promises at length, in some hours: every crash point, 200 kills, two coordinators; SEED=n
+proof: java postgres $(READY) ## Prove the promises at length, in an hour or two: every crash point, 200 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) --durations=10 tests/proof
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n

@@ -23,8 +23,8 @@ from transactional.bolts import Tuple
 
 EVERYTHING = "all"
 BUCKET_SIZE = 10
-FAR_MS = 100
-"""What a Delta commit waits for a storage that is far away: about two requests to an object store."""
+FAR_MS = 50
+"""What a Delta commit waits for a storage that is far away: about a request to an object store."""
 _FLIGHT = "carrier string"
 
 

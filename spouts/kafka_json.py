@@ -82,7 +82,7 @@ class _Parser:
     """Arrow's JSON reader over values that stand one in a line."""
 
     def __init__(self, schema: Schema) -> None:
-        self._wanted = arrow_schema(schema)
+        self._wanted, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
         self._read = pa.schema([field.with_type(_read_type(field.type)) for field in self._wanted])
         self._options = pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore")
 
@@ -117,6 +117,8 @@ class _Parser:
         table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._options)
         if table.num_rows != len(values):
             raise ValueError("more than one JSON object stands in it")
+        if self._has_decimals:
+            table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2) that holds 999.99 at most
         return table.cast(self._wanted)
 
     def reason(self, value: bytes | None) -> str:

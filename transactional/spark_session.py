@@ -13,12 +13,17 @@ from pyspark.sql import SparkSession
 from transactional.errors import ConfigError
 from transactional.jars import JarSet, find_java
 
-JIT = ("-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000", "-XX:Tier4CompileThreshold=150000")
-"""A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual.
-
-A small job runs thousands of Spark's methods a few times each; for minutes that compiler took more of the processor
-than all the code that it was given.
-"""
+JVM_OPTIONS = (
+    # A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual. A small job
+    # runs thousands of Spark's methods a few times each; for minutes that compiler took more of the processor than all
+    # the code that it was given.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    # Spark takes 1 MiB for each task's result. In small regions that is a humongous object, for which G1 stops the JVM.
+    "-XX:G1HeapRegionSize=4m",
+)
+"""Of the driver's JVM. One without HotSpot, or with another collector, does without them."""
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
 
 
@@ -68,6 +73,7 @@ def _beside(name: str) -> str:
 
 def defaults(master: str, parallelism: int) -> dict[str, str]:
     """The settings, each with its reason."""
+    logging = _beside("log4j2.properties")
     settings = {
         # Small fixed plans: planning them anew at run time, or with 200 partitions, costs more than running them.
         "spark.sql.adaptive.enabled": "false",
@@ -86,13 +92,16 @@ def defaults(master: str, parallelism: int) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.jars": ",".join(str(jar) for jar in DELTA_JARS.files()),
+        # Each job broadcasts a few KiB of task code, and takes a whole block for it: with its 4 MiB G1 stopped the JVM
+        # four times a second.
+        "spark.broadcast.blockSize": "256k",
         "spark.ui.showConsoleProgress": "false",
         # Transactions are many and small: Spark's own notes of its last 1,000 jobs would fill the driver's memory.
         "spark.ui.retainedJobs": "200",
         "spark.ui.retainedStages": "200",
         "spark.ui.retainedTasks": "2000",
         "spark.sql.ui.retainedExecutions": "50",
-        "spark.driver.extraJavaOptions": " ".join((f"-Dlog4j2.configurationFile={_beside('log4j2.properties')}", *JIT)),
+        "spark.driver.extraJavaOptions": " ".join([*JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging}"]),
     }
     if master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

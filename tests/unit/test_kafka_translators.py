@@ -98,6 +98,8 @@ def test_every_type_has_its_json(type_: str, text: str, expected: object) -> Non
         (b'{"a":300}', "byte", "couldn't parse:300"),
         (b'{"a":1}', "string", "changed from string to number"),
         (b'{"a":1.255}', "decimal(10,2)", "requires scale 3"),
+        (b'{"a":1000}', "decimal(5,2)", "does not fit in precision"),
+        (b'{"a":[{"x":1000}]}', "array<struct<x:decimal(5,2)>>", "does not fit in precision"),
         (b'{"a":"2024-1-1"}', "date", "Failed to parse string"),
         (b'{"a":1', "long", "does not begin and end as an object does"),
         (b'{"a":{"b":1}', "struct<b:long>", "Missing a comma"),
