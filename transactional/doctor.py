@@ -13,7 +13,7 @@ from typing import Any
 from transactional.attempt import AttemptId, TxId
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor_source import examine_source
-from transactional.doctor_start import answering, delta_states, is_foreign, named
+from transactional.doctor_tables import answering, delta_states, is_foreign, named
 from transactional.errors import StoreMismatch
 from transactional.fencing import txid_lookup
 from transactional.store import CoordinatorStore, TopologyStatus

@@ -6,12 +6,11 @@ imported only for a topology that has Delta tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from transactional.diagnosis import Problem
-from transactional.errors import OperatingError, StoreMismatch, TransactionalError
+from transactional.doctor_tables import answering, delta_states, is_foreign, named
+from transactional.errors import StoreMismatch, TransactionalError
 from transactional.store import CoordinatorStore
 from transactional.topology import Topology
 
@@ -61,31 +60,3 @@ def explained(error: StoreMismatch, topology: Topology, store: CoordinatorStore)
     if not found:
         return error
     return StoreMismatch(f"{error}. The doctor says of the {found[0].where}: {found[0].what}; {found[0].remedy}")
-
-
-@contextmanager
-def answering(location: Any) -> Iterator[None]:
-    """Raise `OperatingError` when the storage at a location does not answer."""
-    try:
-        yield
-    except OSError as error:
-        raise OperatingError(f"Delta table {location} can't be looked at: {location.reason(error)}") from None
-
-
-def delta_states(topology: Topology) -> Iterator[tuple[str, Any]]:
-    """The committers whose states are in Delta tables with a place of their own."""
-    for component in topology.committers:
-        state: Any = component.state
-        location = getattr(state, "location", None)
-        if location is not None and not location.is_catalog_name:
-            yield component.id, state
-
-
-def is_foreign(commit: DeltaCommit, owner: str) -> bool:
-    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
-    return commit.changes_data and owner not in commit.app_versions and f"{owner}#fold" not in commit.app_versions
-
-
-def named(commit: DeltaCommit) -> str:
-    """A Delta commit in words."""
-    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"

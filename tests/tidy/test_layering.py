@@ -89,6 +89,7 @@ LAYERS = {
         "transactional.doctor_repairs",
         "transactional.doctor_source",
         "transactional.doctor_start",
+        "transactional.doctor_tables",
         "transactional.gathering",
         "transactional.loading",
         "transactional.local_executor",
@@ -262,6 +263,7 @@ ASK_THE_VERIFIER = (
     "transactional.doctor",
     "transactional.doctor_source",
     "transactional.doctor_start",
+    "transactional.doctor_tables",
 )
 
 
