@@ -22,6 +22,9 @@ JVM_OPTIONS = (
     "-XX:Tier4CompileThreshold=150000",
     # Spark takes 1 MiB for each task's result. In small regions that is a humongous object, for which G1 stops the JVM.
     "-XX:G1HeapRegionSize=4m",
+    # G1 collects what is old from there on. By its own reckoning it lets the heap of many small jobs grow instead.
+    "-XX:InitiatingHeapOccupancyPercent=20",
+    "-XX:-G1UseAdaptiveIHOP",
 )
 """Of the driver's JVM. One without HotSpot, or with another collector, does without them."""
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
