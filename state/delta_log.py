@@ -20,6 +20,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from state.base import StateColumns, WriteRefused
+from state.delta_loading import refused, unreadable
 from state.delta_log_lookup import RunCopies
 from state.delta_log_rows import newest_rows
 from state.delta_log_table import (
@@ -35,7 +36,7 @@ from state.delta_log_table import (
     stored_combine,
     whole_fold,
 )
-from state.delta_rs import VACUUM_INTERVAL, DeltaHandle, refused, unreadable
+from state.delta_rs import VACUUM_INTERVAL, DeltaHandle
 from state.delta_table import DATA_FUSION, DeltaLocation, Dialect, delta_schema, with_keys
 from state.delta_upkeep import NOTHING_AFTERWARDS
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from state.base import StateColumns
+from state.delta_loading import create_table, is_there, load_table
 from state.delta_log import LogHandle
 from state.delta_log_table import LogColumns, LogLayout
-from state.delta_rs import DeltaHandle, create_table, is_there, load_table
+from state.delta_rs import DeltaHandle
 from state.delta_table import DeltaLocation
 from transactional.errors import SchemaMismatch
 

@@ -6,13 +6,14 @@ and most of the time goes into planning a query. The rules are those of `merge_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.base import StateColumns
+from state.delta_commit import DataFile
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:
@@ -25,43 +26,55 @@ REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
 
 
 class SmallTable:
-    """The rows of a table that is small, kept from one transaction to the next, by Delta version."""
+    """The rows and files of a table that is small, kept from one transaction to the next, by Delta version."""
 
     def __init__(self, columns: StateColumns) -> None:
         self._columns = columns
-        self._known: tuple[int, pa.Table] | None = None
+        self._known: tuple[int, pa.Table, Sequence[DataFile]] | None = None
 
     def after(
         self,
         txid: TxId,
         source: pa.Table,
         combine: Mapping[str, str],
-        table: DeltaTable,
-        load: Callable[[], pa.Table],
+        version: int,
+        load: Callable[[int], pa.Table | None],
     ) -> pa.Table | None:
         """All rows after transaction `txid`, as `rewritten`; also None for a table that is not small.
 
-        `load` reads all columns of the snapshot's rows.
+        `load` reads all columns of the rows of Delta version `version`, unless there are more than so many, or they are
+        too large.
         """
-        known, self._known = self._known, None
-        if source.nbytes > REWRITTEN_BYTES_MAX or not _is_small(table, source.num_rows):
+        rows_max, files = REWRITTEN_ROWS_MAX - source.num_rows, self.files(version)
+        if source.nbytes > REWRITTEN_BYTES_MAX or (files is not None and not _fit(files)):
             return None
-        rows = known[1] if known is not None and known[0] == table.version() else load()
+        rows = self._known[1] if files is not None and self._known is not None else load(rows_max)
+        if rows is None or rows.num_rows > rows_max:
+            return None
         return rewritten(rows, source, self._columns, txid, combine)
 
-    def keep(self, version: int, rows: pa.Table) -> None:
+    def files(self, version: int) -> Sequence[DataFile] | None:
+        """What a Delta version is made of, None: not known."""
+        return self._known[2] if self._known is not None and self._known[0] == version else None
+
+    def keep(self, version: int, rows: pa.Table, files: Sequence[DataFile]) -> None:
         """Note what a Delta version is made of."""
-        self._known = (version, rows)
+        self._known = (version, rows, files)
 
 
-def _is_small(table: DeltaTable, more: int) -> bool:
+def _fit(files: Sequence[DataFile]) -> bool:
+    return sum(file.size_bytes for file in files) <= REWRITTEN_BYTES_MAX
+
+
+def is_small(table: DeltaTable, rows_max: int) -> bool:
+    """Whether a table has at most so many rows, in files that are not too large."""
     if table.metadata().partition_columns:
         return False
     files = pa.table(table.get_add_actions())
     rows, size_bytes = pc.sum(files["num_records"]).as_py(), pc.sum(files["size_bytes"]).as_py()
     if not files.num_rows:
-        return more <= REWRITTEN_ROWS_MAX
-    return rows is not None and rows + more <= REWRITTEN_ROWS_MAX and size_bytes <= REWRITTEN_BYTES_MAX
+        return rows_max >= 0
+    return rows is not None and rows <= rows_max and size_bytes <= REWRITTEN_BYTES_MAX
 
 
 def rewritten(

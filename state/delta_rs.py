@@ -10,21 +10,24 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from state.base import StateColumns, WriteRefused
+from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files, withdraw
 from state.delta_compaction import compact
-from state.delta_rewriting import SmallTable
+from state.delta_loading import create_table, is_there, load_table, refused, unreadable
+from state.delta_rewriting import SmallTable, is_small
 from state.delta_table import (
     DATA_FUSION,
-    DEFAULT_PROPERTIES,
     DeltaLocation,
     Dialect,
-    check_properties,
     check_protocol,
     check_table,
     commit_metadata,
@@ -36,7 +39,6 @@ from state.delta_table import (
 from state.delta_upkeep import NOTHING_AFTERWARDS, LogUpkeep
 from state.delta_vacuum import delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import OperatingError, SchemaMismatch
 
 _log = logging.getLogger(__name__)
 COMPACTION_INTERVAL = 50
@@ -47,13 +49,22 @@ VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnVersion:
+    """A Delta version that the handle has written without delta-rs, by this attempt; delta-rs' snapshot is older."""
+
+    delta_version: int
+    attempt_id: AttemptId
+
+
 class DeltaHandle:
     """A snapshot of a state's table that moves forward only when told to."""
 
     def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
         self._location, self._owner, self._columns = location, owner, columns
-        self._table = load_table(location)
-        self._upkeep, self._small = LogUpkeep(location, self._table), SmallTable(columns)
+        self._snapshot = load_table(location)
+        self._own: OwnVersion | None = None
+        self._upkeep, self._small = LogUpkeep(location, self._snapshot), SmallTable(columns)
         self._writes = 0
         self._versions_at, self._versions = -1, dict[str, int | None]()
 
@@ -72,12 +83,25 @@ class DeltaHandle:
         return handle
 
     @property
+    def _table(self) -> DeltaTable:
+        """delta-rs' snapshot of the Delta version that the handle is at."""
+        if self._own is not None:
+            self._snapshot.update_incremental()
+            if self._snapshot.version() != self._own.delta_version:
+                # Another writer's is for `refresh` to find.
+                self._snapshot.load_as_version(self._own.delta_version)
+            self._own = None
+        return self._snapshot
+
+    @property
     def delta_version(self) -> int:
-        """The Delta version of the snapshot."""
-        return self._table.version()
+        """The Delta version that the handle is at."""
+        return self._snapshot.version() if self._own is None else self._own.delta_version
 
     def version(self) -> AttemptId | None:
-        """The attempt id that the snapshot was written by."""
+        """The attempt id that this Delta version was written by."""
+        if self._own is not None:
+            return self._own.attempt_id
         version = self._transaction_version(self._owner)
         return None if version is None else AttemptId(version)
 
@@ -93,16 +117,20 @@ class DeltaHandle:
     def refresh(self) -> None:
         """Move to the newest snapshot. Raises `OperatingError` when it can't be read."""
         try:
-            if not self._upkeep.is_newest(self._table.version()):
-                self._table.update_incremental()
+            if not self._upkeep.is_newest(self.delta_version):
+                self._own = None
+                self._snapshot.update_incremental()
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
-            self._table = load_table(self._location)
+            self._load()
+
+    def _load(self) -> None:
+        self._snapshot, self._own = load_table(self._location), None
 
     def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Apply the source's rows, one per key, as this attempt. Raises `WriteRefused`."""
         try:
-            rows = self._small.after(attempt.txid, source, combine, self._table, self._all_rows)
+            rows = self._small.after(attempt.txid, source, combine, self.delta_version, self._rows_if_small)
             if rows is None:
                 self._merge(attempt, source, combine)
             else:
@@ -114,16 +142,48 @@ class DeltaHandle:
             self.write_version(attempt.attempt_id, attempt)
 
     def _rewrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
+        rows = rows.select(pa.schema(self._snapshot.schema()).names)
+        files = self._replaceable_files()
+        if files is not None:
+            version, folder = self.delta_version + 1, Path(self._location.uri)
+            transaction, metadata = (self._owner, int(attempt.attempt_id)), self._metadata(attempt.attempt_id, attempt)
+            # Of what has come between, delta-rs knows whether it disturbs.
+            with suppress(FileExistsError):
+                new = replace_rows(folder, version, rows, files, transaction=transaction, metadata=metadata)
+                if is_late(folder, version):
+                    self._judge_late(folder, version, attempt)
+                else:
+                    self._own = OwnVersion(version, attempt.attempt_id)
+                    self._small.keep(version, rows, [new])
+                return
+        self._overwrite(attempt, rows)
+
+    def _judge_late(self, folder: Path, version: int, attempt: TransactionAttempt) -> None:
+        self._load()
+        if self.version() != attempt.attempt_id:
+            withdraw(folder, version)
+            raise WriteRefused(f"another writer's Delta version {version} was cleaned out of the log", is_conflict=True)
+
+    def _replaceable_files(self) -> Sequence[DataFile] | None:
+        """The files of this Delta version, where the handle can write the next one itself."""
+        if self._own is not None:
+            return self._small.files(self._own.delta_version)
+        return replaceable_files(self._table) if self._location.scheme == "file" else None
+
+    def _overwrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
         read = self._table.version()
         write_deltalake(
             self._table,
-            rows.select(pa.schema(self._table.schema()).names),
+            rows,
             mode="overwrite",
             commit_properties=self._commit_properties(attempt.attempt_id, attempt),
             post_commithook_properties=NOTHING_AFTERWARDS,
         )
         if self._table.version() == read + 1:
-            self._small.keep(read + 1, rows)
+            self._small.keep(read + 1, rows, data_files(self._table))
+
+    def _rows_if_small(self, rows_max: int) -> pa.Table | None:
+        return self._all_rows() if is_small(self._table, rows_max) else None
 
     def _all_rows(self) -> pa.Table:
         schema = delta_schema(self._columns)
@@ -207,16 +267,16 @@ class DeltaHandle:
         the table's `delta.deletedFileRetentionDuration`.
         """
         self._writes += 1
-        if self._writes % COMPACTION_INTERVAL == 0 and len(self._table.file_uris()) > FILES_MAX:
+        if self._writes % COMPACTION_INTERVAL == 0 and self._own is None and len(self._table.file_uris()) > FILES_MAX:
             self._try_to_maintain(lambda: compact(self._table, self._location, self._owner))
         self._try_to_maintain(self._tend_log)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try_to_maintain(self._delete_old_files)
 
     def _tend_log(self) -> None:
-        if self._upkeep.run(self._table):
+        if self._upkeep.is_due(self.delta_version) and self._upkeep.run(self._table):
             # The snapshot may be made of log files that are gone.
-            self._table = load_table(self._location)
+            self._load()
 
     def _delete_old_files(self) -> None:
         delete_old_files(self._location, self._if_still_own)
@@ -248,58 +308,8 @@ class DeltaHandle:
 
     def _commit_properties(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
         # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
-        metadata = json.dumps(commit_metadata(self._owner, attempt, attempt_id))
-        return CommitProperties(
-            app_transactions=[Transaction(self._owner, attempt_id)], custom_metadata={"userMetadata": metadata}
-        )
+        metadata = {"userMetadata": self._metadata(attempt_id, attempt)}
+        return CommitProperties(app_transactions=[Transaction(self._owner, attempt_id)], custom_metadata=metadata)
 
-
-def create_table(
-    location: DeltaLocation,
-    columns: StateColumns,
-    properties: Mapping[str, str],
-    partition_by: Sequence[str] = (),
-) -> None:
-    """Create the table of a state, unless there is one. Raises `SchemaMismatch` when it can't be created."""
-    configuration = {**DEFAULT_PROPERTIES, **properties}
-    check_properties(configuration, str(location))
-    try:
-        DeltaTable.create(
-            location.uri,
-            delta_schema(columns),
-            mode="ignore",
-            partition_by=list(partition_by) or None,
-            configuration=configuration,
-            storage_options=dict(location.storage_options),
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError) as error:
-        # Another creator may have been first; then there is a table now.
-        if not is_there(location):
-            raise SchemaMismatch(f"Delta table {location} can't be created: {location.reason(error)}") from None
-
-
-def is_there(location: DeltaLocation) -> bool:
-    """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
-    try:
-        return DeltaTable.is_deltatable(location.uri, dict(location.storage_options))
-    except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
-
-
-def load_table(location: DeltaLocation) -> DeltaTable:
-    """The newest snapshot of a table. Raises `OperatingError` when it can't be read."""
-    try:
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
-    except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from None
-
-
-def refused(location: DeltaLocation, error: Exception) -> WriteRefused:
-    """What a write that delta-rs has not carried out is to the rest. Not raised from it: it may tell secrets."""
-    return WriteRefused(location.reason(error), is_conflict=isinstance(error, CommitFailedError))
-
-
-def unreadable(location: DeltaLocation, error: Exception) -> OperatingError:
-    """What a read that has failed is to the rest."""
-    return OperatingError(f"Delta table {location} can't be read: {location.reason(error)}")
+    def _metadata(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
+        return json.dumps(commit_metadata(self._owner, attempt, attempt_id))

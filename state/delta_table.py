@@ -162,10 +162,14 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
         )
 
 
+def is_known_protocol(reader: int, writer: int, features: frozenset[str]) -> bool:
+    """Whether both, Spark and delta-rs, can write a table with this protocol."""
+    return reader == 1 and (writer <= 2 or (writer == 7 and features <= {"appendOnly", "invariants"}))
+
+
 def check_protocol(reader: int, writer: int, features: frozenset[str], table: str) -> None:
     """Raise `SchemaMismatch` for a table that not both, Spark and delta-rs, can write."""
-    known = {"appendOnly", "invariants"}
-    if reader > 1 or (writer > 2 and not (writer == 7 and features <= known)):
+    if not is_known_protocol(reader, writer, features):
         raise SchemaMismatch(
             f"Delta table {table} has protocol reader {reader}, writer {writer} with the features "
             f"{sorted(features)}; a state needs reader 1, writer 2, no deletion vectors, no column mapping: let the "

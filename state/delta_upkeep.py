@@ -44,16 +44,17 @@ class LogUpkeep:
         later, this = self._files.get_file_info([_commit_path(version + 1), _commit_path(version)])
         return bool(later.type == FileType.NotFound and this.type == FileType.File)
 
+    def is_due(self, version: int) -> bool:
+        """Whether a checkpoint is due at this Delta version."""
+        return version // self._interval != self._checkpointed // self._interval
+
     def run(self, table: DeltaTable) -> bool:
-        """Write a checkpoint when one is due, and delete what of the log is old then: True when something went.
+        """Write a checkpoint, and delete what of the log is old then: True when something went.
 
         Whose snapshot holds log files that went has to load the table anew. Raises `DeltaError` or `OSError`.
         """
-        version = table.version()
-        if version // self._interval == self._checkpointed // self._interval:
-            return False
         table.create_checkpoint()
-        self._checkpointed = version
+        self._checkpointed = table.version()
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False

@@ -49,8 +49,10 @@ class World(Place):
         return self.leader(Paused)
 
 
-@pytest.fixture(params=["written as a whole", "merged"])
+@pytest.fixture(params=["written as a whole", "written by delta-rs", "merged"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    if request.param == "written by delta-rs":
+        monkeypatch.setattr("state.delta_rs.replaceable_files", lambda _: None)
     if request.param == "merged":
         monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
     return World("delta-rs", tmp_path)

@@ -277,9 +277,9 @@ class TestEngines:
         assert content(words) == {"a": 3, "b": 2, "c": 1, "d": 1}
         engines = [entry["engineInfo"].split(":")[0] for entry in DeltaTable(words.location.uri).history(4)]
         assert engines == [
-            "delta-rs",
+            "transactional",
             "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
-            "delta-rs",
+            "transactional",
             "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
         ]
 

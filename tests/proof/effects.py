@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state import delta_log, delta_rewriting, delta_rs
+from state import delta_commit, delta_log, delta_rewriting, delta_rs
 from state.store_sql import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
@@ -216,6 +216,7 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         patch.setattr(delta_rs, "VACUUM_INTERVAL", 3)
         if merges:
             patch.setattr(delta_rewriting, "REWRITTEN_ROWS_MAX", -1)
+        patch.setattr(delta_commit, "_write_entry", numbered_entry(numbered))
         patch.setattr(delta_rs, "write_deltalake", numbered_write(numbered, "rewrite"))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
@@ -251,6 +252,17 @@ def numbered_write(numbered: Callable[[str], AbstractContextManager[None]], whol
         what = "write" if "predicate" in named else whole
         with numbered(f"{name_of(table.table_uri)}: {what}"):
             write_deltalake(table, *given, **named)
+
+    return effect
+
+
+def numbered_entry(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
+    """An entry of the log that is written without delta-rs, as an effect: the file of rows is there by then."""
+    write = delta_commit._write_entry
+
+    def effect(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
+        with numbered(f"{path.parent.parent.name}: rewrite"):
+            write(path, actions)
 
     return effect
 
