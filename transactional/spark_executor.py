@@ -1,7 +1,8 @@
 """Runs processing phases as Spark jobs: one job per attempt, with a job tag, in the processing pool.
 
-The first level's RDD is kept and run again for every attempt, since planning costs more than running where batches are
-small. What differs from attempt to attempt reaches the tasks as a local property of the job.
+The first level's RDDs, one for each number of Spark tasks, are kept and run again for every attempt, since planning
+costs more than running where batches are small. What differs from attempt to attempt reaches the tasks as a local
+property of the job.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from pyspark import RDD, SparkContext, TaskContext
@@ -25,11 +28,12 @@ from transactional.cluster_check import check_executors
 from transactional.dataframes import dataframe_items
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.gathering import gather
+from transactional.packing import Packing
 from transactional.ports import Processed
 from transactional.spark_jobs import SparkJobs
 from transactional.spark_session import is_running, require_classic, spark_session
 from transactional.stages import plan_stages
-from transactional.tasks import AttemptInput, Item, TaskProgram, make_program, run_task
+from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program, run_task
 from transactional.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
@@ -37,6 +41,14 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """On an executor: some times the records of an Arrow batch, and no more memory than that many objects' garbage."""
 DEAD_WITHIN_S = 10.0
 """How long to wait until the tasks of a cancelled job have ended; what still runs then can change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLevel:
+    """The first level of a topology in some number of Spark tasks; `run` collects what they send."""
+
+    rdd: RDD[Item]
+    run: Callable[[], list[Item]]
 
 
 class SparkExecutor:
@@ -62,20 +74,17 @@ class SparkExecutor:
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
-        slots = len(self.program.plan.slots(0))
-        self._first: RDD[Item] = self.context.parallelize(range(slots), slots).mapPartitionsWithIndex(
-            first_level(self.program)
-        )
-        self._run_first = self._jobs.job(self._first)
+        self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run one attempt's job and wait for it. Raises `AttemptLost` when it was cancelled or Spark lost it."""
         tag = f"transactional-{self.topology.id}-{attempt.txid}-{attempt.attempt_id}"
+        records = sum(len(offsets) for offsets in batch.ranges.values())
         with self._lock:
             self._running[attempt] = tag
         try:
             with self._job(attempt, tag, batch):
-                items = self._items()
+                items = self._items(self._first_level(records))
                 self._refuse_repeated_stages(attempt, tag)
         except TransactionalError:
             raise
@@ -89,6 +98,8 @@ class SparkExecutor:
                 self._cancelled.discard(attempt)
         if was_cancelled:
             raise AttemptLost(f"attempt {attempt} was cancelled")
+        with self._lock:
+            self._packing.tell(records, sum(item.payload for item in items if item.kind == "time"))
         return gather(self.program, batch, items)
 
     @contextlib.contextmanager
@@ -103,10 +114,20 @@ class SparkExecutor:
         finally:
             self.context.removeJobTag(tag)
 
-    def _items(self) -> list[Item]:
+    def _first_level(self, records: int) -> FirstLevel:
+        """The first level in as many Spark tasks as a batch of so many records is worth."""
+        with self._lock:
+            spark_tasks = self._packing.spark_tasks(records)
+            if spark_tasks not in self._first:
+                numbers = self.context.parallelize(range(spark_tasks), spark_tasks)
+                rdd = numbers.mapPartitionsWithIndex(first_level(self.program, spark_tasks))
+                self._first[spark_tasks] = FirstLevel(rdd, self._jobs.job(rdd))
+            return self._first[spark_tasks]
+
+    def _items(self, first: FirstLevel) -> list[Item]:
         if self.program.plan.depth == 1:
-            return self._run_first()
-        rdd, kept = self._first, []
+            return first.run()
+        rdd, kept = first.rdd, []
         try:
             for level in range(1, self.program.plan.depth):
                 if any(stage.is_dataframe for stage in self.program.plan.level(level)):
@@ -220,16 +241,19 @@ def materialised(rdd: RDD[Item]) -> RDD[Item]:
     return kept
 
 
-def first_level(program: TaskProgram) -> Callable[[int, Iterable[int]], Iterator[Item]]:
-    """The tasks of level 0."""
+def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterable[int]], Iterator[Item]]:
+    """The tasks of level 0, spread over so many Spark tasks: each of them always has the same ones."""
+    slots = len(program.plan.slots(0))
 
-    def run(slot: int, numbers: Iterable[int]) -> Iterator[Item]:
+    def run(number: int, numbers: Iterable[int]) -> Iterator[Item]:
         # Spark ends a worker whose input is not read to its end, and with it all that readers keep there.
         for _ in numbers:
             pass
-        sent = run_task(program, task_input(), 0, slot, ())
+        inputs, began = task_input(), perf_counter()
+        sent = [item for slot in range(number, slots, spark_tasks) for item in run_task(program, inputs, 0, slot, ())]
+        sent.append(Item(DRIVER, 0, "time", "", (0, number, 0), (perf_counter() - began) * 1e3))
         collect_less_garbage()
-        return sent
+        return iter(sent)
 
     return run
 

@@ -40,7 +40,8 @@ DRIVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that one task sends: Arrow batches of an edge, what the commit phase goes on with, a report, a failure.
+    """Something that one task sends: Arrow batches of an edge, what the commit phase goes on with, a report, a failure;
+    or the milliseconds that a Spark task has taken.
 
     `level` and `slot` say where it is for; `order` makes what a task receives the same on every retry. `stream` is
     the stream of tuples, `target` the bolt that late ones are for, whose task is `slot`.
@@ -48,7 +49,7 @@ class Item:
 
     level: int
     slot: int
-    kind: Literal["tuples", "late", "letter", "partial", "instance", "report", "failure"]
+    kind: Literal["tuples", "late", "letter", "partial", "instance", "report", "failure", "time"]
     component: str
     order: tuple[int, int, int]
     payload: Any

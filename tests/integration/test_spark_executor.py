@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import select
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pytest
@@ -317,3 +319,35 @@ def test_workers_seldom_collect_garbage_and_never_what_they_have_loaded(spark: S
     frozen, thresholds = told.max()
     assert frozen > 10_000
     assert thresholds[0] == OBJECTS_BETWEEN_COLLECTIONS
+
+
+def quick(row: Tuple) -> tuple[str]:
+    return (row["word"],)
+
+
+def slow(row: Tuple) -> tuple[str]:
+    Event().wait(0.03)
+    return (row["word"],)
+
+
+@pytest.mark.parametrize(("bolt", "spark_tasks"), [(quick, 1), (slow, 2)])
+def test_batches_that_take_no_time_run_in_one_spark_task(
+    spark: SparkSession, bolt: Callable[[Tuple], tuple[str]], spark_tasks: int
+) -> None:
+    spout = MemoryTransactionalSpout(WORDS, fields="word string", take=9)
+    topology_builder = TransactionalTopologyBuilder(bolt.__name__, "words", spout, 2)
+    topology_builder.set_bolt("bolt", bolt, 2, output="word string").local_or_shuffle_grouping("words")
+    topology_builder.set_committer_bolt("count", MemoryMapState("word").count()).local_or_shuffle_grouping("bolt")
+    topology = topology_builder.build()
+    executor = SparkExecutor(topology, spark)
+    executor.open()
+    batch = topology.spout.plan(EMPTY_BATCH, replay=False)
+    assert batch is not None
+    found = []
+    for number in range(1, 7):
+        assert executor.run(TransactionAttempt(TxId(number), AttemptId(number)), batch).counts["bolt"] == 19
+        [stage] = executor._stages(f"transactional-{bolt.__name__}-{number}-{number}")
+        found.append(stage.numTasks)
+    assert found[0] == 2
+    # The first one may have had to start a worker.
+    assert found[-2:] == [spark_tasks] * 2
