@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 
 from state import store_statements as sql
 from state.store_schema import Database
-from state.store_statements import columns_of, desired_in, record_of, status_of, whole
+from state.store_statements import columns_of, desired_in, read_columns_of, record_of, status_of, whole
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
@@ -143,21 +143,29 @@ class SqlCoordinatorStore:
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         """Store the batch with its digests, the number of records and when the processing phase ended."""
-        values = {"new_batch": batch.to_json(), "row_count": batch.record_count, "at_ms": at_ms}
         with self._database.writing() as connection:
             _hold(connection, lease)
-            if not _changed(connection, sql.SET_PROCESSED, lease, attempt, **values):
+            if not _changed(connection, sql.SET_PROCESSED, lease, attempt, **read_columns_of(batch, at_ms)):
                 raise not_in_flight(lease, attempt)
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
-        """Move the committed txid by one, to `attempt.txid`; its batch becomes the committed one."""
+    def record_commit(
+        self,
+        lease: Lease,
+        attempt: TransactionAttempt,
+        batch: BatchMetadata,
+        *,
+        processed_at_ms: int,
+        started_at_ms: int,
+        at_ms: int,
+    ) -> None:
+        """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
+        values = {**read_columns_of(batch, processed_at_ms), "started_at_ms": started_at_ms, "at_ms": at_ms}
         key = {"id": attempt.attempt_id, "number": attempt.txid}
         with self._database.writing() as connection:
             if not _compare_and_set(connection, lease, sql.ADVANCE, **key):
                 row = _held_topology(connection, lease)
                 return check_same_commit(attempt, status_of(row), row.committed_attempt_id)
-            times = {"started_at_ms": started_at_ms, "at_ms": at_ms}
-            if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **times):
+            if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **values):
                 raise not_in_flight(lease, attempt)
             _changed(connection, sql.TAKE_AWAY, lease, attempt)
             return None

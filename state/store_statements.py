@@ -110,25 +110,23 @@ FORGET_TRANSACTIONS = delete(transactions).where(
 )
 ADD_ATTEMPT = insert(attempts)
 ADD_TRANSACTION = insert(transactions)
-SET_PROCESSED = (
+_SET_READ = (
     update(attempts)
     .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
     .values(
-        phase=PROCESSED,
         batch=bindparam("new_batch"),
         rows=func.coalesce(bindparam("row_count", type_=BigInteger), attempts.c.rows),
-        processed_at_ms=bindparam("at_ms"),
+        processed_at_ms=bindparam("ended_at_ms"),
     )
 )
+SET_PROCESSED = _SET_READ.values(phase=PROCESSED)
 TAKE_AWAY = delete(transactions).where(
     transactions.c.topology_id == _TOPOLOGY,
     transactions.c.txid == bindparam("number"),
     transactions.c.attempt_id == bindparam("id"),
 )
-SET_COMMITTED = (
-    update(attempts)
-    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
-    .values(phase=COMMITTED, commit_started_at_ms=bindparam("started_at_ms"), committed_at_ms=bindparam("at_ms"))
+SET_COMMITTED = _SET_READ.values(
+    phase=COMMITTED, commit_started_at_ms=bindparam("started_at_ms"), committed_at_ms=bindparam("at_ms")
 )
 SET_FAILED = (
     update(attempts)
@@ -252,6 +250,11 @@ def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
         "committed_at_ms": record.committed_at_ms,
         "error": record.error,
     }
+
+
+def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
+    """The parameters of `SET_PROCESSED`, and of `SET_COMMITTED`, that say what was read, and by when."""
+    return {"new_batch": batch.to_json(), "row_count": batch.record_count, "ended_at_ms": ended_at_ms}
 
 
 def record_of(row: Row[Any]) -> AttemptRecord:

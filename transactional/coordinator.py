@@ -13,6 +13,8 @@ Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed
     attempt of it may have left effects in a table.
  9. Re-planning an opaque n forgets the recorded batches of all later txids, in the same write.
 10. `RecordCommit(n)` stands before `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
+11. What was read is recorded before the commit phase begins if a replay is held against it (a transactional spout's
+    `RecordProcessed`), else with the transaction commit.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ class Coordinator:
         txid = current.attempt.txid
         if digests:
             self.recorded[txid] = self.recorded[txid].with_digests(digests)
-        return [RecordProcessed(current.attempt, self.recorded[txid])]
+        return [RecordProcessed(current.attempt, self.recorded[txid])] if self.replays_exactly else []
 
     def _on_committed(self, current: ActiveAttempt) -> list[Action]:
         txid = current.attempt.txid

@@ -22,7 +22,7 @@ from transactional.doctor import RETENTION_PROPERTY, Table, tables_of
 from transactional.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.fencing import joining
 from transactional.journal import RunStarted, read_journal
-from transactional.protocol import RecordAttempt, RecordCommit, RecordProcessed
+from transactional.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.topology import Topology
 
@@ -51,8 +51,12 @@ class Journal:
         for _, event, actions in read_journal(path):
             if isinstance(event, RunStarted):
                 fences.add(event.snapshot.attempt_id)
+            if isinstance(event, ProcessingSucceeded) and event.attempt.attempt_id in attempts:
+                # All that tells what an opaque spout's transaction has read, where its commit is not in the journal.
+                txid, batch = attempts[event.attempt.attempt_id]
+                attempts[event.attempt.attempt_id] = txid, batch.with_digests(event.digests)
             for action in actions:
-                if isinstance(action, RecordAttempt | RecordProcessed | RecordCommit):
+                if isinstance(action, RecordAttempt | RecordCommit):
                     attempts[action.attempt.attempt_id] = (action.attempt.txid, action.batch)
                 if isinstance(action, RecordCommit):
                     committed[action.attempt.txid] = action.attempt.attempt_id
@@ -192,7 +196,8 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
             _record(store, lease, attempt, journal)
         for attempt in committed:
             at_ms = _known_at_ms(attempt, journal)
-            store.record_commit(lease, attempt, started_at_ms=at_ms, at_ms=at_ms)
+            batch = _batch_of(attempt, journal)
+            store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
         if ahead is not None:
             # A transactional spout has to read the same again.
@@ -279,8 +284,12 @@ def _known_at_ms(attempt: TransactionAttempt, journal: Journal) -> int:
     return SystemClock().wall_ms() if attempt.attempt_id in journal.attempts else FORGOTTEN_AT_MS
 
 
+def _batch_of(attempt: TransactionAttempt, journal: Journal) -> BatchMetadata:
+    return journal.attempts.get(attempt.attempt_id, (attempt.txid, EMPTY_BATCH))[1]
+
+
 def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, journal: Journal) -> None:
-    batch = journal.attempts.get(attempt.attempt_id, (attempt.txid, EMPTY_BATCH))[1]
+    batch = _batch_of(attempt, journal)
     at_ms = _known_at_ms(attempt, journal)
     record = AttemptRecord(attempt, "processing", batch, batch.record_count, at_ms, at_ms, None, None, None, None)
     store.record_attempt(lease, record, forget_later=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from transactional import errors
 from transactional.attempt import TransactionAttempt, TxId
+from transactional.attempt_times import AttemptTimes
 from transactional.clock import SystemClock
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator
@@ -53,7 +54,7 @@ from transactional.protocol import (
 from transactional.runner import Fatal, PhaseRunner
 from transactional.sizing import BatchSizer
 from transactional.standby import Standby
-from transactional.store import AttemptRecord, CoordinatorStore, Desired, DesiredState
+from transactional.store import CoordinatorStore, Desired, DesiredState
 from transactional.topology import Topology
 
 LOOK_EVERY_MS = 1_000
@@ -111,8 +112,7 @@ class TopologyDriver:
         self._is_performed = False
         self._pause = threading.Event()
         self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
-        self._issued_at_ms: dict[TransactionAttempt, int] = {}
-        self._commit_started_at_ms: dict[TransactionAttempt, int] = {}
+        self._times = AttemptTimes()
 
     def stop(self) -> None:
         """Ask the run to end: what is in its commit phase ends, all else is given up. May be called from any thread."""
@@ -303,6 +303,7 @@ class TopologyDriver:
     def step(self, event: Event) -> None:
         """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
         self._is_performed = False
+        self._times.tell_event(event, self.clock.wall_ms())
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
         if self.sizer is not None:
@@ -321,42 +322,38 @@ class TopologyDriver:
 
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()
+        self._times.tell_action(action, now_ms)
         if self.sizer is not None:
             self.sizer.tell_action(action, self.clock.monotonic_ms())
         match action:
             case PlanBatch(attempt, after, replay):
-                self._issued_at_ms.setdefault(attempt, now_ms)
                 limit = None if self.sizer is None else self.sizer.limit
                 self.runner.plan(attempt, after, replay=replay, limit=limit)
-            case RecordAttempt():
-                self._record_attempt(action, now_ms)
+            case RecordAttempt(attempt, batch, forget_later):
+                record = self._times.record_of(attempt, batch, now_ms)
+                self._write(lambda: self.store.record_attempt(self.lease, record, forget_later=forget_later))
             case StartProcessing(attempt, batch):
                 self.runner.process(attempt, batch)
             case RecordProcessed(attempt, batch):
-                self._write(lambda: self.store.record_processed(self.lease, attempt, batch, at_ms=now_ms))
+                ended = self._times.of_processed(attempt)
+                self._write(lambda: self.store.record_processed(self.lease, attempt, batch, at_ms=ended))
             case StartCommit(attempt, _):
-                self._commit_started_at_ms[attempt] = now_ms
                 self.runner.commit(attempt)
             case RecordCommit(attempt, batch):
-                started = self._commit_started_at_ms.pop(attempt)
-                self._write(lambda: self.store.record_commit(self.lease, attempt, started_at_ms=started, at_ms=now_ms))
-                self._issued_at_ms = {later: at_ms for later, at_ms in self._issued_at_ms.items() if later > attempt}
+                ended, started = self._times.of_commit(attempt)
+                self._write(
+                    lambda: self.store.record_commit(
+                        self.lease, attempt, batch, processed_at_ms=ended, started_at_ms=started, at_ms=now_ms
+                    )
+                )
                 self.runner.tell_committed(attempt, batch)
             case RecordFailure(attempt, phase, reason, _):
                 self.failures += 1
-                self._commit_started_at_ms.pop(attempt, None)
                 self._write(lambda: self.store.record_failure(self.lease, attempt, phase, reason, at_ms=now_ms))
             case AbortAttempt(attempt, reason):
                 self.runner.abort(attempt, reason)
             case Halt(code, reason):
                 self._halt = error_of(code)(reason)
-
-    def _record_attempt(self, action: RecordAttempt, now_ms: int) -> None:
-        issued_at_ms = self._issued_at_ms.pop(action.attempt, now_ms)
-        record = AttemptRecord(
-            action.attempt, "processing", action.batch, None, issued_at_ms, now_ms, None, None, None, None
-        )
-        self._write(lambda: self.store.record_attempt(self.lease, record, forget_later=action.forget_later))
 
     def _write(self, write: Callable[[], None]) -> None:
         """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.

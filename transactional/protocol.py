@@ -156,7 +156,8 @@ class StartProcessing:
 
 @dataclass(frozen=True, slots=True)
 class RecordProcessed:
-    """Store what was read (the batch with its digests), so that a replay can be held against it."""
+    """Store what was read (the batch with its digests), so that a replay can be held against it: for a transactional
+    spout alone."""
 
     attempt: TransactionAttempt
     batch: BatchMetadata
@@ -172,7 +173,10 @@ class StartCommit:
 
 @dataclass(frozen=True, slots=True)
 class RecordCommit:
-    """Move the store's committed txid by one, from n-1 to n. Confirmed by the store before the next action."""
+    """Move the store's committed txid by one, from n-1 to n; `batch`, with its digests, becomes the committed one.
+
+    Confirmed by the store before the next action.
+    """
 
     attempt: TransactionAttempt
     batch: BatchMetadata

@@ -54,7 +54,8 @@ class AttemptRecord:
     """One attempt as the store remembers it. Times are wall-clock milliseconds since 1970, None: not reached.
 
     `phase` is one of `processing`, `processed`, `committed`, `failed`, and `given up`: the attempt itself did not fail,
-    but an earlier transaction did, or its coordinator went away.
+    but an earlier transaction did, or its coordinator went away. An attempt at an opaque spout's transaction stays
+    `processing` until it is committed: the end of its processing is stored with the transaction commit.
     """
 
     attempt: TransactionAttempt
@@ -142,10 +143,26 @@ class CoordinatorStore(Protocol):
         """
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
-        """Store the batch with its digests and the time at which its processing phase ended."""
+        """Store the batch with its digests and the time at which its processing phase ended.
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
-        """Move the committed txid from `attempt.txid - 1` to `attempt.txid`; the batch becomes the committed one."""
+        For what a replay is held against; `record_commit` does not need it to have gone before.
+        """
+
+    def record_commit(
+        self,
+        lease: Lease,
+        attempt: TransactionAttempt,
+        batch: BatchMetadata,
+        *,
+        processed_at_ms: int,
+        started_at_ms: int,
+        at_ms: int,
+    ) -> None:
+        """Move the committed txid from `attempt.txid - 1` to `attempt.txid`; `batch`, with its digests, becomes the
+        committed one.
+
+        In the same write go the times at which the processing phase ended and the commit phase began and ended.
+        """
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int

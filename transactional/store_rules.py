@@ -3,7 +3,8 @@
 An attempt is stored as
 
     processing   its batch is recorded
-    processed    its processing phase has ended well, the batch has its digests
+    processed    its processing phase has ended well, the batch has its digests; of an opaque spout's transaction,
+                 which no replay is held against, this is stored with the transaction commit
     committed    its transaction is committed
     failed       it failed; `error` says in which phase and why
     given up     nothing was wrong with it: an earlier transaction failed, or its coordinator ended, and either its

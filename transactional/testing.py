@@ -181,12 +181,19 @@ class MemoryCoordinatorStore:
             record = _in_flight(topology, attempt)
             if record is None:
                 raise not_in_flight(lease, attempt)
-            rows = record.rows if batch.record_count is None else batch.record_count
-            processed = replace(record, phase=PROCESSED, batch=batch, rows=rows, processed_at_ms=at_ms)
-            topology.attempts[attempt.attempt_id] = processed
+            topology.attempts[attempt.attempt_id] = _processed(record, batch, at_ms)
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
-        """Move the committed txid by one, to `attempt.txid`; its batch becomes the committed one."""
+    def record_commit(
+        self,
+        lease: Lease,
+        attempt: TransactionAttempt,
+        batch: BatchMetadata,
+        *,
+        processed_at_ms: int,
+        started_at_ms: int,
+        at_ms: int,
+    ) -> None:
+        """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
         with self._held(lease) as topology:
             if topology.committed_txid != attempt.txid - 1:
                 status = self._status(lease.topology_id, topology)
@@ -197,7 +204,10 @@ class MemoryCoordinatorStore:
             del topology.transactions[attempt.txid]
             topology.committed_txid, topology.committed_attempt_id = attempt.txid, attempt.attempt_id
             topology.attempts[attempt.attempt_id] = replace(
-                record, phase=COMMITTED, commit_started_at_ms=started_at_ms, committed_at_ms=at_ms
+                _processed(record, batch, processed_at_ms),
+                phase=COMMITTED,
+                commit_started_at_ms=started_at_ms,
+                committed_at_ms=at_ms,
             )
             return None
 
@@ -305,6 +315,11 @@ def _snapshot(topology: _Topology) -> Snapshot:
 def _in_flight(topology: _Topology, attempt: TransactionAttempt) -> AttemptRecord | None:
     record = topology.attempts.get(attempt.attempt_id)
     return record if record is not None and record.attempt == attempt and record.phase in OPEN else None
+
+
+def _processed(record: AttemptRecord, batch: BatchMetadata, at_ms: int) -> AttemptRecord:
+    rows = record.rows if batch.record_count is None else batch.record_count
+    return replace(record, phase=PROCESSED, batch=batch, rows=rows, processed_at_ms=at_ms)
 
 
 def _give_up(topology: _Topology, attempt_id: AttemptId) -> None:

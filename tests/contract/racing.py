@@ -8,7 +8,17 @@ from __future__ import annotations
 import sys
 
 from state.store_sql import SqlCoordinatorStore
-from tests.contract.storages import TOPOLOGY, Store, acquire, batch_of, read, record_of, tried, wait_until
+from tests.contract.storages import (
+    TOPOLOGY,
+    Store,
+    acquire,
+    batch_of,
+    read,
+    record_commit,
+    record_of,
+    tried,
+    wait_until,
+)
 from transactional.attempt import AttemptId
 from transactional.errors import Fenced
 from transactional.store import Lease
@@ -40,7 +50,7 @@ def _commit_some(store: Store, lease: Lease, txids: int, mine: list[int]) -> Non
         attempt, batch = tried(txid, attempt_id), batch_of(10 * txid)
         store.record_attempt(lease, record_of(attempt, batch), forget_later=True)
         store.record_processed(lease, attempt, read(batch), at_ms=2)
-        store.record_commit(lease, attempt, started_at_ms=3, at_ms=4)
+        record_commit(store, lease, attempt, read(batch))
         mine.append(txid)
 
 

@@ -13,7 +13,7 @@ import sys
 from sqlalchemy import Engine, event
 
 from state.store_sql import SqlCoordinatorStore
-from tests.contract.storages import acquire, record_attempt
+from tests.contract.storages import acquire, batch_of, read, record_attempt, record_commit
 from transactional.attempt import TransactionAttempt
 from transactional.errors import TransactionalError
 from transactional.store import Lease
@@ -35,7 +35,7 @@ class StopOnce:
 
 def outcome(store: SqlCoordinatorStore, lease: Lease, attempt: TransactionAttempt) -> str:
     try:
-        store.record_commit(lease, attempt, started_at_ms=3, at_ms=4)
+        record_commit(store, lease, attempt, read(batch_of(0)))
     except TransactionalError as error:
         return type(error).__name__
     return "done"

@@ -87,6 +87,13 @@ def batch_of(start: int, until: int | None = None) -> BatchMetadata:
     return BatchMetadata({FLIGHTS: OffsetRange(Offset(start), Offset(start + 10 if until is None else until))})
 
 
+def record_commit(
+    store: Store, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int = 1_004
+) -> None:
+    """Store a transaction commit; its processing ended at 1,002, its commit phase began at 1,003."""
+    store.record_commit(lease, attempt, batch, processed_at_ms=1_002, started_at_ms=1_003, at_ms=at_ms)
+
+
 def read(batch: BatchMetadata, checksum: int = 7) -> BatchMetadata:
     """The batch as it is known once it was processed."""
     return batch.with_digests({partition: Digest(len(batch.ranges[partition]), checksum) for partition in batch.ranges})
@@ -108,7 +115,7 @@ def commit(store: Store, lease: Lease, txid: int, attempt_id: int, *, at_ms: int
     """Take a transaction through both of its phases."""
     attempt = record_attempt(store, lease, txid, attempt_id, start=10 * txid)
     store.record_processed(lease, attempt, read(batch_of(10 * txid)), at_ms=1_002)
-    store.record_commit(lease, attempt, started_at_ms=1_003, at_ms=at_ms)
+    record_commit(store, lease, attempt, read(batch_of(10 * txid)), at_ms=at_ms)
     return attempt
 
 
@@ -123,7 +130,7 @@ WRITES: dict[str, Callable[[Store, Lease], object]] = {
     "renew": lambda store, lease: store.renew(lease, lease_ms=LONG_MS),
     "record_attempt": lambda store, lease: record_attempt(store, lease, 2, 9),
     "record_processed": lambda store, lease: store.record_processed(lease, tried(2, 3), read(batch_of(20)), at_ms=5),
-    "record_commit": lambda store, lease: store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6),
+    "record_commit": lambda store, lease: record_commit(store, lease, tried(2, 3), read(batch_of(20))),
     "record_failure": lambda store, lease: store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "x", at_ms=5),
     "record_fence": lambda store, lease: store.record_fence(lease, "total", TxId(1)),
     "forget_before": lambda store, lease: store.forget_before(lease, at_ms=10_000),

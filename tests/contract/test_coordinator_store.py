@@ -6,6 +6,7 @@ Leases are in `test_coordinator_store_leases.py`.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.contract.storages import (
     in_flight,
     read,
     record_attempt,
+    record_commit,
     record_of,
     tried,
 )
@@ -144,7 +146,7 @@ def test_only_the_current_attempt_can_be_processed_or_committed(store: Store, at
     with pytest.raises(ProtocolError, match=f"attempt {attempt} .* not in flight"):
         store.record_processed(lease, attempt, read(batch_of(0)), at_ms=5)
     with pytest.raises(ProtocolError, match=f"attempt {attempt} .* not in flight"):
-        store.record_commit(lease, attempt, started_at_ms=5, at_ms=6)
+        record_commit(store, lease, attempt, read(batch_of(0)))
     assert content(store) == before
 
 
@@ -163,6 +165,31 @@ def test_a_transaction_commit_moves_the_committed_batch(storage: Storage, store:
     )
 
 
+@pytest.mark.parametrize("processed_before", [False, True])
+def test_what_was_read_is_stored_with_the_transaction_commit(
+    storage: Storage, store: Store, *, processed_before: bool
+) -> None:
+    lease, attempt, batch = in_flight(store), tried(2, 3), read(batch_of(20))
+    if processed_before:
+        store.record_processed(lease, attempt, batch, at_ms=1_002)
+    for each in (store, storage.open()):  # made again, it changes nothing
+        record_commit(each, lease, attempt, batch, at_ms=1_009)
+        [record] = each.attempts(TOPOLOGY, limit=1)
+        assert record == AttemptRecord(attempt, "committed", batch, 10, 1_000, 1_001, 1_002, 1_003, 1_009, error=None)
+    assert acquire(storage.open()).snapshot == Snapshot(TxId(2), batch, {}, AttemptId(4))
+
+
+@pytest.mark.parametrize("write", ["record_processed", "record_commit"])
+def test_rows_stay_as_they_were_where_no_records_are_counted(store: Store, write: str) -> None:
+    lease, attempt = acquire(store), tried(1, 2)
+    store.record_attempt(lease, replace(record_of(attempt, batch_of(0)), rows=7), forget_later=False)
+    if write == "record_processed":
+        store.record_processed(lease, attempt, batch_of(0), at_ms=5)
+    else:
+        record_commit(store, lease, attempt, batch_of(0))
+    assert store.attempts(TOPOLOGY, limit=1)[0].rows == 7
+
+
 def test_the_committed_txid_moves_by_one(store: Store) -> None:
     """Storm row T25."""
     lease = acquire(store)
@@ -170,12 +197,12 @@ def test_the_committed_txid_moves_by_one(store: Store) -> None:
         record_attempt(store, lease, txid, 1 + txid)
     before = content(store)
     with pytest.raises(ProtocolError, match=r"transaction 2 \(attempt 2:3\).*committed txid is 0 and moves by one"):
-        store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6)
+        record_commit(store, lease, tried(2, 3), read(batch_of(20)))
     assert content(store) == before
-    store.record_commit(lease, tried(1, 2), started_at_ms=5, at_ms=6)
+    record_commit(store, lease, tried(1, 2), read(batch_of(20)))
     with pytest.raises(ProtocolError, match="committed txid is 1"):
-        store.record_commit(lease, tried(1, 9), started_at_ms=5, at_ms=6)
-    store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6)
+        record_commit(store, lease, tried(1, 9), read(batch_of(20)))
+    record_commit(store, lease, tried(2, 3), read(batch_of(20)))
     assert store.status(TOPOLOGY)[0].committed_txid == 2
 
 
@@ -184,7 +211,7 @@ def test_a_failed_attempt_is_never_committed(store: Store) -> None:
     store.record_failure(lease, tried(2, 3), Phase.COMMITTING, "no", at_ms=5)
     before = content(store)
     with pytest.raises(ProtocolError, match="attempt 2:3 of topology 'carriers' is not in flight"):
-        store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6)
+        record_commit(store, lease, tried(2, 3), read(batch_of(20)))
     assert content(store) == before
 
 

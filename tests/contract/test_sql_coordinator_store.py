@@ -30,6 +30,7 @@ from tests.contract.storages import (
     in_flight,
     read,
     record_attempt,
+    record_commit,
     tried,
     wait_until,
 )
@@ -254,7 +255,7 @@ STEPS: dict[str, Callable[[Store, Lease], object]] = {
     "acquire": lambda store, _: acquire(store),
     "record_attempt": lambda store, lease: record_attempt(store, lease, 2, 4, start=21, forget_later=True),
     "record_processed": lambda store, lease: store.record_processed(lease, tried(2, 3), read(batch_of(20)), at_ms=5),
-    "record_commit": lambda store, lease: store.record_commit(lease, tried(2, 3), started_at_ms=5, at_ms=6),
+    "record_commit": lambda store, lease: record_commit(store, lease, tried(2, 3), read(batch_of(20))),
     "record_fence": lambda store, lease: store.record_fence(lease, "total", TxId(1)),
 }
 

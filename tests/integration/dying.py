@@ -15,6 +15,7 @@ from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.store_sql import SqlCoordinatorStore
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder, TransactionAttempt
+from transactional.batch import BatchMetadata
 from transactional.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.store import Lease
@@ -45,9 +46,9 @@ class PerilousState(DeltaMapState):
 class PerilousStore(SqlCoordinatorStore):
     """A real store."""
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
         with perilous("store", attempt):
-            super().record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
+            super().record_commit(lease, attempt, batch, **times)
 
 
 def build(*, take: int) -> Topology:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
-from spouts import OpaqueMemoryTransactionalSpout
+from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.store_sql import SqlCoordinatorStore
 from tests.integration.signals import is_first, send, wait_at
@@ -129,9 +129,12 @@ def expected() -> Iterator[tuple[str, int]]:
 
 
 def build_to_be_processed() -> Topology:
-    """Counts words twice: once the driver writes the table, once the executors do."""
+    """Counts words twice: once the driver writes the table, once the executors do.
+
+    The spout is transactional: then the store is told between processing and commit.
+    """
     folder = os.getcwd()
-    spout = OpaqueMemoryTransactionalSpout(words(), fields="word string", take=TAKE)
+    spout = MemoryTransactionalSpout(words(), fields="word string", take=TAKE)
     builder = TransactionalTopologyBuilder("processed", "words", spout, PARTITIONS)
     builder.set_bolt("tells", Tells(), PARTITIONS).shuffle_grouping("words")
     for engine in ("delta-rs", "spark"):

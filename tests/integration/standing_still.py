@@ -124,11 +124,11 @@ class StillStore(SqlCoordinatorStore):
         with POINT.writing, self._write() as connection:
             yield connection
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
         if attempt.txid == TXID:
             POINT.pass_by(WRITTEN)
             event.listen(Engine, "after_cursor_execute", stand_still_inside)
-        super().record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
+        super().record_commit(lease, attempt, batch, **times)
 
 
 def stand_still_inside(_connection: object, _cursor: object, statement: str, *_: object) -> None:

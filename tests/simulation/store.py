@@ -107,9 +107,9 @@ class Line:
             f"record {attempt} as processed", lambda: self._store.record_processed(lease, attempt, batch, at_ms=at_ms)
         )
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
         def write() -> None:
-            self._store.record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
+            self._store.record_commit(lease, attempt, batch, **times)
             self._committed(attempt)
 
         self._write(f"record {attempt} as committed", write)

@@ -70,7 +70,7 @@ class World:
         """One transaction, from its record to its transaction commit."""
         attempt = self.record(lease, txid, attempt_id)
         self.write(topology, attempt)
-        self.store.record_commit(lease, attempt, started_at_ms=0, at_ms=0)
+        self.store.record_commit(lease, attempt, BatchMetadata({}), processed_at_ms=0, started_at_ms=0, at_ms=0)
 
     def record(self, lease: Lease, txid: int, attempt_id: int) -> TransactionAttempt:
         attempt = TransactionAttempt(TxId(txid), AttemptId(attempt_id))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.harness import Simulation, SimulationFailed
-from tests.simulation.mutants import COORDINATORS
+from tests.simulation.mutants import COORDINATORS, RecordsWhatWasReadTooLate
 from tests.simulation.wrong_parts import LINES, SOURCES, SPOUTS, STATES, STORES
 
 SEEDS_MAX = 200
@@ -42,6 +42,13 @@ WRONG = [
 @pytest.mark.parametrize(("part", "kind"), WRONG)
 def test_what_is_wrong_is_found(part: str, kind: Any) -> None:
     assert found(Simulation(seed, verify=False, **{part: kind}) for seed in range(SEEDS_MAX))
+
+
+def test_what_was_read_and_is_not_recorded_in_time_is_found_where_coordinator_and_store_are_compared() -> None:
+    simulations = [Simulation(seed, coordinator=RecordsWhatWasReadTooLate) for seed in range(20)]
+    assert not found(each for each in simulations if not each.replays_exactly)
+    with pytest.raises(SimulationFailed, match="the coordinator knows"):
+        next(each for each in simulations if each.replays_exactly).run()
 
 
 def test_the_right_ones_are_not_found_wrong_without_verify_either() -> None:

@@ -30,6 +30,7 @@ LAYERS = {
         "transactional.functions",
         "transactional.groupings",
         "transactional.invariants",
+        "transactional.packing",
         "transactional.protocol",
         "transactional.redaction",
         "transactional.schema",
@@ -55,6 +56,7 @@ LAYERS = {
     # Small helpers around a library or the machine, for adapters of all three packages.
     TOOLS: ["transactional.arrow", "transactional.delta_errors", "transactional.jars"],
     ENGINE: [
+        "transactional.attempt_times",
         "transactional.clock",
         "transactional.committing",
         "transactional.driver",
@@ -122,7 +124,9 @@ LAYERS = {
         "state.database",
         "state.dead_letters",
         "state.delta",
+        "state.delta_commit",
         "state.delta_compaction",
+        "state.delta_loading",
         "state.delta_log",
         "state.delta_log_lookup",
         "state.delta_log_rows",
@@ -189,6 +193,7 @@ THIRD_PARTY = {
     "deltalake": [
         "transactional.doctor_repairs",
         "state.delta_compaction",
+        "state.delta_loading",
         "state.delta_log",
         "state.delta_rs",
         "verifier.storage",
@@ -210,6 +215,7 @@ THIRD_PARTY = {
         "spouts.kafka_translators",
         "state.combine",
         "state.delta",
+        "state.delta_commit",
         "state.delta_compaction",
         "state.delta_log",
         "state.delta_log_lookup",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, builder, words
 from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreUnavailable
@@ -51,6 +52,10 @@ class Recorder:
         """Wait until something told makes the condition true."""
         with self._told:
             assert self._told.wait_for(condition, WAIT_S)
+
+    def wait_for_events(self, kind: type[Event], count: int) -> None:
+        """Wait until so many events of one kind were told."""
+        self.wait_for(lambda: sum(isinstance(event, kind) for event, _ in self.lines) >= count)
 
     def wait_for_more(self, count: int) -> None:
         """Wait until so many more events were told."""
@@ -103,9 +108,13 @@ class HookedStore(MemoryCoordinatorStore):
         self.before("record_attempt")
         super().record_attempt(lease, record, forget_later=forget_later)
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, *, started_at_ms: int, at_ms: int) -> None:
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        self.before("record_processed")
+        super().record_processed(lease, attempt, batch, at_ms=at_ms)
+
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
         self.before("record_commit")
-        super().record_commit(lease, attempt, started_at_ms=started_at_ms, at_ms=at_ms)
+        super().record_commit(lease, attempt, batch, **times)
 
     def desired(self, topology_id: str) -> Desired:
         self.before("desired")

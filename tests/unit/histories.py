@@ -77,14 +77,13 @@ class History:
         record = AttemptRecord(attempt, "processing", batch, None, 0, 0, None, None, None, None)
         with closing(SqlCoordinatorStore(self.url)) as store:
             store.record_attempt(self.lease, record, forget_later=True)
-            store.record_processed(self.lease, attempt, batch, at_ms=1)
             for name, state in self.states.items() if dies_after != "batch" else ():
                 self._look_up(store, name)
                 state.merge(attempt, counts(words))
                 if dies_after == name:
                     return
             if dies_after is None:
-                store.record_commit(self.lease, attempt, started_at_ms=1, at_ms=2)
+                store.record_commit(self.lease, attempt, batch, processed_at_ms=1, started_at_ms=1, at_ms=2)
                 self.positions = {p: offsets.until for p, offsets in batch.ranges.items()}
                 self.txid += 1
 

@@ -1,4 +1,4 @@
-"""Rules 6 to 10 of the coordinator's docstring, each by name: replays, attempt ids, and the order of commit phases."""
+"""Rules 6 to 11 of the coordinator's docstring, each by name: replays, attempt ids, and the order of commit phases."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transactional.protocol import (
     PlanBatch,
     RecordAttempt,
     RecordCommit,
+    RecordProcessed,
     StartCommit,
     StartProcessing,
 )
@@ -89,7 +90,7 @@ def test_a_replay_with_an_empty_batch_is_committed() -> None:
     talk.fail(2)
     talk.wait(100)
     assert "StartProcessing" in kinds(talk.plan(1, 0, 0))
-    assert kinds(talk.process(1)) == ["RecordProcessed", "StartCommit"]
+    assert kinds(talk.process(1)) == ["StartCommit"]
     assert kinds(talk.committed(1)) == ["RecordCommit"]
     assert talk.coordinator.committed_txid == 1
 
@@ -146,3 +147,18 @@ def test_planning_goes_on_while_a_transaction_commits() -> None:
         "PlanBatch",
     ]
     assert kinds(talk.tell(CommitSucceeded(attempt(1, 1)))) == ["RecordCommit"], "3 is being planned already"
+
+
+# --- 11: what was read is recorded when it is needed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replays_exactly", [True, False])
+def test_what_was_read_is_recorded_in_time_or_with_the_transaction_commit(*, replays_exactly: bool) -> None:
+    talk = Conversation() if replays_exactly else opaque()
+    talk.start_processing(2)
+    read = [batch(start, start + 10).with_digests(digest(10)) for start in (0, 10)]
+    assert talk.process(2) == ([RecordProcessed(attempt(2, 2), read[1])] if replays_exactly else [])
+    *recorded, begun = talk.process(1)
+    assert recorded == ([RecordProcessed(attempt(1, 1), read[0])] if replays_exactly else [])
+    assert begun == StartCommit(attempt(1, 1), read[0])
+    assert talk.committed(1)[0] == RecordCommit(attempt(1, 1), read[0])

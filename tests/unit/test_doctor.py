@@ -266,6 +266,27 @@ def test_a_table_that_was_one_transaction_ahead_is_so_again(patient: Patient) ->
     patient.assert_right([*WORDS, "late", "later"])
 
 
+def test_a_transaction_that_all_tables_hold_is_committed_with_what_was_read(patient: Patient) -> None:
+    """The crash came before the transaction commit: of an opaque spout's batch the journal has the event alone."""
+    topology = patient.topology([*WORDS, "late"])
+    with closing(SqlCoordinatorStore(patient.url)) as store, closing(JournalWriter(patient.journal)) as journal:
+        lost: Any = store
+
+        def refuse(*_: object, **__: object) -> None:
+            raise StoreMismatch("the power is gone")
+
+        lost.record_commit = refuse
+        driver = TopologyDriver(topology, store, make_executor(topology, master="none"), observers=[journal])
+        with pytest.raises(StoreMismatch, match="the power is gone"):
+            driver.run()
+    wipe_store(patient)
+    assert patient.repair(journal=True) == ["the store of topology 'words' says again that transaction 7 is committed"]
+    patient.assert_right([*WORDS, "late"])
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        [newest] = store.attempts("words", limit=1)
+    assert (newest.phase, newest.rows, newest.batch.record_count) == ("committed", 1, 1)
+
+
 def test_a_journal_of_something_else_is_refused(patient: Patient) -> None:
     wipe_store(patient)
     patient.journal.write_text(earlier(patient, "journal").read_text())

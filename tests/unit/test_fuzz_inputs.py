@@ -206,7 +206,7 @@ def written_store(path: Path) -> str:
             lease, AttemptRecord(attempt, "processing", BATCH, None, 0, 0, None, None, None, None), forget_later=False
         )
         if txid == 1:
-            store.record_commit(lease, attempt, started_at_ms=0, at_ms=0)
+            store.record_commit(lease, attempt, BATCH, processed_at_ms=0, started_at_ms=0, at_ms=0)
     store.close()
     return url
 
