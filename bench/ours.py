@@ -8,7 +8,7 @@ from typing import Any
 
 from bench import tables
 from bench.rounds import BatchTimes, Stage, WrongResult
-from bench.works import Work
+from bench.works import LogMapState, Work
 from spouts import OpaqueKafkaSpout
 from spouts.planning import Logs, PartitionLog
 from state import DeltaMapState
@@ -80,10 +80,11 @@ class Ours:
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
-        if not self.work.has_buckets:
+        if not self.work.has_buckets and self.work.state is not LogMapState:
             return tables.read_counts(self.path)
-        counts = DeltaMapState(self.path, "word string", "count long").read()
-        return dict(zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True))
+        key = "word" if self.work.has_buckets else "key"
+        counts = DeltaMapState(self.path, f"{key} string", "count long").read()
+        return dict(zip(counts[key].to_pylist(), counts["count"].to_pylist(), strict=True))
 
     def topology(self, until: Mapping[int, int], batch_messages: int) -> Topology:
         """The work as a topology that ends at the given offsets."""

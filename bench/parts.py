@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from bench import works
@@ -34,6 +34,7 @@ class Scale:
     raw: Sequence[Plan]
     many_keys: Sequence[Plan]
     works: Plan
+    far: Plan
     flights: Plan
     bolts: Sequence[Plan]
     vocabulary: int
@@ -42,7 +43,8 @@ class Scale:
 
     def messages(self) -> int:
         """The longest way through the topic of words, without the filling."""
-        return max(plan.rounds * plan.messages for plan in (*self.pairs, *self.raw, *self.bolts, self.works))
+        plans = (*self.pairs, *self.raw, *self.bolts, self.works, self.far)
+        return max(plan.rounds * plan.messages for plan in plans)
 
 
 WHOLE = Scale(
@@ -50,6 +52,7 @@ WHOLE = Scale(
     raw=[Plan(200_000, 5, 8), Plan(1_000_000, 3, 3)],
     many_keys=[Plan(20_000, 3, 8), Plan(200_000, 2, 4)],
     works=Plan(20_000, 2, 8),
+    far=Plan(20_000, 3, 24),
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 3, 8), Plan(200_000, 3, 3)],
     vocabulary=1_000_000,
@@ -59,6 +62,7 @@ SHORT = Scale(
     raw=[Plan(200_000, 2, 3)],
     many_keys=[Plan(20_000, 2, 6)],
     works=Plan(20_000, 2, 5),
+    far=Plan(20_000, 2, 5),
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 2, 5)],
     vocabulary=100_000,
@@ -122,12 +126,16 @@ def other_works(contest: Contest, topics: Topics, scale: Scale) -> None:
         (works.carriers(topics.by_name["flights"]), scale.flights),
     ):
         contest.hold(work, _pairs(stage, work, "works"), plan)
-    for work in (works.words(topics.by_name["words"]), works.far_away(topics.by_name["words"])):
-        contest.hold(work, [Ours(stage, work, "works", in_flight=number) for number in (1, 3)], scale.works)
+    for work, plan in (
+        (works.words(topics.by_name["words"]), scale.works),
+        (works.far_away(topics.by_name["words"]), scale.far),
+    ):
+        contest.hold(work, [Ours(stage, work, "works", in_flight=number) for number in (1, 3)], plan)
     for plan in scale.many_keys:
         label = f"many-{plan.batch_messages}"
         between = [Ours(stage, many, label, in_flight=n) for n in (2, 4) if plan is scale.many_keys[0]]
-        contest.hold(many, [*_pairs(stage, many, label), *between], plan)
+        log = Ours(stage, replace(many, state=works.LogMapState), label, in_flight=3, name="ours-3-log")
+        contest.hold(many, [*_pairs(stage, many, label), log, *between], plan)
 
 
 def bolts(contest: Contest, topics: Topics, scale: Scale) -> None:

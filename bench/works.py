@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -36,6 +37,10 @@ class FarMapState(DeltaMapState):
         super()._merge_rows(attempt, source, combine)
 
 
+LogMapState = partial(DeltaMapState, layout="log")
+"""A state whose table is a log of what each transaction adds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """A count per key, where `key_of` says which key a counted word has; ours in `bolt`, the peers' in `select`.
@@ -52,7 +57,7 @@ class Work:
     output: str = "key string"
     select: Callable[[DataFrame], DataFrame] = lambda frame: frame
     has_buckets: bool = False
-    state: type[DeltaMapState] = DeltaMapState
+    state: Callable[..., DeltaMapState] = DeltaMapState
 
     def expected(self, until: Mapping[int, int]) -> dict[str, int]:
         """Key → count, after all messages before the given offsets."""

@@ -45,13 +45,18 @@ class SmallTable:
         `load` reads all columns of the rows of Delta version `version`, unless there are more than so many, or they are
         too large.
         """
-        rows_max, files = REWRITTEN_ROWS_MAX - source.num_rows, self.files(version)
+        rows_max, rows, files = REWRITTEN_ROWS_MAX - source.num_rows, self.rows(version), self.files(version)
         if source.nbytes > REWRITTEN_BYTES_MAX or (files is not None and not _fit(files)):
             return None
-        rows = self._known[1] if files is not None and self._known is not None else load(rows_max)
+        if rows is None:
+            rows = load(rows_max)
         if rows is None or rows.num_rows > rows_max:
             return None
         return rewritten(rows, source, self._columns, txid, combine)
+
+    def rows(self, version: int) -> pa.Table | None:
+        """All columns of the rows of a Delta version, None: not known."""
+        return self._known[1] if self._known is not None and self._known[0] == version else None
 
     def files(self, version: int) -> Sequence[DataFile] | None:
         """What a Delta version is made of, None: not known."""
@@ -89,6 +94,17 @@ def rewritten(
     except pa.ArrowException:
         # Types that are not compared, sums that do not fit: let delta-rs judge.
         return None
+
+
+def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
+    """Key and value columns of a table's rows, as they were before transaction `before`: as `visible_rows` in SQL."""
+    names = [*columns.key.names, *columns.values.names]
+    if before is None:
+        return rows.select(names)
+    is_older = pc.fill_null(pc.less(rows[columns.txid], int(before)), fill_value=False)
+    values = [pc.if_else(is_older, rows[name], rows[columns.prev(name)]) for name in columns.values.names]
+    table = pa.table([*(rows[name] for name in columns.key.names), *values], names=names)
+    return table.filter(pc.or_(is_older, pc.is_valid(rows[columns.prev_txid])))
 
 
 _NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())

@@ -23,7 +23,7 @@ from state.base import StateColumns, WriteRefused
 from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files, withdraw
 from state.delta_compaction import compact
 from state.delta_loading import create_table, is_there, load_table, refused, unreadable
-from state.delta_rewriting import SmallTable, is_small
+from state.delta_rewriting import SmallTable, is_small, visible
 from state.delta_table import (
     DATA_FUSION,
     DeltaLocation,
@@ -230,6 +230,8 @@ class DeltaHandle:
         """
         names = (*self._columns.key.names, *self._columns.values.names)
         schema = pa.schema([delta_schema(self._columns).field(name) for name in names])
+        if (known := self._small.rows(self.delta_version)) is not None:
+            return keep(visible(known, self._columns, before).cast(schema))
         sql = visible_rows(self._columns, before, DATA_FUSION)
         try:
             reader = pa.RecordBatchReader.from_stream(self._query(sql))
@@ -257,7 +259,8 @@ class DeltaHandle:
 
     def row_count(self) -> int:
         """The number of rows, keys that are not yet committed included."""
-        return self._table.count()
+        known = self._small.rows(self.delta_version)
+        return self._table.count() if known is None else known.num_rows
 
     def maintain(self, newest: TxId) -> None:
         """Now and then put small files together, so that a merge stays quick, and delete old ones. Never fails.

@@ -250,7 +250,7 @@ class TestHandle:
         table = DeltaTable(words.location.uri)
         rival = CommitProperties(app_transactions=[Transaction(OWNER, 9)])
         table.create_write_transaction([], "append", table.schema(), commit_properties=rival)
-        assert handle.row_count() == 1
+        assert handle.newest_txid() == 1
         assert (handle.delta_version, handle.version()) == (version, 1)
         handle.refresh()
         assert (handle.delta_version, handle.version()) == (version + 1, 9)

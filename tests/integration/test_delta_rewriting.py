@@ -15,9 +15,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 import state.delta_rewriting
 from state.base import StateColumns
 from state.delta import DeltaMapState
-from state.delta_rewriting import rewritten
+from state.delta_rewriting import rewritten, visible
 from state.delta_rs import DeltaHandle
-from state.delta_table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses
+from state.delta_table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses, visible_rows
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -90,6 +90,18 @@ def test_is_what_a_merge_leaves(tmp_path: Path, type_: str, how: str) -> None:
             assert found is not None
             assert found.schema.equals(rows.schema)
             assert in_order(found) == in_order(merged(tmp_path / str(number), rows, source, columns, {"v": how}))
+
+
+@pytest.mark.parametrize("before", [None, NOW - 1, NOW, NOW + 1])
+def test_what_was_before_is_what_a_query_finds(tmp_path: Path, before: TxId | None) -> None:
+    chance = random.Random(f"{before}")
+    columns = StateColumns(Schema.parse("a int, b string"), Schema.parse("v long"))
+    for number in range(8):
+        folder, rows = tmp_path / str(number), stored(columns, "long", chance)
+        write_deltalake(folder, rows)
+        sql = visible_rows(columns, before, DATA_FUSION)
+        found = pa.table(QueryBuilder().register("t", DeltaTable(folder)).execute(sql).read_all())
+        assert in_order(visible(rows, columns, before)) == in_order(found)
 
 
 def test_sums_that_do_not_fit_are_left_to_delta_rs() -> None:
