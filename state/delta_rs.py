@@ -258,9 +258,13 @@ class DeltaHandle:
         return rows.column(0)[0].as_py() or 0
 
     def row_count(self) -> int:
-        """The number of rows, keys that are not yet committed included."""
-        known = self._small.rows(self.delta_version)
-        return self._table.count() if known is None else known.num_rows
+        """The number of rows, keys that are not yet committed included. Raises `OperatingError`."""
+        if (known := self._small.rows(self.delta_version)) is not None:
+            return int(known.num_rows)
+        try:
+            return self._table.count()
+        except (DeltaError, OSError) as error:
+            raise unreadable(self._location, error) from None
 
     def maintain(self, newest: TxId) -> None:
         """Now and then put small files together, so that a merge stays quick, and delete old ones. Never fails.

@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     null,
+    or_,
     select,
     union_all,
     update,
@@ -46,6 +47,8 @@ _ATTEMPT = and_(
     attempts.c.attempt_id == bindparam("id"),
     attempts.c.txid == bindparam("number"),
 )
+# Not `in_`: SQLAlchemy writes its list anew for each execution.
+_IS_OPEN = or_(*(attempts.c.phase == phase for phase in OPEN))
 _LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
 
 # --- the compare-and-set that each write starts with --------------------------------------------------------------
@@ -96,7 +99,7 @@ GIVE_UP = (
     update(attempts)
     .where(
         attempts.c.topology_id == _TOPOLOGY,
-        attempts.c.phase.in_(OPEN),
+        _IS_OPEN,
         attempts.c.attempt_id.in_(
             select(transactions.c.attempt_id).where(
                 transactions.c.topology_id == _TOPOLOGY, transactions.c.txid >= bindparam("number")
@@ -112,7 +115,7 @@ ADD_ATTEMPT = insert(attempts)
 ADD_TRANSACTION = insert(transactions)
 _SET_READ = (
     update(attempts)
-    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
+    .where(_ATTEMPT, _IS_OPEN)
     .values(
         batch=bindparam("new_batch"),
         rows=func.coalesce(bindparam("row_count", type_=BigInteger), attempts.c.rows),
@@ -130,7 +133,7 @@ SET_COMMITTED = _SET_READ.values(
 )
 SET_FAILED = (
     update(attempts)
-    .where(_ATTEMPT, attempts.c.phase.in_(OPEN))
+    .where(_ATTEMPT, _IS_OPEN)
     .values(phase=FAILED, error=bindparam("reason"), failed_at_ms=bindparam("at_ms"))
 )
 REMOVE_FENCE = delete(fences).where(
