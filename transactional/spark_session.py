@@ -23,7 +23,7 @@ JVM_OPTIONS = (
     # Spark takes 1 MiB for each task's result. In small regions that is a humongous object, for which G1 stops the JVM.
     "-XX:G1HeapRegionSize=4m",
     # G1 collects what is old from there on. By its own reckoning it lets the heap of many small jobs grow instead.
-    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:InitiatingHeapOccupancyPercent=20",
     "-XX:-G1UseAdaptiveIHOP",
 )
 """Of the driver's JVM. One without HotSpot, or with another collector, does without them."""
