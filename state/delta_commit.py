@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import parquet
 
+from state.delta_loading import features_of
 from state.delta_table import is_known_protocol
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def data_files(table: DeltaTable) -> list[DataFile]:
 def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
     """The files that a table is made of; None when `replace_rows` does not do what it asks of its writers."""
     protocol, metadata = table.protocol(), table.metadata()
-    features = frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
+    features = features_of(protocol)
     if (
         not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
         or metadata.partition_columns

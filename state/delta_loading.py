@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import ProtocolVersions
 
 from state.base import StateColumns, WriteRefused
 from state.delta_table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, delta_schema
@@ -51,6 +52,11 @@ def load_table(location: DeltaLocation) -> DeltaTable:
         return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except (DeltaError, OSError) as error:
         raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from None
+
+
+def features_of(protocol: ProtocolVersions) -> frozenset[str]:
+    """The table features that a protocol names, of readers and of writers."""
+    return frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
 
 
 def refused(location: DeltaLocation, error: Exception) -> WriteRefused:

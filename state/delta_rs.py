@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from state.base import StateColumns, WriteRefused
 from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files, withdraw
 from state.delta_compaction import compact
-from state.delta_loading import create_table, is_there, load_table, refused, unreadable
+from state.delta_loading import create_table, features_of, is_there, load_table, refused, unreadable
 from state.delta_rewriting import SmallTable, is_small, visible
 from state.delta_table import (
     DATA_FUSION,
@@ -308,7 +308,7 @@ class DeltaHandle:
     def check(self) -> None:
         """Raise `SchemaMismatch` when the table is not one for this state."""
         protocol, name = self._table.protocol(), str(self._location)
-        features = frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
+        features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
         properties = {key: str(value) for key, value in self._table.metadata().configuration.items()}
         check_table(self._columns, pa.schema(self._table.schema()), properties, name)
