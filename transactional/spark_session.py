@@ -70,13 +70,15 @@ def require_classic(session: SparkSession) -> SparkSession:
     return session
 
 
-def _beside(name: str) -> str:
-    return Path(__file__).with_name(name).as_uri()
+def _beside(name: str) -> Path:
+    return Path(__file__).with_name(name)
 
 
 def defaults(master: str, parallelism: int) -> dict[str, str]:
     """The settings, each with its reason."""
-    logging = _beside("log4j2.properties")
+    # Files that may lie in a folder with a space in its name. Java's options are parted at spaces, so that the one has
+    # to be a URL; Hadoop takes "%20" by its letters, so that the other has to be written as it is.
+    logging, pools = _beside("log4j2.properties").as_uri(), f"file://{_beside('fairscheduler.xml')}"
     settings = {
         # Small fixed plans: planning them anew at run time, or with 200 partitions, costs more than running them.
         "spark.sql.adaptive.enabled": "false",
@@ -84,7 +86,7 @@ def defaults(master: str, parallelism: int) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         # The commit pool goes before the processing pool.
         "spark.scheduler.mode": "FAIR",
-        "spark.scheduler.allocation.file": _beside("fairscheduler.xml"),
+        "spark.scheduler.allocation.file": pools,
         # A second copy of a task would read the source, and call user code, twice at once.
         "spark.speculation": "false",
         # An aborted attempt counts as dead only once its tasks have ended.

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import parsed
-
-ROOT = Path(__file__).parents[2]
 
 WORDS, PURE, CONTRACTS, TOOLS, ENGINE, ADAPTERS, USERS = range(7)
 
@@ -295,7 +294,7 @@ def module_of(path: Path) -> str:
 
 def source_files() -> dict[str, Path]:
     """Every module of the packages and its file."""
-    return {module_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+    return {module_of(path): path for package in PACKAGES for path in python_files((package,))}
 
 
 MODULES = {*LAYER_OF, *source_files()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
+from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import parsed
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
 MAY_PICKLE = {
@@ -26,7 +25,7 @@ EVALUATES = {"eval", "exec", "compile", "__import__"}
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """Name and syntax tree of every module of the framework."""
     for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
+        for path in python_files((package,)):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             yield name, parsed(path.read_text(encoding="utf-8"))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy import files
+from tests.tidy.files import ROOT, our_files, text_files
 from tests.tidy.parsing import parsed
 
-ROOT = Path(__file__).parents[2]
 CODE = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tests")
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
@@ -58,28 +61,9 @@ BANNED_TEXT = {
     "a folder of one machine": re.compile(r"(?<![\w.])/wo" + r"rk(?![\w-])|\.\./sha" + r"red\b"),
 }
 
-NOT_OURS = {
-    *(".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"),
-    *("artifacts", "build", "checkpoints", "dist", "metastore_db", "spark-warehouse", "tables"),
-}
-
 
 def python_files() -> list[Path]:
-    return [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
-
-
-def text_files(folder: Path = ROOT) -> Iterator[tuple[Path, str]]:
-    """Every text file of the repository and its text."""
-    for path in sorted(folder.iterdir()):
-        if path.name in NOT_OURS:
-            continue
-        if path.is_dir():
-            yield from text_files(path)
-        else:
-            try:
-                yield path, path.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                continue
+    return files.python_files(CODE)
 
 
 def name_of(path: Path) -> str:
@@ -273,3 +257,18 @@ def test_sizes_and_annotations_are_measured_right() -> None:
     one, two = functions_of(parsed(source))
     assert (length_of(one), unannotated(one)) == (2, ["a"])
     assert (length_of(two), unannotated(two)) == (1, ["return"])
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_what_a_run_leaves_behind_is_not_looked_at(tmp_path: Path, *, has_git: bool) -> None:
+    """A table's log names its files by their whole path, which may look like a folder of one machine."""
+    ours = {"README.md": "Words", "transactional/__init__.py": "", ".gitignore": "/data/\n__pycache__/\n*.db-wal\n"}
+    left = {"data/count/_delta_log/0.json": "/wo" + "rk/clone", "store.db-wal": "", "state/__pycache__/a.py": ""}
+    for name, text in (ours | left).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    if has_git:  # git's own hooks name their repository in the environment
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        for arguments in (["init", "-q"], ["add", *ours]):
+            subprocess.run(["git", *arguments], cwd=tmp_path, env=outside, check=True)
+    assert {path.relative_to(tmp_path).as_posix() for path in our_files(tmp_path)} == set(ours)
