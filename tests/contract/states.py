@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from state.delta import DeltaMapState
 from state.delta_log_table import LogLayout
@@ -38,6 +39,15 @@ class MergedMapState(DeltaMapState):
         return handle
 
 
+def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no Delta table is too small for its values to be looked up, in sorted local copies where it is a log.
+
+    The engine `delta-rs/lookup` is for this.
+    """
+    monkeypatch.setattr("state.delta.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta_log_lookup.SORTED_ROWS_MIN", 0)
+
+
 @dataclass(slots=True)
 class Place:
     """Where one table lies; and the coordinator's store's knowledge of which attempt belonged to which transaction."""
@@ -65,7 +75,7 @@ class Place:
         else:
             engine, _, layout = self.engine.partition("/")
             # Folded as often as it can be.
-            how = LogLayout(fold_after=1, fan_out=2) if layout == "log" else "merge"
+            how = LogLayout(fold_after=1, fan_out=2) if layout in ("log", "lookup") else "merge"
             map_state = MergedMapState if layout == "merge" else DeltaMapState
             state = map_state(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
         state.open(OWNER, self.txids.__getitem__)

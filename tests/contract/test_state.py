@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.states import AnyState, Place, content, counts
+from tests.contract.states import AnyState, Place, content, counts, look_up_always
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
@@ -28,6 +28,7 @@ QUICK = [
     "delta-rs",
     "delta-rs/merge",
     "delta-rs/log",
+    "delta-rs/lookup",
 ]
 """All but Spark, which takes seconds for what takes others milliseconds."""
 ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
@@ -45,6 +46,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
     if request.param.startswith("spark"):
         request.getfixturevalue("delta_spark")
+    prepare(request.param, request.getfixturevalue("monkeypatch"))
     place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
     yield place
     place.close()
@@ -53,9 +55,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture(params=QUICK)
 def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place, without Spark."""
+    prepare(request.param, request.getfixturevalue("monkeypatch"))
     place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
     yield place
     place.close()
+
+
+def prepare(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what an engine stands for and its states can't be told."""
+    if engine.endswith("/lookup"):
+        look_up_always(monkeypatch)
 
 
 def url_of_engine(request: pytest.FixtureRequest, folder: Path) -> str:
@@ -157,6 +166,21 @@ class TestOneTransactionAfterTheOther:
     def test_refuses_to_combine_columns_it_does_not_have(self, place: Place, state: AnyState) -> None:
         with pytest.raises(ProtocolError, match="value columns"):
             state.merge(place.attempt(1, 1), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": [1]})))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_reads_all_that_was_put_in_transaction_after_transaction(self, quick_place: Place, kind: StateKind) -> None:
+        """Whatever the state does between them; one process reads and writes all the time."""
+        state, expected = quick_place.state(kind=kind), dict[tuple[Any, ...], tuple[Any, ...]]()
+        asked = [("cat",), (None,), *((f"word {number}",) for number in range(12))]
+        for txid in range(1, 12):
+            attempt = quick_place.attempt(txid, txid)
+            assert state.get(attempt, asked) == expected
+            rows: dict[tuple[Any, ...], tuple[Any, ...]] = {("cat",): (txid,), (f"word {txid}",): (txid,)}
+            if txid == 2:
+                rows[None,] = (7,)
+            state.put(attempt, rows)
+            expected |= rows
+        assert state.get(quick_place.attempt(12, 12), asked) == expected
 
 
 class TestReplays:
@@ -375,7 +399,10 @@ HISTORY = st.lists(
 )
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs", "delta-rs/merge", "delta-rs/log"])
+EVERY_WORD = [("a",), ("b",), ("c",)]
+
+
+@pytest.mark.parametrize("engine", [engine for engine in QUICK if isinstance(engine, str)])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(
@@ -383,15 +410,19 @@ def test_random_histories_count_every_committed_batch_once(
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
     place = Place(engine, folder, url=f"sqlite:///{folder}/states.db" if engine == "sqlite" else "")
-    state, total, txid = place.state(), dict[str, int](), 1
-    for attempt_id, (words, what) in enumerate(history, 1):
-        state.merge(place.attempt(txid, attempt_id), counts(words))
-        if what == "crash":
-            state = place.state()
-        if what == "commit":
-            txid += 1
-            total = {word: total.get(word, 0) + words.get(word, 0) for word in {*total, *words}}
-            assert content(state) == total
-        assert content(state, txid - 1) == total
-    assert state.read(TxId(txid - 1)).num_rows == len(total)
-    place.close()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        prepare(engine, monkeypatch)
+        state, total, txid = place.state(), dict[str, int](), 1
+        for attempt_id, (words, what) in enumerate(history, 1):
+            attempt = place.attempt(txid, attempt_id)
+            assert state.get(attempt, EVERY_WORD) == {(word,): (count,) for word, count in total.items()}
+            state.merge(attempt, counts(words))
+            if what == "crash":
+                state = place.state()
+            if what == "commit":
+                txid += 1
+                total = {word: total.get(word, 0) + words.get(word, 0) for word in {*total, *words}}
+                assert content(state) == total
+            assert content(state, txid - 1) == total
+        assert state.read(TxId(txid - 1)).num_rows == len(total)
+        place.close()

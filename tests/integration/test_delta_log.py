@@ -21,10 +21,10 @@ from state.delta import DeltaMapState
 from state.delta_log import LogHandle
 from state.delta_log_table import Fold, LogLayout
 from state.delta_table import DeltaLocation
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
 from tests.integration import folding
-from transactional.attempt import TxId
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch
 from transactional.ports import Partials
 from transactional.spark_session import spark_session
@@ -212,6 +212,33 @@ class TestValues:
         words.put(place.attempt(1, 1), rows)
         assert words.get(place.attempt(2, 2), list(rows)) == rows
 
+    @pytest.mark.parametrize("is_always_looked_up", [False, True])
+    def test_are_found_before_and_after_a_fold(
+        self, place: Place, *, is_always_looked_up: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By one handle, whose copies are of files that a fold has replaced under the same txid."""
+        base = 10 if is_always_looked_up else state.delta_log_lookup.SORTED_ROWS_MIN + 10
+        if is_always_looked_up:
+            look_up_always(monkeypatch)
+        words = opened(place)
+        first = pa.table({"word": [f"{number:06}" for number in range(base)], "count": pa.array(range(base))})
+        words.merge(place.attempt(1, 1), Partials({"count": "last"}, first))
+        words.put(place.attempt(2, 2), {("000001",): (-2,), ("new 2",): (2,)})
+        words.put(place.attempt(3, 3), {("000002",): (-3,), ("new 3",): (3,)})
+        asked = ["000000", "000001", "000002", "new 2", "new 3", "absent"]
+        before = {"000000": 0, "000001": -2, "000002": 2, "new 2": 2}
+        assert found_in(words, place.attempt(3, 4), asked) == before
+        after_3 = {**before, "000002": -3, "new 3": 3}
+        assert found_in(words, place.attempt(4, 5), asked) == after_3
+        words.fold()
+        assert txids(words) == [2, 3]
+        assert found_in(words, place.attempt(4, 6), asked) == after_3
+        assert found_in(words, place.attempt(3, 7), asked) == before
+        words.put(place.attempt(4, 8), {("new 4",): (4,)})
+        words.fold()
+        assert txids(words) == [3, 4]
+        assert found_in(words, place.attempt(5, 9), [*asked, "new 4"]) == {**after_3, "new 4": 4}
+
     def test_meet_in_one_way_for_ever(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 1)
@@ -232,6 +259,11 @@ class TestValues:
         with pytest.raises(Exception, match="was written by attempt 5, after 2"):
             merged_as(old, place, 2)
         assert content(opened(place)) == {}
+
+
+def found_in(words: DeltaMapState, attempt: TransactionAttempt, asked: list[str]) -> dict[str, int]:
+    """What a bolt is told of some words in an attempt."""
+    return {word: count for (word,), (count,) in words.get(attempt, [(word,) for word in asked]).items()}
 
 
 def merged_as(state: Any, place: Place, attempt_id: int) -> None:
