@@ -25,6 +25,7 @@ from state.delta_table import is_known_protocol
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 """The name of a file that the log does not escape, and that lies in the table's own folder."""
 
@@ -101,7 +102,10 @@ def is_late(folder: Path, version: int) -> bool:
     An entry goes once there is a later checkpoint, and those before it go first. The checkpoint tells whose it was.
     """
     log = folder / "_delta_log"
-    return _last_checkpoint(log) >= version or not (log / _entry(version - 1)).exists()
+    if not (log / _entry(version - 1)).exists():
+        return True
+    told = _hint(log)
+    return (told is None or told >= version) and _newest_checkpoint(log) >= version
 
 
 def withdraw(folder: Path, version: int) -> None:
@@ -127,11 +131,19 @@ def _write_entry(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
         written.unlink(missing_ok=True)
 
 
-def _last_checkpoint(log: Path) -> int:
+def _hint(log: Path) -> int | None:
+    """What `_last_checkpoint` says, -1: it is not there, None: it says nothing, as after a power cut."""
     try:
         return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
     except FileNotFoundError:
         return -1
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _newest_checkpoint(log: Path) -> int:
+    names = map(_CHECKPOINT.fullmatch, os.listdir(log))
+    return max((int(name[1]) for name in names if name is not None), default=-1)
 
 
 def _entry(version: int) -> str:

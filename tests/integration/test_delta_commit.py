@@ -25,6 +25,9 @@ ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
 MORE = pa.table({"word": ["a", "b", "c"], "count": pa.array([3, None, 5], pa.int64())})
 
 
+TORN_HINTS = [b"", b"{", b'{"version":', b"\0", b"[]", b'{"version":null}', b'{"version":99}']
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place("delta-rs", tmp_path)
@@ -149,6 +152,20 @@ class TestOthers:
         replace(tmp_path, 2, ROWS, [file])
         assert not is_late(tmp_path, 2)
 
+    @pytest.mark.parametrize("hint", TORN_HINTS)
+    @pytest.mark.parametrize("by_a_checkpoint", [False, True])
+    def test_a_torn_hint_does_not_say_who_is_late(self, tmp_path: Path, hint: bytes, *, by_a_checkpoint: bool) -> None:
+        old = data_files(table_with(tmp_path))
+        file = replace(tmp_path, 1, MORE, old)
+        if by_a_checkpoint:
+            # Of the version that is written once more: its entry has gone out of turn.
+            replace(tmp_path, 2, MORE, [file])
+            DeltaTable(tmp_path).create_checkpoint()
+            (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
+        (tmp_path / "_delta_log" / "_last_checkpoint").write_bytes(hint)
+        replace(tmp_path, 2, ROWS, [file])
+        assert is_late(tmp_path, 2) is by_a_checkpoint
+
     def test_nothing_stays_of_an_entry_that_was_not_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -241,6 +258,18 @@ class TestHandle:
         words.merge(place.attempt(3, 3), counts({"a": 1}))
         assert content(words) == {"a": 3}
         assert DeltaTable(words.location.uri).version() == 3
+
+    @pytest.mark.parametrize("hint", TORN_HINTS)
+    def test_goes_on_over_a_torn_hint_of_the_last_checkpoint(self, place: Place, hint: bytes) -> None:
+        """Each attempt failed, and left a Delta version behind."""
+        words = opened(place)
+        words.merge(place.attempt(1, 1), counts({"a": 1}))
+        before = DeltaTable(words.location.uri).version()
+        (Path(words.location.uri) / "_delta_log" / "_last_checkpoint").write_bytes(hint)
+        for n in (2, 3):
+            words.merge(place.attempt(n, n), counts({"a": 1}))
+        assert content(words) == {"a": 3}
+        assert len(list((Path(words.location.uri) / "_delta_log").glob("*.json"))) == before + 3
 
     def test_stays_at_its_version_when_another_writer_comes_after(self, place: Place) -> None:
         words = opened(place)
