@@ -4,8 +4,8 @@ The rules, for both kinds of spout:
 
 1. A position in the store always wins. `start` says nothing about a partition that any batch of this topology id has
    named, also after a restart, and also when its topic was away in between. A new topology id has no positions.
-2. Where `start` leads is recorded in the first batch that has the partition, be it without any record to read, and is
-   kept in memory until then, so that every replay of that batch begins at the same place.
+2. Where `start` leads is recorded in the first batch that has the partition, be it without any record to read. Every
+   replay of that batch is told the place, also by the process that comes next; until it is recorded, it is kept here.
 3. What comes later is read from its beginning: under `"latest"` every partition that was not there when the topology
    (or its topic, where topics are named) was first looked at; under any start a topic that was created anew.
 """

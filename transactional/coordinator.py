@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.protocol import (
@@ -338,7 +338,21 @@ class Coordinator:
             yield StartProcessing(attempt, batch)
         else:
             self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
-            yield PlanBatch(attempt, after, replay)
+            yield PlanBatch(attempt, self._with_starts(txid, after), replay)
+
+    def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
+        """`after`, with where the partitions start that joined with this transaction or a later one.
+
+        Where a partition starts is decided once, in the batch that is recorded first: a spout that is asked again might
+        find another place ("the end"), or not see what was lost behind it. Where metadata tell the place, they do.
+        """
+        joined: dict[PartitionId, OffsetRange] = {}
+        for later in sorted(known for known in self.recorded if known >= txid):
+            batch = self.recorded[later]
+            for partition, offsets in batch.ranges.items():
+                if partition not in after.ranges and partition not in batch.metadata:
+                    joined.setdefault(partition, OffsetRange(offsets.start, offsets.start))
+        return replace(after, ranges={**after.ranges, **joined}) if joined else after
 
     def _issues_nothing_new(self) -> bool:
         return self.paused or self.draining or self.finishing

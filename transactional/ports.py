@@ -55,7 +55,9 @@ class Spout(Protocol):
         """The batch that starts where `after` ends, or None when there is nothing to read.
 
         With `replay` (opaque spouts only; a transactional batch is replayed as recorded) there is always a batch,
-        if need be an empty one. Raises `OperatingError`, or `BatchLost` when a gap can't be allowed.
+        if need be an empty one. A partition that is new in the recorded batch has an empty range in `after` then, which
+        says where that batch has begun to read it: the replay begins there too. Raises `OperatingError`, or
+        `BatchLost` when a gap can't be allowed.
         """
 
     def check_replay(self, batch: BatchMetadata) -> None:

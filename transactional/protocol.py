@@ -129,7 +129,10 @@ Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested 
 
 @dataclass(frozen=True, slots=True)
 class PlanBatch:
-    """Ask the spout for the batch that starts where `after` ends. A `replay` always has a batch, if need be empty."""
+    """Ask the spout for the batch that starts where `after` ends. A `replay` always has a batch, if need be empty.
+
+    For a replay `after` also has an empty range for each partition that joined with what is replayed: it starts there.
+    """
 
     attempt: TransactionAttempt
     after: BatchMetadata

@@ -185,6 +185,16 @@ def test_a_replay_that_is_asked_for_always_has_a_batch(source: Source, spout: Sp
     assert spout.plan(planned(spout), replay=True) is not None
 
 
+@of_logs
+def test_a_replay_begins_where_it_is_told_that_the_recorded_batch_has_begun(source: Source, spout: Spout) -> None:
+    source.append(0, ["a", "b", "c"])
+    [partition] = [p for p, _ in planned(spout).non_empty()]
+    begun = BatchMetadata({partition: OffsetRange(Offset(1), Offset(1))})
+    replay = spout.plan(begun, replay=True)
+    assert replay is not None
+    assert words_of(spout, replay) == [["b", "c"]]
+
+
 def test_a_range_that_is_not_there_is_never_less_in_silence(source: Source, spout: Spout) -> None:
     """Storm row K7a. Within the time-out; what was there may have been delivered before."""
     source.append(0, ["a"])

@@ -130,6 +130,14 @@ class PlansAfterTheCommittedBatch(WatchedCoordinator):
         ]
 
 
+class ForgetsWhereItBegan(WatchedCoordinator):
+    """A replay of a transaction in which a partition has joined is not told where: "the end" is another one by then."""
+
+    def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
+        del txid
+        return after
+
+
 class RecordsOnePartitionOnly(WatchedCoordinator):
     """An attempt's partitions are not stored in one write: who starts anew finds some of them (row T51)."""
 
@@ -202,6 +210,7 @@ COORDINATORS: tuple[type[WatchedCoordinator], ...] = (
     PlansAhead,
     StartsAttemptsAnew,
     PlansAfterTheCommittedBatch,
+    ForgetsWhereItBegan,
     RecordsOnePartitionOnly,
     StartsTheNextBeforeItRecords,
     AsksATransactionalSpoutAgain,

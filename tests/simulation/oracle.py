@@ -20,10 +20,15 @@ class Oracle:
         self.source = source
         self.txid = TxId(0)
         self.totals: Counter[str] = Counter()
-        self.read_until: Counter[PartitionId] = Counter()
+        self.read_until: dict[PartitionId, int] = {}
         self.joined: dict[str, Counter[str]] = {}
         """What had been counted when a committer joined."""
         self.letters: list[tuple[int, str]] = []
+
+    def record(self, batch: BatchMetadata) -> None:
+        """A batch is recorded: it says where the partitions begin that no other one has named."""
+        for partition, offsets in batch.ranges.items():
+            self.read_until.setdefault(partition, offsets.start)
 
     def commit(self, txid: TxId, batch: BatchMetadata) -> None:
         demand(txid == self.txid + 1, f"transaction {txid} is committed after {self.txid}")
@@ -67,4 +72,4 @@ class Oracle:
 
     def is_everything_committed(self) -> bool:
         there = [(name, log) for name, log in self.source.partitions.items() if not log.is_gone and log.start < log.end]
-        return all(self.read_until[name] == log.end for name, log in there)
+        return all(self.read_until.get(name) == log.end for name, log in there)

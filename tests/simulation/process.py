@@ -111,7 +111,13 @@ class Process:
         self.backlog: list[Callable[[], None]] = []
         self.inbox: deque[Event | Fatal] = deque()
         self.store = world.line_class(
-            world.store, world.faults, self.before, world.on_commit, world.store_is_down, world.on_fence
+            world.store,
+            world.faults,
+            self.before,
+            world.on_commit,
+            world.store_is_down,
+            world.on_fence,
+            world.oracle.record,
         )
         self.driver = TopologyDriver(
             self._topology(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from spouts.base import PartitionedSpout
@@ -53,6 +53,7 @@ class Source:
         self.poison: set[tuple[PartitionId, int]] = set()
         for _ in range(random.randint(1, 3)):
             self.add()
+        self.is_read_from_its_end = random.random() < 0.3
 
     def add(self) -> None:
         self.partitions[PartitionId("log", len(self.partitions))] = Partition()
@@ -111,6 +112,7 @@ class SimulatedSpout(PartitionedSpout):
     def __init__(self, source: Source, faults: Faults, *, replays_exactly: bool) -> None:
         super().__init__(OUTPUT, Limits())
         self._source, self._faults, self._replays_exactly = source, faults, replays_exactly
+        self._ends: dict[PartitionId, Offset] = {}
 
     @property
     def replays_exactly(self) -> bool:
@@ -125,7 +127,14 @@ class SimulatedSpout(PartitionedSpout):
     def logs(self, after: BatchMetadata) -> Logs:
         if self._faults.strikes("planning fails"):
             raise SourceUnavailable("no broker answers")
-        return self._source.logs()
+        logs = self._source.logs()
+        if not self._source.is_read_from_its_end:
+            return logs
+        return {partition: log and self._from_the_end(partition, log, after) for partition, log in logs.items()}
+
+    def _from_the_end(self, partition: PartitionId, log: PartitionLog, after: BatchMetadata) -> PartitionLog:
+        """As Kafka's "latest": the end when this process looked first; one that comes next may see another."""
+        return log if partition in after.ranges else replace(log, start=self._ends.setdefault(partition, log.end))
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         most = 100 if self._faults.are_over else self._source.random.randint(1, 20)

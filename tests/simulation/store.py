@@ -19,7 +19,7 @@ class Line:
     """A `CoordinatorStore`. A write may be lost, be made twice, or be done while its answer is lost.
 
     `before` is called where the process may crash or stand still, `committed` once a transaction commit is stored,
-    `fenced` once a table's fence is.
+    `fenced` once a table's fence is, `recorded` once a batch is.
     """
 
     def __init__(
@@ -30,9 +30,10 @@ class Line:
         committed: Callable[[TransactionAttempt], None],
         is_down: Callable[[], bool],
         fenced: Callable[[str, TxId], None],
+        recorded: Callable[[BatchMetadata], None],
     ) -> None:
         self._store, self._faults, self._before, self._committed = store, faults, before, committed
-        self._is_down, self._fenced = is_down, fenced
+        self._is_down, self._fenced, self._recorded = is_down, fenced, recorded
 
     def _write(self, what: str, write: Callable[[], Any]) -> Any:
         self._before(what)
@@ -100,7 +101,12 @@ class Line:
         if tries and tries[0].batch.ranges != record.batch.ranges:
             self._faults.reached["a replay is another batch"] += 1
         text = f"record {record.attempt}: {shown(record.batch)}{', forget later ones' if forget_later else ''}"
-        self._write(text, lambda: self._store.record_attempt(lease, record, forget_later=forget_later))
+
+        def write() -> None:
+            self._store.record_attempt(lease, record, forget_later=forget_later)
+            self._recorded(record.batch)
+
+        self._write(text, write)
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         self._write(

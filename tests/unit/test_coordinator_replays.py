@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.unit.conversation import Conversation, attempt, batch, digest, kinds
+from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest, kinds
 from transactional.attempt import AttemptId, TxId
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.coordinator import Snapshot
 from transactional.errors import ProtocolError
 from transactional.protocol import (
@@ -50,6 +53,40 @@ def test_an_opaque_batch_is_planned_again_from_where_the_one_before_it_ended() -
         RecordAttempt(attempt(2, 4), batch(10, 13), forget_later=False),
         StartProcessing(attempt(2, 4), batch(10, 13)),
     ]
+
+
+OTHER = PartitionId("words", 1)
+
+
+def with_other(start: int, until: int, **more: Any) -> BatchMetadata:
+    """A batch with another partition, from which it reads this range."""
+    return BatchMetadata(
+        {WORDS: OffsetRange(Offset(10), Offset(10)), OTHER: OffsetRange(Offset(start), Offset(until))}, **more
+    )
+
+
+def test_a_replay_is_told_where_the_partitions_begin_that_joined_with_it_also_after_a_restart() -> None:
+    """Else "the end" would be another one, and what came in between would be skipped."""
+    recorded = {TxId(2): with_other(100, 100), TxId(3): with_other(100, 103)}
+    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    [asked] = talk.start()
+    assert isinstance(asked, PlanBatch)
+    assert asked.after.positions() == {WORDS: 10, OTHER: 100}
+
+
+def test_a_partition_that_joined_later_than_what_is_replayed_keeps_its_start_as_well() -> None:
+    """The batches of later txids are forgotten with the replay, and with them nobody would know any more."""
+    recorded = {TxId(2): batch(10, 20), TxId(3): with_other(7, 9)}
+    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    [asked] = talk.start()
+    assert isinstance(asked, PlanBatch)
+    assert asked.after.positions() == {WORDS: 10, OTHER: 7}
+
+
+def test_where_metadata_tell_the_place_a_replay_is_not_told_another() -> None:
+    recorded = {TxId(2): with_other(0, 1, metadata={OTHER: {"file": "a"}})}
+    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    assert talk.start() == [PlanBatch(attempt(2, 10), batch(0, 10), replay=True)]
 
 
 # --- 7: attempt ids only grow (T47) -------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka_consumers import Topic
 from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, plan_batch, record_bytes, share_bytes
 from tests.unit.test_planning import Run
 from transactional.attempt import TransactionAttempt
@@ -91,6 +94,31 @@ def test_the_story_with_a_transactional_spout() -> None:
     story.takes(40)
     story.tick()
     assert story.told() == first == ["A emits tuples 1-50", "B emits tuples 51-100"]
+
+
+# --- what is lost, and what is told -------------------------------------------------------------------------------
+
+
+def test_what_retention_takes_before_the_first_commit_is_told_also_after_a_restart() -> None:
+    story = Story(of(OpaqueKafkaSpout, {A: log(0, 100), B: log(0, 20)}))
+    story.tick()
+    restarted = Story(of(OpaqueKafkaSpout, {A: log(95, 100), B: log(12, 20)}))
+    restarted.coordinator.recorded = story.coordinator.recorded
+    restarted.tick()
+    assert restarted.spout.lost_offsets == 95 + 12, "of both partitions of the topic"
+    assert restarted.emitted == [(1, "[95, 100), [12, 20)")]
+
+
+def test_the_positions_of_an_earlier_topic_of_the_same_name_are_not_mirrored() -> None:
+    """A group knows topics by their names: it would be put where the topic that is gone had ended."""
+    spout = of(OpaqueKafkaSpout, {}, group_id="lag-tools")
+    sent: list[Mapping[PartitionId, Offset]] = []
+    seen: Any = spout
+    seen._mirror = SimpleNamespace(send=sent.append)
+    seen._topics = {"tuples": Topic("tuples#new", "new", {0: True})}
+    before, now = PartitionId("tuples#old", 0), PartitionId("tuples#new", 0)
+    spout.committed(BatchMetadata({before: span(70, 80), now: span(0, 3)}))
+    assert sent == [{now: 3}]
 
 
 # --- by bytes -----------------------------------------------------------------------------------------------------

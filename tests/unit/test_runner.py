@@ -166,6 +166,18 @@ def test_a_replay_always_has_a_batch(bench: Bench) -> None:
     assert bench.answer() == BatchPlanned(attempt(1), BatchMetadata({PartitionId("memory", 0): end}))
 
 
+def test_an_empty_replay_keeps_what_the_spout_has_noted_of_its_partitions(bench: Bench) -> None:
+    """Else a spout that keeps metadata instead of offsets would begin anew with the next transaction."""
+    bench.spout.has_something = False
+    partition = PartitionId("memory", 0)
+    after = BatchMetadata(bench.batch.ranges, metadata={partition: {"file": "c.txt"}})
+    bench.runner.plan(attempt(1), after, replay=True)
+    planned = bench.answer()
+    assert isinstance(planned, BatchPlanned)
+    assert planned.batch is not None
+    assert planned.batch.metadata == {partition: {"file": "c.txt"}}
+
+
 def test_a_spout_that_fails_fails_the_attempt_and_one_that_has_lost_its_batch_stops_the_run(bench: Bench) -> None:
     bench.spout.on_plan = raising(SourceUnavailable("no broker answers"))
     bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
