@@ -8,17 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from spouts.contract_ports import ContractOfPartitions, ContractOfParts
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import BoltFailed, CorruptRecord, ReplayMismatch, SchemaMismatch, TransactionalError
 from transactional.schema import Schema
-
-if TYPE_CHECKING:
-    from spouts.contracts import PartitionedContract, TransactionalSpout
 
 ROWS_PER_BATCH = 10_000
 """Tuples that are emitted one by one are gathered into record batches of so many rows."""
@@ -83,7 +81,7 @@ class ContractReader(ABC):
 class PartsReader(ContractReader):
     """Emits the parts of a `TransactionalSpout`'s batches."""
 
-    contract: TransactionalSpout[Any]
+    contract: ContractOfParts
 
     def where(self, partition: PartitionId) -> str:
         """Spout, method and part."""
@@ -98,7 +96,7 @@ class PartsReader(ContractReader):
 class PartitionsReader(ContractReader):
     """Emits the partitions of the contracts that have some."""
 
-    contract: PartitionedContract[Any]
+    contract: ContractOfPartitions
 
     def where(self, partition: PartitionId) -> str:
         """Spout, method and partition."""

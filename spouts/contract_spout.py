@@ -11,15 +11,13 @@ import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, told
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.schema import Schema
-
-if TYPE_CHECKING:
-    from spouts.contracts import PartitionedContract, SpoutContract, TransactionalSpout
 
 METADATA_CHARACTERS_MAX = 1_000_000
 """How long the JSON of one partition's metadata may be: a batch is written to the store as a whole."""
@@ -31,7 +29,7 @@ _START = Offset(0)
 class ContractSpout(ABC):
     """The driver's side of a contract, as the engine sees it (`transactional.ports.Spout`)."""
 
-    def __init__(self, contract: SpoutContract, *, replays_exactly: bool) -> None:
+    def __init__(self, contract: Contract, *, replays_exactly: bool) -> None:
         self.name = type(contract).__name__
         self._contract, self._replays_exactly = contract, replays_exactly
         self._output = _parse_output(self.name, contract.output)
@@ -118,7 +116,7 @@ class ContractSpout(ABC):
 class PartsContractSpout(ContractSpout):
     """A `TransactionalSpout`: all parts of a batch keep the same metadata."""
 
-    def __init__(self, contract: TransactionalSpout[Any], parts: int) -> None:
+    def __init__(self, contract: ContractOfParts, parts: int) -> None:
         super().__init__(contract, replays_exactly=True)
         self._whole, self._parts = contract, parts
         self._reader = PartsReader(self.output, copy.copy(contract))
@@ -153,7 +151,7 @@ class PartsContractSpout(ContractSpout):
 class PartitionsContractSpout(ContractSpout):
     """A contract over partitions; an opaque one has no `check_replay`."""
 
-    def __init__(self, contract: PartitionedContract[Any], check_replay: Callable[[str, Any], None] | None) -> None:
+    def __init__(self, contract: ContractOfPartitions, check_replay: Callable[[str, Any], None] | None) -> None:
         super().__init__(contract, replays_exactly=check_replay is not None)
         self._partitioned, self._check_replay = contract, check_replay
         self._reader = PartitionsReader(self.output, copy.copy(contract))

@@ -100,6 +100,7 @@ LAYERS = {
         "transactional.spark_session",
         "transactional.tasks",
         "spouts",
+        "spouts.contract_ports",
         "spouts.contract_reader",
         "spouts.contract_spout",
         "spouts.contracts",
