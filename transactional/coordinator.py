@@ -54,7 +54,7 @@ from transactional.protocol import (
     Tick,
     Trigger,
 )
-from transactional.set_aside import Exclusion
+from transactional.set_aside import Exclusion, Tries, joined
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """What can't be given up (any more): past its time only the end of the process stops it."""
@@ -105,6 +105,7 @@ class Coordinator:
         self._committed_batch = snapshot.committed_batch
         self._attempt_id = snapshot.attempt_id
         self._failures: dict[TxId, int] = {}
+        self._tries: dict[TxId, Tries] = {}
         self._not_before_ms: dict[TxId, int] = {}
         self._now_ms = 0
         self._has_begun = False
@@ -188,6 +189,7 @@ class Coordinator:
         self.committed_txid = txid
         self._committed_batch = self.recorded.pop(txid)
         self._failures.pop(txid, None)
+        self._tries.pop(txid, None)
         self._not_before_ms.pop(txid, None)
         return [RecordCommit(current.attempt, self._committed_batch)]
 
@@ -271,24 +273,34 @@ class Coordinator:
 
     def _check_exhausted(self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...] = ()) -> list[Action]:
         failures, most = self._failures[txid], self.config.attempts_max
-        if most is None or failures < most:
+        if most is None:
             return []
-        if self.sets_aside and at_fault and self._set_aside(txid, at_fault):
+        why = None
+        if self.sets_aside and at_fault:
+            why = self._set_aside(txid, self._tries.setdefault(txid, Tries()).used_up(at_fault, most))
+            if why is None:
+                return []
+        elif failures < most:
             return []
         return self._halt(
             RetriesExhausted.code,
-            f"transaction {txid} failed {failures} times (attempts_max = {most}); the last error: {reason}",
+            f"transaction {txid} failed {failures} times (attempts_max = {most}){why or ''}; the last error: {reason}",
         )
 
-    def _set_aside(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> bool:
-        """Leave the tuples at fault out of the next attempts. False when that would be more than is allowed."""
-        batch = self.recorded[txid]
-        excluded = tuple(sorted({*batch.excluded, *at_fault}))
-        if len(excluded) > self.config.dead_letters_max:
-            return False
+    def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
+        """Leave tuples out of the next attempts. Or why not: these would be too many; or they are left out already, so
+        that another attempt would fail as this one has."""
+        batch, most = self.recorded[txid], self.config.dead_letters_max
+        excluded = joined(batch.excluded, used_up)
+        if not used_up:
+            return None
+        if len(excluded) == len(joined(batch.excluded)):
+            return f" on what it leaves out already ({used_up[0].component!r})"
+        if len(excluded) > most:
+            return f" on {len(excluded)} tuples (dead_letters_max = {most})"
         self.recorded[txid] = replace(batch, excluded=excluded)
         del self._failures[txid]
-        return True
+        return None
 
     def _halt(self, code: str, reason: str) -> list[Action]:
         self.halted = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -16,6 +17,34 @@ class Exclusion:
     component: str
     fingerprint: str
     error: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which tuples of which bolt: the error may read otherwise the next time."""
+        return self.component, self.fingerprint
+
+
+def joined(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
+    """Each tuple once, with the first error that is told of it, in one order."""
+    by_key: dict[tuple[str, str], Exclusion] = {}
+    for part in parts:
+        for exclusion in sorted(part):
+            by_key.setdefault(exclusion.key, exclusion)
+    return tuple(sorted(by_key.values()))
+
+
+class Tries:
+    """How many attempts of one transaction have failed on each tuple."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], int] = {}
+
+    def used_up(self, at_fault: Iterable[Exclusion], most: int) -> tuple[Exclusion, ...]:
+        """Count whom a failed attempt has named; those of them that so many attempts have failed on by now."""
+        named = joined(at_fault)
+        for exclusion in named:
+            self._of[exclusion.key] = self._of.get(exclusion.key, 0) + 1
+        return tuple(exclusion for exclusion in named if self._of[exclusion.key] >= most)
 
 
 @dataclass(frozen=True, slots=True, order=True)

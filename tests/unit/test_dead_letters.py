@@ -17,19 +17,14 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, counts, stored, total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
+from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.config import TopologyConfig as Config
-from transactional.coordinator import Coordinator, Snapshot
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
 from transactional.errors import ConfigError, FailedException, RetriesExhausted
-from transactional.journal import JournalWriter, decode, encode, read_journal
+from transactional.journal import JournalWriter, read_journal
 from transactional.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.ports import StateKind
-from transactional.protocol import AttemptFailed, Halt, RecordAttempt, StartProcessing, Tick
 from transactional.replay import replay
-from transactional.set_aside import Exclusion
 from transactional.topology import Topology
 
 WORD = "word string"
@@ -329,37 +324,3 @@ def test_the_table_has_to_be_one_for_dead_letters() -> None:
     made, _, _ = topology(Picky())
     with pytest.raises(ConfigError, match="set_dead_letters takes a DeadLetterTable"):
         made.set_dead_letters(counts())
-
-
-# --- the coordinator and what is written down -----------------------------------------------------------------------
-
-EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
-
-
-def test_the_recorded_attempt_names_what_is_set_aside() -> None:
-    coordinator = Coordinator(
-        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
-    )
-    coordinator.handle(Tick(0))
-    failed = TransactionAttempt(TxId(1), AttemptId(1))
-    coordinator.handle(AttemptFailed(failed, "no", (EXCLUSION,)))
-    again = TransactionAttempt(TxId(1), AttemptId(2))
-    without = BatchMetadata({}, excluded=(EXCLUSION,))
-    assert coordinator.handle(Tick(1_000)) == [
-        RecordAttempt(again, without, forget_later=False),
-        StartProcessing(again, without),
-    ]
-    assert BatchMetadata.from_json(without.to_json()) == without
-
-
-def test_a_failure_of_nobody_halts_the_coordinator() -> None:
-    coordinator = Coordinator(
-        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
-    )
-    coordinator.handle(Tick(0))
-    assert isinstance(coordinator.handle(AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no"))[-1], Halt)
-
-
-def test_the_journal_keeps_who_was_at_fault() -> None:
-    event = AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no", (EXCLUSION,))
-    assert decode(json.loads(json.dumps(encode(event)))) == event
