@@ -29,9 +29,9 @@ def told(where: str) -> Iterator[None]:
     """Turn what user code raises into `BoltFailed` that says where it was. Errors of our own tree stay as they are."""
     try:
         yield
-    except TransactionalError:
+    except (TransactionalError, GeneratorExit):  # the latter: nobody reads on
         raise
-    except Exception as error:
+    except BaseException as error:
         trace = "".join(traceback.format_exception(error)).rstrip()
         raise BoltFailed(f"{where} raised {type(error).__name__}: {error}\n{trace}") from error
 

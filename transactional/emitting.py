@@ -52,7 +52,7 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception | SystemExit):
+        if error is None or isinstance(error, TaskFailed):
             return
         code, text = BoltFailed.code, f"component {self.component!r} raised {type(error).__name__}: {error}"
         if isinstance(error, TransactionalError):

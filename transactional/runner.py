@@ -138,7 +138,8 @@ class PhaseRunner:
             self.post(Fatal(error))
         except TransactionalError as error:
             self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            # Of the threads here nobody asks them to end by an exception: whatever comes is of what they have called.
             text = "".join(traceback.format_exception(error)).rstrip()
             self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
 
@@ -146,7 +147,7 @@ class PhaseRunner:
         try:
             with self._spout:
                 tell()
-        except Exception:
+        except BaseException:
             _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
 
     def _plan(

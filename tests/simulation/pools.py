@@ -35,6 +35,7 @@ class Task:
     future: Future[None]
     began_at_ms: int = 0
     hangs: bool = False
+    killed_by: BaseException | None = None
 
 
 class SimulatedPool:
@@ -54,10 +55,24 @@ class SimulatedPool:
         attempt: TransactionAttempt,
         work: Callable[[], Any],
     ) -> Future[None]:
-        task = Task(attempt, partial(answer, attempt, work), Future())
+        task = Task(attempt, partial(answer, attempt, self._watched(attempt, work)), Future())
         self._waiting.append(task)
         self._scheduler.later(self._faults.random.randint(0, 20), self._begin)
         return task.future
+
+    def _watched(self, attempt: TransactionAttempt, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Work that may kill the process, or find the simulation wrong, whatever handler catches that."""
+
+        def watched() -> Any:
+            try:
+                return work()
+            except Exception:
+                raise
+            except BaseException as error:
+                self.running[attempt].killed_by = error
+                raise
+
+        return watched
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """What hangs ends some time after it was cancelled; what goes on ends when it would have."""
@@ -89,6 +104,8 @@ class SimulatedPool:
 
     def _end(self, task: Task) -> None:
         task.work()
+        if task.killed_by is not None:
+            raise task.killed_by
         self._free += 1
         del self.running[task.attempt]
         self._scheduler.later(0, self._begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -238,8 +239,18 @@ def test_an_opaque_replay_may_be_another_batch() -> None:
 
 
 @pytest.mark.parametrize("kind", [StateKind.OPAQUE, StateKind.TRANSACTIONAL])
-@pytest.mark.parametrize("failing", ["counts", "total"])
-def test_a_commit_phase_that_fails_half_way_is_made_whole_by_its_replay(kind: StateKind, failing: str) -> None:
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ("counts", OperatingError("the object store does not answer")),
+        ("total", OperatingError("the object store does not answer")),
+        ("total", CancelledError("a client has timed out")),
+        ("total", KeyboardInterrupt("raised by a library")),
+    ],
+)
+def test_a_commit_phase_that_fails_half_way_is_made_whole_by_its_replay(
+    kind: StateKind, failing: str, error: BaseException
+) -> None:
     world, recorder = World(kind), Recorder()
     topology = world.topology()
     left = [2]
@@ -247,7 +258,7 @@ def test_a_commit_phase_that_fails_half_way_is_made_whole_by_its_replay(kind: St
     def fail_twice(attempt: Any) -> None:
         if attempt.txid == 2 and left[0]:
             left[0] -= 1
-            raise OperatingError("the object store does not answer")
+            raise error
 
     world.states[failing].before = fail_twice
     assert world.run(topology, observers=[recorder]).failures == 2

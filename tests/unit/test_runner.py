@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from spouts.memory import MemoryTransactionalSpout
-from state.memory import MemoryMapState, MemoryTable
-from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder, stored, total
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from tests.unit.runner_bench import ODD, WAIT_S, Bench, BenchSpout, attempt, committing, raising
+from transactional.attempt import TransactionAttempt
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import (
     AttemptLost,
@@ -27,127 +21,13 @@ from transactional.errors import (
     ReplayMismatch,
     SourceUnavailable,
 )
-from transactional.ports import Partials, Processed
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
-    Event,
     ProcessingSucceeded,
-    ProgressMade,
 )
 from transactional.runner import Fatal, PhaseRunner
-from transactional.topology import Topology
-
-WAIT_S = 10.0
-
-
-def attempt(txid: int) -> TransactionAttempt:
-    return TransactionAttempt(TxId(txid), AttemptId(10 * txid))
-
-
-class Spout(MemoryTransactionalSpout):
-    """Cats, and whatever a test makes the spout do."""
-
-    on_plan: Callable[[], None] = staticmethod(lambda: None)
-    on_check: Callable[[], None] = staticmethod(lambda: None)
-    on_read: Callable[[], None] = staticmethod(lambda: None)
-    on_committed: Callable[[BatchMetadata], None] = staticmethod(lambda batch: None)
-    has_something = True
-
-    def __init__(self) -> None:
-        super().__init__([[("cat",), ("cat",)]], "word string", 2)
-
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        self.on_plan()
-        return super().plan(after, replay=replay) if self.has_something else None
-
-    def check_replay(self, batch: BatchMetadata) -> None:
-        self.on_check()
-        super().check_replay(batch)
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        self.on_read()
-        super().check_read(batch)
-
-    def committed(self, batch: BatchMetadata) -> None:
-        self.on_committed(batch)
-
-
-class State(MemoryMapState):
-    """A count, and whatever a test makes the state do before it is written."""
-
-    on_put: Callable[[], None] = staticmethod(lambda: None)
-
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Any, tuple[Any, ...]]) -> None:
-        self.on_put()
-        super().put(attempt, rows)
-
-    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        raise NotImplementedError
-
-
-@dataclass
-class Executor:
-    """A `JobExecutor` whose `run` does what a test wants; `cancel` is noted."""
-
-    result: Processed
-    work: Callable[[TransactionAttempt], None] = lambda attempt: None
-    cancelled: queue.SimpleQueue[TransactionAttempt] = field(default_factory=queue.SimpleQueue)
-    made: dict[TransactionAttempt, int] = field(default_factory=dict)
-
-    def open(self) -> None: ...
-
-    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        self.work(attempt)
-        return self.result
-
-    def cancel(self, attempt: TransactionAttempt) -> None:
-        self.cancelled.put(attempt)
-
-    def progress(self, attempt: TransactionAttempt) -> int:
-        return self.made.get(attempt, 0)
-
-    def close(self) -> None: ...
-
-
-class Bench:
-    """A runner over the above. `answer` waits for the next thing that it posts."""
-
-    def __init__(self) -> None:
-        self.spout, self.state = Spout(), State((), "count long", table=MemoryTable("total"))
-        self.topology = self._topology()
-        self.batch = everything(self.topology)
-        self.executor = Executor(processed(self.topology))
-        self.posted: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
-        self.runner = PhaseRunner(self.topology, self.executor, self.posted.put, max_pending=1)
-
-    def _topology(self) -> Topology:
-        made = builder(self.spout)
-        made.set_committer_bolt("total", Total(), state=self.state).global_grouping("spout")
-        self.state.open("words/total", lambda attempt_id: TxId(attempt_id // 10))
-        return made.build()
-
-    def answer(self) -> Event | Fatal:
-        return self.posted.get(timeout=WAIT_S)
-
-    def no_answer(self) -> bool:
-        return self.posted.empty()
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.runner.close()
-
-
-def raising(error: BaseException) -> Callable[..., None]:
-    def raise_it(*_: object) -> None:
-        raise error
-
-    return raise_it
-
 
 # --- planning -----------------------------------------------------------------------------------------------------
 
@@ -224,7 +104,7 @@ def test_an_error_of_the_framework_is_told_by_its_code(bench: Bench, error: Exce
     assert bench.answer() == AttemptFailed(attempt(1), reason)
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), *ODD], ids=lambda error: type(error).__name__)
 def test_any_other_error_is_told_with_its_traceback(bench: Bench, error: BaseException) -> None:
     bench.executor.work = raising(error)
     bench.runner.process(attempt(1), bench.batch)
@@ -259,7 +139,7 @@ def test_an_opaque_spout_is_not_asked_whether_it_can_replay(bench: Bench) -> Non
     runner.close()
 
 
-class Opaque(Spout):
+class Opaque(BenchSpout):
     on_check = staticmethod(raising(AssertionError("asked")))
 
     @property
@@ -268,12 +148,6 @@ class Opaque(Spout):
 
 
 # --- commit phases ------------------------------------------------------------------------------------------------
-
-
-def committing(bench: Bench, txid: int = 1) -> None:
-    bench.runner.process(attempt(txid), bench.batch)
-    assert isinstance(bench.answer(), ProcessingSucceeded)
-    bench.runner.commit(attempt(txid))
 
 
 def test_a_commit_phase_is_answered_once_every_table_is_written(bench: Bench) -> None:
@@ -290,6 +164,17 @@ def test_a_commit_phase_that_fails_fails_the_attempt_and_a_fenced_one_stops_the_
     bench.state.on_put = raising(fenced)
     committing(bench)
     assert bench.answer() == Fatal(fenced)
+
+
+@pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
+def test_whatever_is_raised_while_planning_or_committing_fails_the_attempt(bench: Bench, error: BaseException) -> None:
+    bench.spout.on_plan = bench.state.on_put = raising(error)
+    bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
+    planned = bench.answer()
+    committing(bench)
+    for failed in (planned, bench.answer()):
+        assert isinstance(failed, AttemptFailed)
+        assert failed.reason.startswith(f"{type(error).__name__}: {error}\n")
 
 
 def test_an_attempt_that_was_forgotten_has_nothing_to_commit(bench: Bench) -> None:
@@ -322,9 +207,12 @@ def test_the_spout_is_told_of_a_commit_and_close_waits_for_that(bench: Bench) ->
     assert told == [bench.batch, EMPTY_BATCH]
 
 
-def test_a_spout_that_does_not_like_to_be_told_changes_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("no"), *ODD], ids=lambda error: type(error).__name__)
+def test_a_spout_that_does_not_like_to_be_told_changes_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     """Storm rows T53, T55."""
-    bench.spout.on_committed = raising(ValueError("no"))
+    bench.spout.on_committed = raising(error)
     bench.runner.tell_committed(attempt(1), bench.batch)
     bench.runner.plan(attempt(2), EMPTY_BATCH, replay=False)
     assert bench.answer() == BatchPlanned(attempt(2), bench.batch)
@@ -357,126 +245,3 @@ def test_the_spout_is_asked_one_thing_at_a_time(bench: Bench) -> None:
     bench.runner.process(attempt(1), bench.batch)
     assert {type(bench.answer()), type(bench.answer())} == {BatchPlanned, AttemptFailed}
     assert most == [1]
-
-
-# --- aborting -----------------------------------------------------------------------------------------------------
-
-
-class Held:
-    """Work that goes on until it is let go."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.entered, self.let_go, self.error = threading.Event(), threading.Event(), error
-
-    def __call__(self, *_: object) -> None:
-        self.entered.set()
-        assert self.let_go.wait(WAIT_S)
-        if self.error is not None:
-            raise self.error
-
-
-def test_aborting_what_does_not_run_is_answered_at_once(bench: Bench) -> None:
-    bench.runner.abort(attempt(1), "transaction 0 failed")
-    assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
-
-
-def test_aborting_is_answered_only_when_nothing_runs_any_more(bench: Bench) -> None:
-    held = bench.executor.work = Held(AttemptLost("attempt 1:10 was cancelled"))
-    bench.runner.process(attempt(1), bench.batch)
-    assert held.entered.wait(WAIT_S)
-    bench.runner.abort(attempt(1), "transaction 0 failed")
-    assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-    assert bench.no_answer()
-    held.let_go.set()
-    # The second answer comes late, when the attempt is gone already.
-    assert bench.answer() == AttemptFailed(attempt(1), "TX305 attempt 1:10 was cancelled")
-    assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
-
-
-def test_what_is_given_up_and_still_runs_is_cancelled_again(bench: Bench) -> None:
-    """A cancel that comes before the job has begun finds nothing to cancel."""
-    held = bench.executor.work = Held()
-    bench.runner.process(attempt(1), bench.batch)
-    assert held.entered.wait(WAIT_S)
-    bench.runner.abort(attempt(1), "transaction 0 failed")
-    for _ in range(2):
-        assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-        bench.runner.look_for_progress()
-    held.let_go.set()
-    assert bench.answer() == ProcessingSucceeded(attempt(1), bench.executor.result.digests)
-    assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
-    bench.runner.forget(attempt(1))
-    assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-    bench.runner.look_for_progress()
-    assert bench.executor.cancelled.empty()
-
-
-def test_aborting_what_waits_for_a_thread_never_begins_it(bench: Bench) -> None:
-    held = bench.executor.work = Held()
-    for txid in (1, 2, 3):
-        bench.runner.process(attempt(txid), bench.batch)
-    bench.runner.abort(attempt(3), "transaction 1 failed")
-    assert bench.answer() == AttemptFailed(attempt(3), "transaction 1 failed")
-    held.let_go.set()
-    ended = [bench.answer(), bench.answer()]
-    assert all(isinstance(event, ProcessingSucceeded) and event.attempt.txid in (1, 2) for event in ended)
-    assert bench.no_answer()
-
-
-def test_what_was_processed_and_aborted_can_not_be_committed(bench: Bench) -> None:
-    bench.runner.process(attempt(1), bench.batch)
-    bench.answer()
-    bench.runner.abort(attempt(1), "transaction 0 failed")
-    assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
-    bench.runner.commit(attempt(1))
-    assert isinstance(bench.answer(), AttemptFailed)
-    assert bench.state.stored.version is None
-
-
-# --- progress and end ---------------------------------------------------------------------------------------------
-
-
-def test_progress_is_told_once_for_each_step_forward(bench: Bench) -> None:
-    held = bench.executor.work = Held()
-    bench.runner.process(attempt(1), bench.batch)
-    assert held.entered.wait(WAIT_S)
-    bench.runner.look_for_progress()
-    assert bench.no_answer()
-    for made in (1, 5):
-        bench.executor.made[attempt(1)] = made
-        bench.runner.look_for_progress()
-        bench.runner.look_for_progress()
-        assert bench.answer() == ProgressMade(attempt(1))
-        assert bench.no_answer()
-    held.let_go.set()
-
-
-def test_close_cancels_what_runs_and_waits_for_it(bench: Bench) -> None:
-    held = bench.executor.work = Held()
-    bench.runner.process(attempt(1), bench.batch)
-    assert held.entered.wait(WAIT_S)
-    closing = threading.Thread(target=bench.runner.close)
-    closing.start()
-    assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-    assert closing.is_alive()
-    held.let_go.set()
-    closing.join(WAIT_S)
-    assert not closing.is_alive()
-
-
-def test_close_does_not_wait_for_what_is_stuck(bench: Bench) -> None:
-    held = bench.state.on_put = Held()
-    committing(bench)
-    assert held.entered.wait(WAIT_S)
-    bench.runner.close(wait=False)
-    assert bench.no_answer()
-    held.let_go.set()
-    assert bench.answer() == CommitSucceeded(attempt(1))
-
-
-def test_results_are_dropped_once_they_are_not_needed(bench: Bench) -> None:
-    committing(bench)
-    assert bench.answer() == CommitSucceeded(attempt(1))
-    bench.runner.forget(attempt(1))
-    kept = [bench.runner._running, bench.runner._aborting, bench.runner._processed, bench.runner._progress]
-    assert kept == [{}, {}, {}, {}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_nothing_may_be_emitted() -> None:
     assert read([]) == []
 
 
-def raises(error: Exception) -> Any:
+def raises(error: BaseException) -> Any:
     def emission() -> Iterator[tuple[str, int]]:
         yield ("a", 1)
         raise error
@@ -109,6 +110,7 @@ WHERE = "Emits.emit_partition_batch for partition 'a' "
         ([("a", "b")], SchemaMismatch, "declares field 'count' as int and emitted something else"),
         ([pa.table({"word": ["a"]})], SchemaMismatch, "for partition 'a'.* declares the fields"),
         (raises(KeyError("x")), BoltFailed, WHERE + r"raised KeyError: 'x'\nTraceback"),
+        (raises(CancelledError("late")), BoltFailed, WHERE + r"raised CancelledError: late\nTraceback"),
         (raises(SourceUnavailable("the disk is away")), SourceUnavailable, "^the disk is away$"),
     ],
 )
