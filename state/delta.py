@@ -8,13 +8,13 @@ which a lower one was read. A writer that comes too late finds a higher version,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from state.base import StateColumns
+from state.base import StateColumns, WriteRefused
 from state.delta_log import LogHandle
 from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
 from state.delta_open import open_table, reading_handle
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from state.delta_spark import SparkMerge
 
 _log = logging.getLogger(__name__)
+HandleT = TypeVar("HandleT", bound=DeltaHandle)
 ENGINES = ("auto", "delta-rs", "spark")
 DELTA_RS_ROWS_MAX = 500_000
 """A merge of more rows goes to Spark, with engine `auto`."""
@@ -76,6 +77,7 @@ class DeltaMapState(FencedState):
         self._resolved = self.location
         self._spark: SparkMerge | None = None
         self._cache: tuple[int, TxId, pa.Table] | None = None
+        self._is_durable = True
 
     def identity(self) -> Mapping[str, str]:
         """Location, key, values, kind."""
@@ -101,6 +103,18 @@ class DeltaMapState(FencedState):
         self._opened, self._resolved, self._spark = self._open_handle(location, owner), location, None
         self._check_first_owner()
         self._tell_when_large()
+
+    def set_durability(self, durability: str) -> None:
+        """Whether what is written has to outlive a power cut (see the port)."""
+        self._is_durable = durability == "disk"
+
+    def unsynced(self) -> Collection[Path]:
+        """What has to be synced before all that was written is durable. Raises `OperatingError`."""
+        return self._handle.unsynced()
+
+    def synced(self) -> None:
+        """Told when what `unsynced` gave is synced."""
+        self._handle.synced()
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""
@@ -146,7 +160,15 @@ class DeltaMapState(FencedState):
         return self._handle.version()
 
     def _write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+        self._settle()
         self._handle.write_version(attempt_id, attempt)
+
+    def _settle(self) -> None:
+        """Whatever is written next builds on what is there."""
+        try:
+            self._handle.make_durable()
+        except OSError as error:
+            raise WriteRefused(self.location.reason(error), is_conflict=False) from error
 
     def _write(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
         super()._write(attempt, source, combine)
@@ -159,7 +181,12 @@ class DeltaMapState(FencedState):
         return self._opened
 
     def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        return open_table(location, owner, self.columns, self._properties, self._layout)
+        return self._kept(open_table(location, owner, self.columns, self._properties, self._layout))
+
+    def _kept(self, handle: HandleT) -> HandleT:
+        if self._is_durable:
+            handle.keep_durable()
+        return handle
 
     def _check_first_owner(self) -> None:
         if self._handle.version() is not None:
@@ -182,6 +209,7 @@ class DeltaMapState(FencedState):
             )
 
     def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+        self._settle()
         handle = self._handle
         if isinstance(self._layout, LogLayout) and not isinstance(handle, LogHandle):
             handle = self._turned_to_log(self._layout, attempt, combine)
@@ -201,7 +229,7 @@ class DeltaMapState(FencedState):
         version = self._loaded_version()
         if self._is_replay(version, attempt):
             return self._handle
-        log = LogHandle(self._resolved, self._owner, self.columns, layout)
+        log = self._kept(LogHandle(self._resolved, self._owner, self.columns, layout))
         # Before the rows are a log: whoever reads them has to know how they meet.
         log.settle_combine(combine)
         log.adopt_merged(version, TxId(attempt.txid - 1))

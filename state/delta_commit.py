@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from state.delta_loading import features_of
 from state.delta_table import is_known_protocol
+from transactional.syncing import sync
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -68,12 +69,14 @@ def replace_rows(
     *,
     transaction: tuple[str, int],
     metadata: str,
+    durable: bool = True,
 ) -> DataFile:
     """Write Delta version `version`: the table has these rows instead of those in the `old` files. Returns its file.
 
     `rows` have the table's columns in order. `transaction` is an app id with its version, `metadata` what the table's
-    history shows. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Ask `is_late`
-    afterwards.
+    history shows. With `durable` the file and the entry are synced before the entry has its name; the names in the two
+    folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Ask
+    `is_late` afterwards.
     """
     log, new = folder / "_delta_log", _write_rows(folder, rows)
     now_ms = (folder / new.name).stat().st_mtime_ns // 1_000_000
@@ -89,7 +92,7 @@ def replace_rows(
         {"txn": {"appId": transaction[0], "version": transaction[1]}},
     ]
     try:
-        _write_entry(log / _entry(version), actions)
+        _write_entry(log / _entry(version), actions, [folder / new.name] if durable else None)
     except FileExistsError:
         (folder / new.name).unlink()
         raise
@@ -120,12 +123,15 @@ def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
     return DataFile(name, (folder / name).stat().st_size)
 
 
-def _write_entry(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
+def _write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
+    """Write an entry, and sync it before, together with the files that it needs; None: not at all."""
     lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
     # As delta-rs names it: readers pass over it.
     written = path.with_name(f"_commit_{uuid4()}.json.tmp")
     try:
         written.write_text(lines, "utf-8")
+        if needed is not None:
+            sync([*needed, written])
         os.link(written, path)
     finally:
         written.unlink(missing_ok=True)

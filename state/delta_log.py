@@ -92,6 +92,7 @@ class LogHandle(DeltaHandle):
                 raise_if_not_exists=False,
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
+            self.make_durable()
         if self.version() != version:
             raise WriteRefused("another writer came between", is_conflict=True)
 
@@ -117,6 +118,8 @@ class LogHandle(DeltaHandle):
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
         self.refresh()
+        with _refusals(self._location):
+            self.make_durable()
         if self.version() != version:
             raise WriteRefused("another writer came between", is_conflict=True)
 
@@ -193,6 +196,7 @@ class LogHandle(DeltaHandle):
 
     def fold(self, fold: Fold) -> None:
         """Make the runs of a fold one, in one Delta commit."""
+        self.make_durable()
         query, runs = self._log_query(), self.runs()
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self._columns.txid)

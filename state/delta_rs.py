@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from state.delta_commit import DataFile, data_files, is_late, replace_rows, repl
 from state.delta_compaction import compact
 from state.delta_loading import create_table, features_of, is_there, load_table, refused, unreadable
 from state.delta_rewriting import SmallTable, is_small, visible
+from state.delta_syncing import TableSyncs
 from state.delta_table import (
     DATA_FUSION,
     DeltaLocation,
@@ -39,6 +40,7 @@ from state.delta_table import (
 from state.delta_upkeep import NOTHING_AFTERWARDS, LogUpkeep
 from state.delta_vacuum import delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.syncing import sync
 
 _log = logging.getLogger(__name__)
 COMPACTION_INTERVAL = 50
@@ -67,6 +69,7 @@ class DeltaHandle:
         self._upkeep, self._small = LogUpkeep(location, self._snapshot), SmallTable(columns)
         self._writes = 0
         self._versions_at, self._versions = -1, dict[str, int | None]()
+        self._syncs: TableSyncs | None = None
 
     @classmethod
     def open(
@@ -81,6 +84,33 @@ class DeltaHandle:
         handle = cls(location, owner, columns)
         handle.check()
         return handle
+
+    def keep_durable(self) -> None:
+        """Sync what is written from now on, where the table lies on a disk of this machine."""
+        if self._location.scheme == "file":
+            self._syncs = TableSyncs(Path(self._location.uri), self._file_paths)
+
+    def unsynced(self) -> Collection[Path]:
+        """What has to be synced before the handle's Delta version is durable. Raises `OperatingError`."""
+        try:
+            return () if self._syncs is None else self._syncs.unsynced(self.delta_version)
+        except (DeltaError, OSError, ValueError) as error:
+            raise unreadable(self._location, error) from None
+
+    def synced(self) -> None:
+        """Told when what `unsynced` gave is synced."""
+        if self._syncs is not None:
+            self._syncs.synced()
+
+    def make_durable(self) -> None:
+        """Sync what was written: what comes next builds on it. Raises `OSError`, `OperatingError`."""
+        if self._syncs is not None:
+            sync(self.unsynced())
+            self._syncs.synced()
+
+    def _file_paths(self) -> list[str]:
+        paths: list[str] = pa.table(self._table.get_add_actions())["path"].to_pylist()
+        return paths
 
     @property
     def _table(self) -> DeltaTable:
@@ -149,11 +179,16 @@ class DeltaHandle:
             transaction, metadata = (self._owner, int(attempt.attempt_id)), self._metadata(attempt.attempt_id, attempt)
             # Of what has come between, delta-rs knows whether it disturbs.
             with suppress(FileExistsError):
-                new = replace_rows(folder, version, rows, files, transaction=transaction, metadata=metadata)
+                durable = self._syncs is not None
+                new = replace_rows(
+                    folder, version, rows, files, transaction=transaction, metadata=metadata, durable=durable
+                )
                 if is_late(folder, version):
                     self._judge_late(folder, version, attempt)
                 else:
                     self._own = OwnVersion(version, attempt.attempt_id)
+                    if self._syncs is not None:
+                        self._syncs.wrote(version)
                     self._small.keep(version, rows, [new])
                 return
         self._overwrite(attempt, rows)
@@ -275,17 +310,29 @@ class DeltaHandle:
         """
         self._writes += 1
         if self._writes % COMPACTION_INTERVAL == 0 and self._own is None and len(self._table.file_uris()) > FILES_MAX:
-            self._try_to_maintain(lambda: compact(self._table, self._location, self._owner))
+            self._try_to_maintain(self._compact)
         self._try_to_maintain(self._tend_log)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try_to_maintain(self._delete_old_files)
 
+    def _compact(self) -> None:
+        self.make_durable()
+        compact(self._table, self._location, self._owner)
+
     def _tend_log(self) -> None:
-        if self._upkeep.is_due(self.delta_version) and self._upkeep.run(self._table):
+        if self._upkeep.is_due(self.delta_version) and self._upkeep.run(self._table, self._settle_checkpoint):
             # The snapshot may be made of log files that are gone.
             self._load()
 
+    def _settle_checkpoint(self) -> None:
+        """What a clean-up deletes is replaced by what may not be lost."""
+        if self._syncs is not None:
+            self.make_durable()
+            self._syncs.sync_checkpoints()
+
     def _delete_old_files(self) -> None:
+        # What the newest version does not need, the one before it may.
+        self.make_durable()
         delete_old_files(self._location, self._if_still_own)
 
     def _if_still_own(self) -> DeltaTable | None:

@@ -8,7 +8,7 @@ the time between them, and the number of Delta commits in the log is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
@@ -48,13 +48,16 @@ class LogUpkeep:
         """Whether a checkpoint is due at this Delta version."""
         return version // self._interval != self._checkpointed // self._interval
 
-    def run(self, table: DeltaTable) -> bool:
+    def run(self, table: DeltaTable, settle: Callable[[], None]) -> bool:
         """Write a checkpoint, and delete what of the log is old then: True when something went.
+
+        `settle` is called in between: the checkpoint, and all that it stands for, has to be durable by then.
 
         Whose snapshot holds log files that went has to load the table anew. Raises `DeltaError` or `OSError`.
         """
         table.create_checkpoint()
         self._checkpointed = table.version()
+        settle()
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False

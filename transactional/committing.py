@@ -20,10 +20,11 @@ from transactional.emitting import (
     make_aggregators,
     make_emitter,
 )
-from transactional.errors import SchemaMismatch, TransactionalError
+from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.operators import Operator, Place, load_operator, make_operator
-from transactional.ports import DeadLetter, Partials, Processed, TransactionState
+from transactional.ports import DeadLetter, DiskState, Partials, Processed, TransactionState
 from transactional.stages import plan_stages
+from transactional.syncing import sync
 from transactional.topology import Component, Topology, WorkPhase
 
 Inbox = dict[tuple[str, int], list[tuple[Sequence[pa.RecordBatch], str, str]]]
@@ -43,6 +44,9 @@ class CommitPhase:
         self.plan = plan_stages(topology)
         self.aggregators = make_aggregators(topology)
         self.components = [c for c in topology.components if self.plan.phases[c.id] is not WorkPhase.PROCESSING]
+
+        states: list[object] = [component.state for component in topology.committers]
+        self.disk_states = [state for state in states if isinstance(state, DiskState)]
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
         """Run it. Every committer writes to its table, also when it has nothing to change: so every table's version
@@ -66,6 +70,17 @@ class CommitPhase:
                 letters += self._finish(component, attempt, processed, inbox, partials)
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, letters, processed.tried_again))
+        self._make_durable()
+
+    def _make_durable(self) -> None:
+        """The transaction commit that comes next is durable, so what it speaks of has to be."""
+        paths = {path for state in self.disk_states for path in state.unsynced()}
+        try:
+            sync(paths)
+        except OSError as error:
+            raise OperatingError(f"{error.filename or 'a table'} can't be synced to its disk: {error}") from error
+        for state in self.disk_states:
+            state.synced()
 
     def _merge(
         self, component: Component, attempt: TransactionAttempt, processed: Processed, late: list[pa.Table]

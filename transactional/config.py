@@ -26,6 +26,9 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 
 UNITS: Final = ("ms", "days")
 MAY_BE_NONE: Final = ("attempts_max", "target_latency_ms")
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
+"""The options that are one of some words."""
+SWITCHES: Final = ("stop_when_drained",)
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
 """The largest values of an option. What waits for it, or reckons with it, can take that much and not always more."""
@@ -94,6 +97,11 @@ class TopologyConfig:
     keep_attempts_days: int = 30
     """Committed attempts, with the ranges they read, are kept so long for `txns` and for repair."""
 
+    durability: str = "disk"
+    """What a committed transaction outlives. `disk`: the machine loses its power; what was written to tables on a disk
+    is synced before the transaction is committed. `process`: the process dies, the system goes on. Databases, object
+    stores and the coordinator's own store see to it by themselves."""
+
     def __post_init__(self) -> None:
         for name in OPTIONS:
             check_option(name, getattr(self, name))
@@ -145,26 +153,31 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
     return dict(options)
 
 
-def parse_option(name: str, text: str) -> int | bool | None:
+def parse_option(name: str, text: str) -> int | bool | str | None:
     """The value of an option that is given as text. Raises `ConfigError` for a name or a text that is none."""
     check_name(name)
     value: int | bool | str | None = text
     if name in MAY_BE_NONE and text.lower() == "none":
         value = None
-    elif name == "stop_when_drained":
+    elif name in SWITCHES:
         value = {"true": True, "false": False}.get(text.lower(), text)
+    elif name in CHOICES:
+        value = text.lower()
     elif len(text) <= 20 and re.fullmatch(r"-?[0-9]+(_[0-9]+)*", text):
         value = int(text)
     check_option(name, value)
-    assert not isinstance(value, str)
     return value
 
 
 def check_option(name: str, value: object) -> None:
     """Raise `ConfigError`, with what was probably meant, unless the option can have this value."""
-    if name == "stop_when_drained":
+    if name in SWITCHES:
         if not isinstance(value, bool):
             raise ConfigError(f"{name} takes True or False, got {value!r}{_switch_meant(value)}")
+    elif name in CHOICES:
+        if value not in CHOICES[name]:
+            meant = did_you_mean(str(value).lower(), CHOICES[name])
+            raise ConfigError(f"{name} takes {' or '.join(map(repr, CHOICES[name]))}, got {value!r}{meant}")
     elif not (name in MAY_BE_NONE and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")

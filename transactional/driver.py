@@ -194,7 +194,7 @@ class TopologyDriver:
     def fence_tables(self) -> None:
         """Keep every earlier coordinator from writing to the tables, and check them against the store."""
         try:
-            fence_tables(self.topology, self.store, self.lease)
+            fence_tables(self.topology, self.store, self.lease, durability=self.config.durability)
         except StoreMismatch:
             # Raises `Fenced` when another coordinator has taken over meanwhile: then that is why.
             self.store.renew(self.lease, lease_ms=self.config.lease_ms)

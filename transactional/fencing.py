@@ -6,20 +6,22 @@ from collections.abc import Callable
 
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import StoreMismatch, TableConflict
-from transactional.ports import TransactionState
+from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease
 from transactional.topology import Topology
 
 FENCE_TRIES = 10
 
 
-def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease) -> None:
+def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, durability: str = "disk") -> None:
     """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are shut out.
 
     Raises `StoreMismatch` when a table is not where the store says it should be (row T56).
     """
     for component in topology.committers:
         assert component.state is not None
+        if isinstance(component.state, DiskState):
+            component.state.set_durability(durability)
         component.state.open(f"{topology.id}/{component.id}", txid_lookup(store, topology.id, component.id))
         _fence(component.id, component.state, store, lease)
 

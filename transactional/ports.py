@@ -5,7 +5,7 @@ Each port has several implementations and one contract suite (`tests/contract`) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -17,6 +17,8 @@ from transactional.schema import Schema
 from transactional.set_aside import Exclusion, Letter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
 # --- spouts -----------------------------------------------------------------------------------------------------
@@ -171,6 +173,24 @@ class TransactionState(Protocol):
 
     def close(self) -> None:
         """Release what `open` has taken."""
+
+
+@runtime_checkable
+class DiskState(Protocol):
+    """A state that may lie on a disk of this machine, where what is written is lost in a power cut until it is synced.
+
+    A state in a database or an object store is durable when it is written, and need not be one.
+    """
+
+    def set_durability(self, durability: str) -> None:
+        """Told before `open`: `disk`, or `process`: then nothing need be synced."""
+
+    def unsynced(self) -> Collection[Path]:
+        """The files and folders to be synced before all that was written is durable. Asked for before the transaction
+        commit, for all states at once. Raises `OperatingError`."""
+
+    def synced(self) -> None:
+        """Told once all that `unsynced` gave is synced."""
 
 
 @dataclass(frozen=True, slots=True)

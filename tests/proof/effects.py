@@ -260,9 +260,9 @@ def numbered_entry(numbered: Callable[[str], AbstractContextManager[None]]) -> C
     """An entry of the log that is written without delta-rs, as an effect: the file of rows is there by then."""
     write = delta_commit._write_entry
 
-    def effect(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
+    def effect(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
         with numbered(f"{path.parent.parent.name}: rewrite"):
-            write(path, actions)
+            write(path, actions, needed)
 
     return effect
 

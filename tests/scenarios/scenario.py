@@ -20,6 +20,7 @@ A block may hold several commands; their actions follow one another. `1:1` is tx
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
@@ -191,7 +192,7 @@ class Scenario:
         self.replays_exactly = "opaque" not in options
         numbers = dict(option.split("=") for option in options if option != "opaque")
         drained = bool(int(numbers.pop("stop_when_drained", 0)))
-        given = {name: int(number) for name, number in numbers.items()}
+        given: dict[str, Any] = {name: int(number) for name, number in numbers.items()}
         self.config = TopologyConfig(**given, stop_when_drained=drained)
         self.coordinator = Coordinator(Snapshot(), self.config, replays_exactly=self.replays_exactly)
         return self._tell(Tick(self.now_ms))

@@ -53,7 +53,7 @@ LAYERS = {
         "state.base",
     ],
     # Small helpers around a library or the machine, for adapters of all three packages.
-    TOOLS: ["transactional.arrow", "transactional.delta_errors", "transactional.jars"],
+    TOOLS: ["transactional.arrow", "transactional.delta_errors", "transactional.jars", "transactional.syncing"],
     ENGINE: [
         "transactional.attempt_times",
         "transactional.clock",
@@ -135,6 +135,7 @@ LAYERS = {
         "state.delta_rewriting",
         "state.delta_rs",
         "state.delta_spark",
+        "state.delta_syncing",
         "state.delta_table",
         "state.delta_upkeep",
         "state.delta_vacuum",

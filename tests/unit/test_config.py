@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from transactional.config import (
+    CHOICES,
     MAY_BE_NONE,
     STORM_NAMES,
     TopologyConfig,
@@ -20,7 +21,7 @@ from transactional.config import (
 from transactional.errors import ConfigError
 
 OPTIONS = [field.name for field in fields(TopologyConfig)]
-NUMBERS = [name for name in OPTIONS if name != "stop_when_drained"]
+NUMBERS = [name for name in OPTIONS if name != "stop_when_drained" and name not in CHOICES]
 
 
 def with_option(name: str, value: Any) -> TopologyConfig:
@@ -64,6 +65,18 @@ def test_a_number_is_a_whole_number(name: str, value: object) -> None:
 def test_a_switch_is_true_or_false(value: object) -> None:
     with pytest.raises(ConfigError, match="stop_when_drained takes True or False, got "):
         with_option("stop_when_drained", value)
+
+
+@pytest.mark.parametrize("value", ["", "disc", "none", None, 1, True, ["disk"]])
+def test_a_choice_is_one_of_its_words(value: object) -> None:
+    with pytest.raises(ConfigError, match="durability takes 'disk' or 'process', got "):
+        with_option("durability", value)
+    assert TopologyConfig().durability == "disk", "nothing that was told as committed is lost"
+
+
+def test_a_choice_is_told_with_what_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"got 'proces' — did you mean 'process'\?"):
+        parse_option("durability", "proces")
 
 
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name not in MAY_BE_NONE])
@@ -136,6 +149,8 @@ def test_storms_names_are_told_what_they_are_called_here(storms: str, ours: str)
         ("target_latency_ms", "800", 800),
         ("stop_when_drained", "True", True),
         ("stop_when_drained", "false", False),
+        ("durability", "process", "process"),
+        ("durability", "Disk", "disk"),
     ],
 )
 def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:

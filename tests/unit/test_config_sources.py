@@ -123,6 +123,10 @@ def test_a_file_may_say_nothing(text: str) -> None:
             '[topology]\nstop_when_drained = "yes"\n',
             "stop_when_drained takes True or False, got 'yes' — did you mean t",
         ),
+        (
+            '[topology]\ndurability = "proces"\n',
+            "durability takes 'disk' or 'process', got 'proces' — did you mean 'pr",
+        ),
         ("[topologi]\n", "'topologi' is nothing that is known here — did you mean 'topology'?"),
         ("lease_ms = 3\n", "lease_ms has to stand below [topology]"),
         ("topology = 3\n", "topology has to be a table, written as [topology]"),
@@ -161,6 +165,7 @@ def test_a_file_that_was_named_has_to_be_there() -> None:
         ),
         ("TRANSACTIONAL_LEASE_MS", "3s", "TRANSACTIONAL_LEASE_MS: lease_ms takes a whole number, got '3s' — did you m"),
         ("TRANSACTIONAL_LEASE_MS", "", "TRANSACTIONAL_LEASE_MS: lease_ms takes a whole number, got ''"),
+        ("TRANSACTIONAL_DURABILITY", "3", "TRANSACTIONAL_DURABILITY: durability takes 'disk' or 'process', got '3'"),
         ("TRANSACTIONAL_STOP_WHEN_DRAINED", "1", "TRANSACTIONAL_STOP_WHEN_DRAINED: stop_when_drained takes True or F"),
     ],
 )

@@ -1,0 +1,124 @@
+"""What of a table on a disk is synced before its transaction is committed, and what with `durability="process"`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spouts import MemoryTransactionalSpout
+from state import DeadLetterTable, DeltaMapState, delta_rewriting, delta_upkeep
+from state.delta_log_table import LogLayout
+from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
+from transactional.errors import OperatingError
+from transactional.protocol import CommitSucceeded
+
+PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
+LAYOUTS = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
+
+
+class Disk:
+    """Which files and folders have been synced since they were last written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced = dict[int, frozenset[str] | int]()
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, self._noting(getattr(os, name)))
+
+    def _noting(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noted(descriptor: int) -> None:
+            held = self._held(descriptor)
+            sync(descriptor)
+            self.synced[os.fstat(descriptor).st_ino] = held
+
+        return noted
+
+    def unsynced(self, folder: Path) -> list[str]:
+        """What a power cut could take."""
+        return [str(path) for path in [folder, *folder.rglob("*")] if not self._is_synced(path)]
+
+    def _is_synced(self, path: Path) -> bool:
+        held, synced = self._held(path), self.synced.get(path.stat().st_ino)
+        # A name that has gone may come back.
+        return held <= synced if isinstance(held, frozenset) and isinstance(synced, frozenset) else held == synced
+
+    @staticmethod
+    def _held(file: int | Path) -> frozenset[str] | int:
+        """The names in a folder; of a file the time at which it was written."""
+        found = os.stat(file)
+        return frozenset(os.listdir(file)) if stat.S_ISDIR(found.st_mode) else found.st_mtime_ns
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(delta_upkeep, "LOG_KEPT_S", -10)
+    return Disk(monkeypatch)
+
+
+def topology(folder: Path, layout: str) -> Topology:
+    spout = MemoryTransactionalSpout([[(word,) for word in "abcabc1a"]], fields="word string", take=1)
+    builder = TransactionalTopologyBuilder("words", "words", spout)
+    options = {"layout": LAYOUTS[layout], "properties": PROPERTIES}
+    for name in ("one", "other"):
+        state = DeltaMapState(folder / "new" / name, "word", **options)  # type: ignore[arg-type]
+        builder.set_committer_bolt(name, state.count()).fields_grouping("words", "word")
+    builder.set_dead_letters(DeadLetterTable(folder / "new" / "letters"))
+    return builder.build()
+
+
+def run(folder: Path, layout: str, check: Callable[[TxId], None], durability: str = "disk") -> None:
+    def observe(at_ms: int, event: object, actions: object) -> None:
+        del at_ms, actions
+        if isinstance(event, CommitSucceeded):
+            check(event.attempt.txid)
+
+    config = {"stop_when_drained": True, "durability": durability, "attempts_max": 2}
+    store = f"sqlite:///{folder}/store.db"
+    run_topology(topology(folder, layout), store=store, master="none", config=config, observers=[observe])
+
+
+@pytest.mark.parametrize("by_delta_rs", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_that_a_committed_transaction_needs_is_synced(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, layout: str, *, by_delta_rs: bool
+) -> None:
+    if by_delta_rs:
+        monkeypatch.setattr(delta_rewriting, "REWRITTEN_BYTES_MAX", -1)
+    seen = list[TxId]()
+
+    def check(txid: TxId) -> None:
+        seen.append(txid)
+        unsynced = disk.unsynced(tmp_path / "new")
+        assert not unsynced, f"transaction {txid}: {unsynced}"
+
+    run(tmp_path, layout, check)
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_is_synced_where_only_the_process_may_die(tmp_path: Path, disk: Disk, layout: str) -> None:
+    run(tmp_path, layout, lambda _: None, "process")
+    tables = [path for path in (tmp_path / "new").rglob("*") if path.stat().st_ino in disk.synced]
+    assert not tables
+
+
+def test_what_a_process_has_left_unsynced_is_synced_by_the_next_one(tmp_path: Path, disk: Disk) -> None:
+    run(tmp_path, "merge", lambda _: None, "process")
+    assert disk.unsynced(tmp_path / "new")
+    run(tmp_path, "merge", lambda _: None)
+    for name in ("one", "other", "letters"):
+        entries = sorted((tmp_path / "new" / name / "_delta_log").glob("*.json"))[:-1]
+        assert not set(map(str, entries)) & set(disk.unsynced(tmp_path / "new"))
+    assert tmp_path.stat().st_ino in disk.synced, "the folder that the tables' folder was made in"
+
+
+def test_a_disk_that_can_not_sync_fails_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OperatingError, match="Input/output error"):
+        run(tmp_path, "merge", lambda _: None)
