@@ -17,7 +17,7 @@ import pyarrow as pa
 from state.base import StateColumns, WriteRefused
 from state.delta_log import LogHandle
 from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
-from state.delta_open import open_table, reading_handle
+from state.delta_open import mend_torn_log, open_table, reading_handle
 from state.delta_rs import DeltaHandle
 from state.delta_table import DEFAULT_PROPERTIES, DIALECTS, DeltaLocation, check_properties, with_keys
 from state.fenced import FencedState, Source
@@ -91,6 +91,7 @@ class DeltaMapState(FencedState):
         """
         self._own(owner, txid_of)
         location = self.location
+        mend_torn_log(location)
         if location.is_catalog_name or self._engine == "spark":
             # Spark is asked here, not at the first transaction that needs it: what is missing shows at the start.
             from state.delta_spark import delta_session, resolve

@@ -50,7 +50,7 @@ def compact(table: DeltaTable, location: DeltaLocation, owner: str) -> int:
         return 0
     at_ms = max(each.modification_time for each in added)
     removed = [RemoveAction(each["path"], False, at_ms, each["size_bytes"], _partition(each)) for each in gone]
-    _replace(table, [*removed, *added], {"owner": owner, "files_put_together": len(gone)})
+    _replace(table, [*removed, *added], {"owner": owner, "files_put_together": len(gone), "files_made": len(added)})
     return len(gone)
 
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
@@ -90,7 +90,7 @@ class LogHandle(DeltaHandle):
             self._table.alter.set_table_properties(
                 {COMBINE_PROPERTY: json.dumps(dict(combine))},
                 raise_if_not_exists=False,
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=self._noted(transactions),
             )
             self.make_durable()
         if self.version() != version:
@@ -114,7 +114,7 @@ class LogHandle(DeltaHandle):
                 mode="overwrite",
                 schema_mode="overwrite",
                 partition_by=[self._columns.txid],
-                commit_properties=CommitProperties(app_transactions=[*fence, Transaction(self._fold_id, newest)]),
+                commit_properties=self._noted([*fence, Transaction(self._fold_id, newest)]),
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
         self.refresh()
@@ -208,7 +208,7 @@ class LogHandle(DeltaHandle):
             pa.RecordBatchReader.from_stream(self._query(sql, join_settings(runs))).cast(delta_schema(self._columns)),
             mode="overwrite",
             predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
-            commit_properties=CommitProperties(app_transactions=[transaction], max_commit_retries=0),
+            commit_properties=self._noted([transaction], max_commit_retries=0),
             post_commithook_properties=NOTHING_AFTERWARDS,
         )
         self._tell(fold)
@@ -256,6 +256,11 @@ class LogHandle(DeltaHandle):
                 commit_properties=properties,
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
+
+    def _noted(self, transactions: list[Transaction], **options: Any) -> CommitProperties:
+        """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
+        note = {"userMetadata": json.dumps({"owner": self._owner})} if transactions else {}
+        return CommitProperties(app_transactions=transactions, custom_metadata=note, **options)
 
     def _log_query(self) -> LogQuery | None:
         combine = stored_combine(self._table.metadata().configuration)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 from state.base import StateColumns
 from state.delta_loading import create_table, is_there, load_table
@@ -10,7 +12,10 @@ from state.delta_log import LogHandle
 from state.delta_log_table import LogColumns, LogLayout
 from state.delta_rs import DeltaHandle
 from state.delta_table import DeltaLocation
-from transactional.errors import SchemaMismatch
+from transactional.errors import OperatingError, SchemaMismatch
+from transactional.torn_log import set_aside, torn_files
+
+_log = logging.getLogger(__name__)
 
 
 def open_table(
@@ -28,6 +33,23 @@ def open_table(
         log = layout if isinstance(layout, LogLayout) else LogLayout()
         return _open_log(location, owner, columns, properties, log)
     return DeltaHandle.open(location, owner, columns, properties)
+
+
+def mend_torn_log(location: DeltaLocation) -> None:
+    """Set aside what a power cut has left half written of a table's log: else nobody could open it.
+
+    Only who is about to write does so; what was committed with durability is never among it. What else is missing then
+    shows when the table's version is held against the store's. Raises `OperatingError`.
+    """
+    if location.is_catalog_name or location.scheme != "file":
+        return
+    try:
+        torn = torn_files(Path(location.uri))
+        set_aside(torn)
+    except OSError as error:
+        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from error
+    for each in torn:
+        _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.why)
 
 
 def reading_handle(location: DeltaLocation, owner: str, columns: StateColumns) -> DeltaHandle:

@@ -19,6 +19,8 @@ class Problem(StrEnum):
     """Transactions are committed, and there is no table with them."""
     TABLE_UNREADABLE = "table-unreadable"
     """The log of a table has a hole, or can't be read."""
+    TABLE_TORN = "table-torn"
+    """The newest files of a table's log were not durable when the power went."""
     TABLE_RESTORED = "table-restored"
     """Delta's RESTORE has put the rows back, but not the version that tells how far the table is."""
     FOREIGN_WRITER = "foreign-writer"

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transactional.attempt import AttemptId, TxId
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor_source import examine_source
 from transactional.doctor_tables import answering, delta_states, is_foreign, named
-from transactional.errors import StoreMismatch
+from transactional.errors import OperatingError, StoreMismatch
 from transactional.fencing import txid_lookup
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology import Topology
+from transactional.torn_log import Torn, torn_files
 from verifier.delta_log import LogBroken, TableLog, read_log
 from verifier.storage import storage_of
 
@@ -94,12 +96,27 @@ def _table(topology: Topology, component: str, state: Any) -> Table:
     return Table(component, owner, uri, options, txid_column, log)
 
 
+def torn_of(table: Table) -> list[Torn]:
+    """What a power cut has torn of a table on this machine's disk. Raises `OperatingError` when it can't be read."""
+    if "://" in table.uri:
+        return []
+    try:
+        return torn_files(Path(table.uri))
+    except OSError as error:
+        raise OperatingError(f"{table.where} can't be read: {error}") from error
+
+
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
 def _examine_table(
     table: Table, topology: Topology, store: CoordinatorStore, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
+    if torn := torn_of(table):
+        what = "; ".join(f"{each.path.name}: {each.why}" for each in torn)
+        remedy = "what is torn is set aside; what was not durable then is done again, unless it was committed"
+        yield Diagnosis(Problem.TABLE_TORN, table.where, what, remedy, table.component, can_repair=True)
+        return
     if table.broken is not None:
         remedy = "restore the missing files from a backup, or the whole table together with the store"
         yield Diagnosis(Problem.TABLE_UNREADABLE, table.where, table.broken, remedy, table.component)

@@ -18,13 +18,14 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.clock import SystemClock
 from transactional.delta_errors import reason_of
 from transactional.diagnosis import Diagnosis, Problem
-from transactional.doctor import RETENTION_PROPERTY, Table, tables_of
+from transactional.doctor import RETENTION_PROPERTY, Table, tables_of, torn_of
 from transactional.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.fencing import joining
 from transactional.journal import RunStarted, read_journal
 from transactional.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.topology import Topology
+from transactional.torn_log import set_aside
 
 LEASE_MS = 60_000
 OWNER = "transactional doctor"
@@ -84,11 +85,14 @@ def repair(
     of_tables = [each for each in wanted if each.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)]
     if of_tables:
         with _lease(topology, store):
-            for each in of_tables:
-                is_retention = each.problem is Problem.RETENTION_SET
-                table = tables[each.component]
-                done.append(unset_retention(table) if is_retention else put_back(table, each))
+            done += [_of_table(tables[each.component], each) for each in of_tables]
     return done
+
+
+def _of_table(table: Table, finding: Diagnosis) -> str:
+    if finding.problem is Problem.TABLE_TORN:
+        return take_torn_away(table)
+    return unset_retention(table) if finding.problem is Problem.RETENTION_SET else put_back(table, finding)
 
 
 @contextmanager
@@ -114,6 +118,16 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
+
+
+def take_torn_away(table: Table) -> str:
+    """Set aside what a power cut has torn, so that the table can be opened again. Raises `OperatingError`."""
+    torn = torn_of(table)
+    try:
+        set_aside(torn)
+    except OSError as error:
+        raise OperatingError(f"{table.where} can't be mended: {error}") from error
+    return f"{table.where}: {len(torn)} torn files of its log are set aside"
 
 
 def put_back(table: Table, finding: Diagnosis) -> str:

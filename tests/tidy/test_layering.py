@@ -53,7 +53,13 @@ LAYERS = {
         "state.base",
     ],
     # Small helpers around a library or the machine, for adapters of all three packages.
-    TOOLS: ["transactional.arrow", "transactional.delta_errors", "transactional.jars", "transactional.syncing"],
+    TOOLS: [
+        "transactional.arrow",
+        "transactional.delta_errors",
+        "transactional.jars",
+        "transactional.syncing",
+        "transactional.torn_log",
+    ],
     ENGINE: [
         "transactional.attempt_times",
         "transactional.clock",

@@ -182,6 +182,13 @@ def make_hole(patient: Patient) -> None:
     (patient.folder / "count" / "_delta_log" / f"{3:020}.json").unlink()
 
 
+def tear_entry(patient: Patient) -> None:
+    """As a power cut leaves the entry of a transaction that was not yet committed."""
+    log = patient.folder / "count" / "_delta_log"
+    newest = max(int(path.stem) for path in log.glob("*.json"))
+    (log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"timest')
+
+
 BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
 
 
@@ -198,6 +205,7 @@ BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
         (set_retention, [(Problem.RETENTION_SET, "count", True)]),
         (add_feature, [(Problem.FEATURE_UNREADABLE, "count", False)]),
         (remove_table, [(Problem.TABLE_MISSING, "count", False)]),
+        (tear_entry, [(Problem.TABLE_TORN, "count", True)]),
         (make_hole, [(Problem.TABLE_UNREADABLE, "count", False)]),
     ],
 )
@@ -210,7 +218,7 @@ def test_what_is_wrong_is_found(
     assert sorted((path, path.stat().st_size) for path in patient.folder.rglob("*.json")) == before
 
 
-@pytest.mark.parametrize("hurt", [update_rows, restore_rows, set_retention])
+@pytest.mark.parametrize("hurt", [update_rows, restore_rows, set_retention, tear_entry])
 def test_a_table_is_repaired_and_goes_on_right(patient: Patient, hurt: Callable[[Patient], None]) -> None:
     hurt(patient)
     [done] = patient.repair()

@@ -1,0 +1,162 @@
+"""What a power cut leaves of a Delta table on a disk: files of its log whose names are there, and not their content.
+
+An entry may be cut short, or name files that are not there; a checkpoint and the hint of the last one may be cut short.
+Nobody can open such a table. While the system runs nobody sees such a thing: what writes tables gives a file its name
+when all of it is written. What is torn was never durable, so no transaction that was committed durably rests on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from transactional.syncing import sync
+
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+_FIRST = f"{0:020}.json"
+_HINT = "_last_checkpoint"
+_PARQUET = b"PAR1"
+_CHUNK_BYTES, _CHECKSUM_BYTES, _HEADER_BYTES = 512, 4, 8
+"""Of the checksums that Spark's file system keeps beside a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A file of a log that is to be set aside, and why."""
+
+    path: Path
+    why: str
+
+
+def torn_files(table: Path) -> list[Torn]:
+    """What keeps the table in a folder from being opened, and may go; nothing when it is in order.
+
+    Also nothing when what is left would be no table: that needs a backup. Raises `OSError`.
+    """
+    log = table / "_delta_log"
+    names = os.listdir(log) if log.is_dir() else []
+    entries = sorted((name for name in names if _ENTRY.fullmatch(name)), reverse=True)
+    torn = list[Torn]()
+    for name in entries:
+        why = _why_torn(table, log / name)
+        if not why:
+            break
+        torn.append(Torn(log / name, why))
+    kept = [int(name[:20]) for name in entries[len(torn) :]]
+    newest = max(kept, default=-1)
+    checkpoints = {name: int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)}
+    torn += _torn_checkpoints(log, checkpoints, newest)
+    gone = {each.path.name for each in torn}
+    whole = {version for name, version in checkpoints.items() if name not in gone}
+    if not set(range(max(whole, default=-1) + 1, newest + 1)) <= set(kept):
+        return []
+    return [*torn, *_torn_hint(log, whole)]
+
+
+def set_aside(torn: Collection[Torn]) -> None:
+    """Take the files out of the log, under names that no reader looks at. Raises `OSError`."""
+    for each in torn:
+        # What else was written with it would be held against what is written in its place.
+        version = each.path.name[:20]
+        for other in (f".{each.path.name}.crc", f"{version}.crc", f".{version}.crc.crc"):
+            each.path.with_name(other).unlink(missing_ok=True)
+        each.path.rename(each.path.with_name(f"_torn_{each.path.name}.{uuid4()}.tmp"))
+    sync({each.path.parent for each in torn})
+
+
+def _why_torn(table: Path, entry: Path) -> str:
+    content = entry.read_bytes()
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except ValueError:
+        return "it is cut short"
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return "it is cut short"
+    if _lacks_its_end(entry, actions) or _lacks_what_was_summed(entry, len(content)):
+        return "it is cut short"
+    for action in actions:
+        if "add" in action and (why := _why_no_file(table, action["add"])):
+            return why
+    return ""
+
+
+def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
+    """Whether lines are missing. A topology's entry ends with the app transaction, unless Spark has written it."""
+    if entry.name == _FIRST and not {"metaData", "protocol"} <= {name for action in actions for name in action}:
+        return True
+    commit = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
+    if not isinstance(commit, dict) or str(commit.get("engineInfo", "")).startswith("Apache-Spark"):
+        return False
+    try:
+        note = json.loads(commit.get("userMetadata") or "null")
+    except (ValueError, TypeError):
+        return False
+    if not isinstance(note, dict) or "owner" not in note:
+        return False
+    if "files_put_together" in note:
+        made = sum("add" in action for action in actions)
+        return made < int(note.get("files_made", 1)) or not any("remove" in action for action in actions)
+    return "txn" not in actions[-1]
+
+
+def _lacks_what_was_summed(entry: Path, size_bytes: int) -> bool:
+    """Whether Spark's file system has summed up more than there is."""
+    try:
+        sums = (entry.with_name(f".{entry.name}.crc").stat().st_size - _HEADER_BYTES) // _CHECKSUM_BYTES
+    except FileNotFoundError:
+        return False
+    return sums > -(-size_bytes // _CHUNK_BYTES)
+
+
+def _why_no_file(table: Path, add: Mapping[str, Any]) -> str:
+    path = str(add.get("path", ""))
+    if "://" in path or path.startswith("file:"):
+        return ""
+    for name in (unquote(path), path):
+        try:
+            size = (table / name).stat().st_size
+        except FileNotFoundError:
+            continue
+        if size != add.get("size"):
+            return f"the file {path} that it adds has {size} bytes instead of {add.get('size')}"
+        return "" if _is_whole_parquet(table / name) else f"the file {path} that it adds is torn"
+    return f"the file {path} that it adds is not there"
+
+
+def _torn_checkpoints(log: Path, checkpoints: Mapping[str, int], newest: int) -> list[Torn]:
+    """Those of versions that are not there, and the newest ones up to one that is whole."""
+    torn = list[Torn]()
+    for version in sorted(set(checkpoints.values()), reverse=True):
+        parts = [log / name for name in checkpoints if checkpoints[name] == version]
+        is_whole = all(part.suffix != ".parquet" or _is_whole_parquet(part) for part in parts)
+        if version <= newest and is_whole:
+            break
+        why = "it is cut short" if not is_whole else f"the log ends with Delta version {newest}"
+        torn += [Torn(part, why) for part in parts]
+    return torn
+
+
+def _torn_hint(log: Path, checkpoints: Collection[int]) -> list[Torn]:
+    try:
+        version = json.loads((log / _HINT).read_bytes())["version"]
+    except FileNotFoundError:
+        return []
+    except (ValueError, LookupError, TypeError):
+        return [Torn(log / _HINT, "it is cut short")]
+    return [] if version in checkpoints else [Torn(log / _HINT, f"there is no checkpoint of Delta version {version}")]
+
+
+def _is_whole_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        begin = file.read(len(_PARQUET))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(_PARQUET)))
+        return size > 2 * len(_PARQUET) and begin == file.read() == _PARQUET
