@@ -25,7 +25,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 """Storm's options (row T41), and what bears their meaning here."""
 
 UNITS: Final = ("ms", "days")
-MAY_BE_NONE: Final = ("attempts_max", "target_latency_ms")
+MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
 """The options that are one of some words."""
 SWITCHES: Final = ("stop_when_drained",)
@@ -70,7 +70,12 @@ class TopologyConfig:
     """The longest pause between two attempts."""
 
     attempts_max: int | None = None
-    """Attempts after which the process stops with the last error; None: retried for as long as it takes."""
+    """Attempts after which the process stops with the last error; None: retried for as long as it takes. Attempts that
+    fail because a source, a table's storage, the store or an executor is away are not counted."""
+
+    outage_timeout_ms: int | None = None
+    """When what a transaction needs (a source, a table's storage, the store, an executor) has been away for so long,
+    the process stops with the last error; None: it is tried again for as long as it takes."""
 
     dead_letters_max: int = 1_000
     """Different tuples that one transaction may set aside, where dead letters are set; with more it stops."""

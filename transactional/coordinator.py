@@ -26,6 +26,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt,
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
+from transactional.failures import Failures
 from transactional.protocol import (
     LATE,
     TRANSITIONS,
@@ -54,7 +55,7 @@ from transactional.protocol import (
     Tick,
     Trigger,
 )
-from transactional.set_aside import Exclusion, Tries, joined
+from transactional.set_aside import Exclusion, joined
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """What can't be given up (any more): past its time only the end of the process stops it."""
@@ -93,7 +94,7 @@ class Coordinator:
     def __init__(
         self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
     ) -> None:
-        self.config = config
+        self._failures = Failures(config)
         self.replays_exactly = replays_exactly
         self.sets_aside = sets_aside
         self.committed_txid = snapshot.committed_txid
@@ -104,11 +105,17 @@ class Coordinator:
         self.draining = self.finishing = False
         self._committed_batch = snapshot.committed_batch
         self._attempt_id = snapshot.attempt_id
-        self._failures: dict[TxId, int] = {}
-        self._tries: dict[TxId, Tries] = {}
-        self._not_before_ms: dict[TxId, int] = {}
         self._now_ms = 0
         self._has_begun = False
+
+    @property
+    def config(self) -> TopologyConfig:
+        """The options."""
+        return self._failures.config
+
+    @config.setter
+    def config(self, config: TopologyConfig) -> None:
+        self._failures.config = config
 
     @property
     def done(self) -> bool:
@@ -152,13 +159,9 @@ class Coordinator:
                 return self._on_processed(current, digests) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
             case CommitSucceeded():
                 return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
-            case AttemptFailed(_, reason, at_fault):
+            case AttemptFailed():
                 phase = current.phase
-                return (
-                    self._on_failed(current, phase, reason, at_fault)
-                    if self._move(current, Trigger.ATTEMPT_FAILED)
-                    else []
-                )
+                return self._on_failed(phase, event) if self._move(current, Trigger.ATTEMPT_FAILED) else []
 
     def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
@@ -188,24 +191,17 @@ class Coordinator:
         txid = current.attempt.txid
         self.committed_txid = txid
         self._committed_batch = self.recorded.pop(txid)
-        self._failures.pop(txid, None)
-        self._tries.pop(txid, None)
-        self._not_before_ms.pop(txid, None)
+        self._failures.forget(txid)
         return [RecordCommit(current.attempt, self._committed_batch)]
 
-    def _on_failed(
-        self, current: ActiveAttempt, phase: Phase, reason: str, at_fault: tuple[Exclusion, ...]
-    ) -> list[Action]:
+    def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
         if phase is Phase.ABORTING:
             return []
-        txid = current.attempt.txid
-        pause_ms = self._count_failure(txid)
-        actions: list[Action] = [RecordFailure(current.attempt, phase, reason, pause_ms)]
-        return (
-            actions
-            + self._give_up_after(txid, f"transaction {txid} failed")
-            + self._check_exhausted(txid, reason, at_fault)
-        )
+        txid = event.attempt.txid
+        failure = self._failed(event.attempt, phase, event.reason, is_outage=event.is_outage)
+        given_up = self._give_up_after(txid, f"transaction {txid} failed")
+        at_fault = () if event.is_outage else event.at_fault
+        return [failure, *given_up, *self._check_exhausted(txid, event.reason, at_fault, is_outage=event.is_outage)]
 
     def _on_tick(self, now_ms: int) -> list[Action]:
         self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
@@ -228,10 +224,11 @@ class Coordinator:
             )
         if current.phase in (Phase.PLANNING, Phase.PROCESSING) and age_ms > self.config.attempt_timeout_ms:
             reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
-            pause_ms = self._count_failure(txid)
-            failure = RecordFailure(current.attempt, current.phase, reason, pause_ms)
+            # A spout that does not answer at all is away as well; no bolt is at work yet.
+            is_outage = current.phase is Phase.PLANNING
+            failure = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
             given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
-            return [failure, *given_up, *self._check_exhausted(txid, reason)]
+            return [failure, *given_up, *self._check_exhausted(txid, reason, is_outage=is_outage)]
         return []
 
     def _on_stop(self) -> list[Action]:
@@ -264,28 +261,28 @@ class Coordinator:
         later = sorted(other for other in self.active if other > txid)
         return [action for other in later for action in self._give_up(other, reason)]
 
-    def _count_failure(self, txid: TxId) -> int:
+    def _failed(self, attempt: TransactionAttempt, phase: Phase, reason: str, *, is_outage: bool) -> RecordFailure:
         self.draining = False  # what comes back may end elsewhere, and then there is more to read
-        self._failures[txid] = self._failures.get(txid, 0) + 1
-        pause_ms = self.config.retry_pause_after(self._failures[txid])
-        self._not_before_ms[txid] = self._now_ms + pause_ms
-        return pause_ms
+        pause_ms = self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
+        return RecordFailure(attempt, phase, reason, pause_ms)
 
-    def _check_exhausted(self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...] = ()) -> list[Action]:
-        failures, most = self._failures[txid], self.config.attempts_max
-        if most is None:
-            return []
-        why = None
+    def _check_exhausted(
+        self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...] = (), *, is_outage: bool
+    ) -> list[Action]:
+        if is_outage:
+            told = self._failures.outage_told(txid, self._now_ms)
+        else:
+            told = self._used_up(txid, at_fault)
+        return [] if told is None else self._halt(RetriesExhausted.code, f"{told}; the last error: {reason}")
+
+    def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
+        """Why the transaction is not tried again; None when it is, perhaps without some of its tuples."""
+        if self.config.attempts_max is None:
+            return None
         if self.sets_aside and at_fault:
-            why = self._set_aside(txid, self._tries.setdefault(txid, Tries()).used_up(at_fault, most))
-            if why is None:
-                return []
-        elif failures < most:
-            return []
-        return self._halt(
-            RetriesExhausted.code,
-            f"transaction {txid} failed {failures} times (attempts_max = {most}){why or ''}; the last error: {reason}",
-        )
+            why = self._set_aside(txid, self._failures.used_up_on(txid, at_fault))
+            return None if why is None else self._failures.told(txid) + why
+        return self._failures.told(txid) if self._failures.enough(txid) else None
 
     def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
         """Leave tuples out of the next attempts. Or why not: these would be too many; or they are left out already, so
@@ -299,7 +296,7 @@ class Coordinator:
         if len(excluded) > most:
             return f" on {len(excluded)} tuples (dead_letters_max = {most})"
         self.recorded[txid] = replace(batch, excluded=excluded)
-        del self._failures[txid]
+        self._failures.begin_anew(txid)
         return None
 
     def _halt(self, code: str, reason: str) -> list[Action]:
@@ -337,7 +334,7 @@ class Coordinator:
 
     def _issue_one(self, txid: TxId, after: BatchMetadata) -> Iterator[Action]:
         replay = txid in self.recorded
-        if self._now_ms < self._not_before_ms.get(txid, 0):
+        if self._failures.has_to_wait(txid, self._now_ms):
             return
         if not replay and self._issues_nothing_new():
             return

@@ -37,10 +37,12 @@ from transactional.set_aside import Exclusion
 class TransactionalError(Exception):
     """Base of all errors of this framework.
 
-    `at_fault` names the tuples (`Exclusion`s) whose execution has raised it, where that is known.
+    `at_fault` names the tuples (`Exclusion`s) whose execution has raised it, where that is known. `is_outage`:
+    something that is needed is away, which says nothing of the batch: it uses up no try that `attempts_max` allows.
     """
 
     code: ClassVar[str] = "TX000"
+    is_outage: ClassVar[bool] = False
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
         super().__init__(*args)
@@ -69,6 +71,7 @@ class OperatingError(TransactionalError):
     """The world failed: the attempt fails and the transaction is retried."""
 
     code = "TX300"
+    is_outage = True
 
 
 class SourceUnavailable(OperatingError):
@@ -81,12 +84,14 @@ class BoltFailed(OperatingError):
     """A bolt raised an exception. The message names the component and ends with its traceback."""
 
     code = "TX302"
+    is_outage = False
 
 
 class ReplayMismatch(OperatingError):
     """A replayed batch is not complete, or holds other records than were recorded (rows K7a, C3)."""
 
     code = "TX303"
+    is_outage = False
 
 
 class TableConflict(OperatingError):

@@ -85,12 +85,14 @@ class CommitSucceeded:
 class AttemptFailed:
     """The attempt failed, or was aborted, **and nothing of it runs any more**.
 
-    `at_fault`: the tuples that it failed on, where it can be laid at their door.
+    `at_fault`: the tuples that it failed on, where it can be laid at their door. `is_outage`: something that it needs
+    was away, which says nothing of its batch.
     """
 
     attempt: TransactionAttempt
     reason: str
     at_fault: tuple[Exclusion, ...] = ()
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

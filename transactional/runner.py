@@ -137,7 +137,7 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault))
+            self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault, error.is_outage))
         except BaseException as error:
             # Of the threads here nobody asks them to end by an exception: whatever comes is of what they have called.
             text = "".join(traceback.format_exception(error)).rstrip()

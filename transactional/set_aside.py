@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,11 +33,11 @@ def joined(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
     return tuple(sorted(by_key.values()))
 
 
+@dataclass(slots=True)
 class Tries:
     """How many attempts of one transaction have failed on each tuple."""
 
-    def __init__(self) -> None:
-        self._of: dict[tuple[str, str], int] = {}
+    _of: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def used_up(self, at_fault: Iterable[Exclusion], most: int) -> tuple[Exclusion, ...]:
         """Count whom a failed attempt has named; those of them that so many attempts have failed on by now."""

@@ -63,6 +63,7 @@ CONSEQUENCES = (
     "a committer joins late",
     "a tuple is set aside",
     "a transaction fails too often",
+    "what is needed is away for too long",
     "a process stops when the source is drained",
     "an idle source is asked again",
     "a process stops when asked to",

@@ -126,6 +126,7 @@ class Simulation:
             attempts_max=self.random.randint(1, 3) if gives_up else None,
             stop_when_drained=self.random.random() < 0.2,
             max_spout_pending=self.random.randint(1, 4),
+            outage_timeout_ms=self.random.choice((None, None, 1_500, 4_000)),
             attempt_timeout_ms=3_000,
             commit_timeout_ms=5_000,
             retry_pause_ms=50,

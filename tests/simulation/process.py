@@ -187,7 +187,10 @@ class Process:
         except EXPECTED_ENDS as error:
             self._end(f"{type(error).__name__}: {error}", at_once=isinstance(error, CommitStuck))
             self.faults.reached["a commit phase is stuck"] += isinstance(error, CommitStuck)
-            self.faults.reached["a transaction fails too often"] += isinstance(error, RetriesExhausted)
+            if isinstance(error, RetriesExhausted):
+                is_outage = "outage_timeout_ms" in str(error)
+                why = "what is needed is away for too long" if is_outage else "a transaction fails too often"
+                self.faults.reached[why] += 1
             self.faults.reached["the store is down until the lease ends"] += isinstance(error, StoreUnavailable)
         except Exception as error:
             raise Wrong(f"process {self.number} ends with {type(error).__name__}: {error}") from error

@@ -26,6 +26,7 @@ LAYERS = {
         "transactional.config",
         "transactional.coordinator",
         "transactional.cost_estimate",
+        "transactional.failures",
         "transactional.functions",
         "transactional.groupings",
         "transactional.invariants",

@@ -46,10 +46,9 @@ def kinds(actions: list[Action]) -> list[str]:
 class Conversation:
     """Talks to one coordinator about batches of one partition, ten offsets each unless told otherwise."""
 
-    def __init__(
-        self, snapshot: Snapshot | None = None, config: TopologyConfig = THREE_AT_ONCE, *, replays_exactly: bool = True
-    ) -> None:
-        self.coordinator = Coordinator(snapshot or Snapshot(), config, replays_exactly=replays_exactly)
+    def __init__(self, snapshot: Snapshot | None = None, config: TopologyConfig = THREE_AT_ONCE, **given: bool) -> None:
+        how = {"replays_exactly": True, **given}
+        self.coordinator = Coordinator(snapshot or Snapshot(), config, **how)
         self.now_ms = 0
 
     def tell(self, event: Event) -> list[Action]:
@@ -92,6 +91,10 @@ class Conversation:
 
     def fail(self, txid: int, reason: str = "no luck") -> list[Action]:
         return self.tell(AttemptFailed(self.current(txid), reason))
+
+    def away(self, txid: int, reason: str = "no broker answers") -> list[Action]:
+        """An attempt fails because something that it needs is away."""
+        return self.tell(AttemptFailed(self.current(txid), reason, is_outage=True))
 
     def start_processing(self, count: int) -> None:
         """Start, and plan the first `count` transactions: all of them are in their processing phase then."""

@@ -19,7 +19,7 @@ from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, Offse
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
-from transactional.errors import CorruptRecord, RetriesExhausted, SourceUnavailable
+from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
 from transactional.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.protocol import (
     AbortAttempt,
@@ -99,7 +99,7 @@ class Trip:
 def trip(row: Tuple) -> Tuple:
     if row["word"] == "banana" and Trip.left:
         Trip.left -= 1
-        raise SourceUnavailable("no banana yet")
+        raise FailedException("no banana yet")
     return row
 
 

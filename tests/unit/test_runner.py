@@ -61,7 +61,7 @@ def test_an_empty_replay_keeps_what_the_spout_has_noted_of_its_partitions(bench:
 def test_a_spout_that_fails_fails_the_attempt_and_one_that_has_lost_its_batch_stops_the_run(bench: Bench) -> None:
     bench.spout.on_plan = raising(SourceUnavailable("no broker answers"))
     bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
-    assert bench.answer() == AttemptFailed(attempt(1), "TX301 no broker answers")
+    assert bench.answer() == AttemptFailed(attempt(1), "TX301 no broker answers", is_outage=True)
     lost = BatchLost("the topic was created anew")
     bench.spout.on_plan = raising(lost)
     bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
@@ -101,7 +101,7 @@ def test_a_batch_that_was_read_from_something_else_than_was_planned_fails_the_at
 def test_an_error_of_the_framework_is_told_by_its_code(bench: Bench, error: Exception, reason: str) -> None:
     bench.executor.work = raising(error)
     bench.runner.process(attempt(1), bench.batch)
-    assert bench.answer() == AttemptFailed(attempt(1), reason)
+    assert bench.answer() == AttemptFailed(attempt(1), reason, is_outage=isinstance(error, AttemptLost))
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), *ODD], ids=lambda error: type(error).__name__)
@@ -135,7 +135,7 @@ def test_an_opaque_spout_is_not_asked_whether_it_can_replay(bench: Bench) -> Non
     runner = PhaseRunner(made.build(), bench.executor, bench.posted.put, max_pending=1)
     bench.executor.work = raising(AttemptLost("an executor is gone"))
     runner.process(attempt(1), bench.batch)
-    assert bench.answer() == AttemptFailed(attempt(1), "TX305 an executor is gone")
+    assert bench.answer() == AttemptFailed(attempt(1), "TX305 an executor is gone", is_outage=True)
     runner.close()
 
 
@@ -159,7 +159,7 @@ def test_a_commit_phase_is_answered_once_every_table_is_written(bench: Bench) ->
 def test_a_commit_phase_that_fails_fails_the_attempt_and_a_fenced_one_stops_the_run(bench: Bench) -> None:
     bench.state.on_put = raising(AttemptLost("parts are gone"))
     committing(bench)
-    assert bench.answer() == AttemptFailed(attempt(1), "TX305 parts are gone")
+    assert bench.answer() == AttemptFailed(attempt(1), "TX305 parts are gone", is_outage=True)
     fenced = Fenced("another one has taken over")
     bench.state.on_put = raising(fenced)
     committing(bench)

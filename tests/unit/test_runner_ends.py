@@ -32,7 +32,7 @@ def test_aborting_is_answered_only_when_nothing_runs_any_more(bench: Bench) -> N
     assert bench.no_answer()
     held.let_go.set()
     # The second answer comes late, when the attempt is gone already.
-    assert bench.answer() == AttemptFailed(attempt(1), "TX305 attempt 1:10 was cancelled")
+    assert bench.answer() == AttemptFailed(attempt(1), "TX305 attempt 1:10 was cancelled", is_outage=True)
     assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
 
 
