@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from state.base import KeyedState, check_names
+from state.sums import Step, reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError
 from transactional.ports import TransactionState
@@ -55,7 +56,7 @@ class Count:
 class Sum:
     """The sum of a field: long for integers, double for floating-point numbers, decimals with ten more digits.
 
-    NULL counts as nothing; the sum of NULLs only is NULL.
+    NULL counts as nothing; the sum of NULLs only is NULL. Sums of integers and decimals are exact, or `SumOverflow`.
     """
 
     field: str
@@ -73,7 +74,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Min:
-    """The smallest value of a field. NULL counts as nothing."""
+    """The smallest value of a field. NULL counts as nothing; NaN is greater than every other number."""
 
     field: str
     combine: ClassVar[str] = "min"
@@ -85,7 +86,7 @@ class Min:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """The largest value of a field. NULL counts as nothing."""
+    """The largest value of a field. NULL counts as nothing; NaN is greater than every other number."""
 
     field: str
     combine: ClassVar[str] = "max"
@@ -166,7 +167,7 @@ class StateUpdate:
 
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
-        return Aggregator(self._state.key, self._state.values, tuple(self._aggregates.items()))
+        return Aggregator(self._state.key, self._state.values, tuple(self._aggregates.items()), self._state.table)
 
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:
@@ -175,11 +176,13 @@ def _type_of(aggregate: Aggregate, input: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
-    """Reduces record batches to one row per key: key columns, then value columns."""
+    """Reduces record batches to one row per key: key columns, then value columns. Sums are exact, or `SumOverflow` is
+    raised, which names the `state`."""
 
     key: Schema
     values: Schema
     aggregates: tuple[tuple[str, Aggregate], ...]
+    state: str = "a state"
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
@@ -191,7 +194,7 @@ class Aggregator:
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
-        steps = [(aggregate.field, aggregate.combine) for _, aggregate in self.aggregates]
+        steps: list[Step] = [(aggregate.field, aggregate.combine) for _, aggregate in self.aggregates]
         return self._reduce(pa.concat_tables(tables), steps)
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
@@ -205,14 +208,8 @@ class Aggregator:
             pa.concat_tables(tables), [(name, aggregate.combine) for name, aggregate in self.aggregates]
         )
 
-    def _reduce(self, table: pa.Table, steps: list[tuple[str | None, str]]) -> pa.Table:
-        keys = list(self.key.names)
-        # Threads of Arrow would fight with the other tasks of the executor for its cores.
-        grouped = table.group_by(keys, use_threads=False).aggregate(
-            [([], "count_all") if field is None else (field, step) for field, step in steps]
-        )
-        # By position, keys first: two aggregates of one field have the same name.
-        return pa.Table.from_arrays(grouped.columns, names=self._schema().names).cast(self._schema())
+    def _reduce(self, table: pa.Table, steps: list[Step]) -> pa.Table:
+        return reduced(table, self.key.names, steps, Schema((*self.key, *self.values)), state=self.state)
 
     def _schema(self) -> pa.Schema:
         return arrow_schema(Schema((*self.key, *self.values)))

@@ -19,8 +19,10 @@ from state.delta_log import LogHandle
 from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
 from state.delta_open import mend_torn_log, open_table, reading_handle
 from state.delta_rs import DeltaHandle
+from state.delta_sums import check_sums, in_memory
 from state.delta_table import DEFAULT_PROPERTIES, DIALECTS, DeltaLocation, check_properties, with_keys
 from state.fenced import FencedState, Source
+from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, ProtocolError, StoreMismatch
 from transactional.ports import StateKind
@@ -214,8 +216,21 @@ class DeltaMapState(FencedState):
         handle = self._handle
         if isinstance(self._layout, LogLayout) and not isinstance(handle, LogHandle):
             handle = self._turned_to_log(self._layout, attempt, combine)
+        check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
         if isinstance(handle, LogHandle):
             handle.settle_combine(combine)
+            self._check_log(handle, attempt, source, combine, check)
+        try:
+            self._hand_over(handle, attempt, source, combine)
+        except WriteRefused as refused:
+            if check.columns and not refused.is_conflict:
+                # An engine tells that a sum does not fit, but not whose.
+                self._check_sums(attempt, source, combine, check)
+            raise
+
+    def _hand_over(
+        self, handle: DeltaHandle, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]
+    ) -> None:
         if isinstance(source, tuple):
             self._spark_engine().merge_files(attempt, source, combine)
         elif not self._goes_to_spark(source.num_rows):
@@ -224,6 +239,30 @@ class DeltaMapState(FencedState):
         else:
             self._spark_engine().merge_table(attempt, source, combine)
         handle.refresh()
+
+    def _check_log(
+        self,
+        handle: LogHandle,
+        attempt: TransactionAttempt,
+        source: Source,
+        combine: Mapping[str, str],
+        check: SumCheck,
+    ) -> None:
+        """Raise `SumOverflow`, since a log is written without a look at what is stored."""
+        if isinstance(source, tuple):
+            self._spark_engine()
+        if not check.columns:
+            return
+        rows = in_memory(source, combine, self.key, self.values, self.table)
+        if not handle.admits(rows, [field for _, field in check.columns]):
+            self._check_sums(attempt, rows, combine, check)
+
+    def _check_sums(
+        self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str], check: SumCheck
+    ) -> None:
+        rows = in_memory(source, combine, self.key, self.values, self.table)
+        wanted = rows.select(list(self.key.names))
+        check_sums(self._rows_before(attempt.txid, wanted), rows, len(self.key), check)
 
     def _turned_to_log(self, layout: LogLayout, attempt: TransactionAttempt, combine: Mapping[str, str]) -> DeltaHandle:
         """The table in the log layout; as it was, while its newest transaction may still have to be rolled back."""

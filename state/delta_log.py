@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +37,13 @@ from state.delta_log_table import (
     whole_fold,
 )
 from state.delta_rs import VACUUM_INTERVAL, DeltaHandle
+from state.delta_sums import measured
 from state.delta_table import DATA_FUSION, DeltaLocation, Dialect, delta_schema, with_keys
 from state.delta_upkeep import NOTHING_AFTERWARDS
+from state.sums import SumBounds
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
+from transactional.schema import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +62,7 @@ class LogHandle(DeltaHandle):
         self._layout = layout or LogLayout()
         self._copies = RunCopies(self._columns.key.names, self._load_run)
         self._came, self._folded_rows = 0, 0
+        self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
     def folded_txid(self) -> TxId:
@@ -70,6 +74,20 @@ class LogHandle(DeltaHandle):
         self.settle_combine(combine)
         self._replace(attempt.txid, source, self._commit_properties(attempt.attempt_id, attempt))
         self._came += source.num_rows
+
+    def admits(self, source: pa.Table, columns: Sequence[Field]) -> bool:
+        """Whether all sums in these columns fit, whichever keys the source's rows meet; and take them in."""
+        folded = self.folded_txid
+        # Folds put parts together that cancel out.
+        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(source, columns)):
+            self._bounds = (folded, self._measured(columns))
+        fits = self._bounds[1].admit(source, columns)
+        self._bounds[1].add(source)
+        return fits
+
+    def _measured(self, columns: Sequence[Field]) -> SumBounds:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        return SumBounds(measured(files, self._columns.txid, columns, lambda sql: pa.concat_tables(self._parts(sql))))
 
     def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
@@ -190,7 +208,7 @@ class LogHandle(DeltaHandle):
         try:
             if fold is not None:
                 self.fold(fold)
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:
             reason = self._location.reason(error)
             raise OperatingError(f"Delta table {self._location} could not be folded: {reason}") from None
 
@@ -270,7 +288,7 @@ class LogHandle(DeltaHandle):
         try:
             for batch in pa.RecordBatchReader.from_stream(self._query(sql, settings)):
                 yield pa.Table.from_batches([batch])
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
             raise unreadable(self._location, error) from None
 
     def _schema(self) -> pa.Schema:

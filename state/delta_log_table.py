@@ -198,7 +198,7 @@ class LogQuery:
         value, how = self.dialect.name(name), self.combine[name]
         if how == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"
-        return combined_sql(how, f"b.{value}", f"d.{value}")
+        return combined_sql(how, f"b.{value}", f"d.{value}", self.columns.values[name].type, self.dialect)
 
     def _aggregated(self, where: str, more: Sequence[str]) -> str:
         quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
@@ -209,5 +209,7 @@ class LogQuery:
 
     def _aggregate(self, name: str) -> str:
         value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
-        how = self.combine[name]
-        return self.dialect.newest.format(value=value, txid=txid) if how == "last" else f"{how}({value})"
+        how, type_ = self.combine[name], self.columns.values[name].type
+        if how == "last":
+            return self.dialect.newest.format(value=value, txid=txid)
+        return self.dialect.summed(value, type_) if how == "sum" else self.dialect.extreme(how, value, type_)

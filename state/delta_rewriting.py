@@ -92,7 +92,7 @@ def rewritten(
     try:
         return _Rewriting(rows, source, columns, txid).result(combine)
     except pa.ArrowException:
-        # Types that are not compared, sums that do not fit: let delta-rs judge.
+        # Types that are not compared, sums that do not fit: delta-rs tells.
         return None
 
 
@@ -166,9 +166,18 @@ def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.Chun
     if how == "last":
         return partial
     if how == "sum":
-        return pc.coalesce(pc.add_checked(stored, partial).cast(partial.type), partial, stored)
+        return pc.coalesce(_added(stored, partial), partial, stored)
     if pa.types.is_floating(partial.type):
         raise pa.ArrowNotImplementedError("NaN is ordered in SQL, and not in Arrow")
     is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
     # NULL where one of them is: then the other one counts.
     return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
+
+
+def _added(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The sums; an `ArrowInvalid` where one does not fit the type."""
+    type_ = partial.type
+    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
+        wide = pa.decimal256(type_.precision + 1, type_.scale)
+        stored, partial = stored.cast(wide), partial.cast(wide)
+    return pc.add_checked(stored, partial).cast(type_)

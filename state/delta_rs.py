@@ -344,7 +344,7 @@ class DeltaHandle:
     def _try_to_maintain(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:
             reason = self._location.reason(error)
             _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", self._location, reason)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from delta.exceptions import DeltaConcurrentModificationException
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
@@ -85,6 +86,10 @@ class SparkMerge:
         session.conf.set("spark.databricks.delta.write.txnVersion", str(attempt.attempt_id))
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
         session.conf.set("spark.sql.session.timeZone", "UTC")
+        # A sum is exact or an error, whatever the application's sessions do.
+        session.conf.set("spark.sql.ansi.enabled", "true")
+        session.conf.set("spark.sql.storeAssignmentPolicy", "ANSI")
+        session.conf.set("spark.sql.decimalOperations.allowPrecisionLoss", "false")
         # Later transactions are being processed meanwhile, and wait for this one.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
         return session
@@ -97,7 +102,7 @@ class SparkMerge:
         try:
             # An empty result: Spark took the transaction for an old one and did nothing. The version will tell.
             session.sql(_statement(self._target, clauses)).collect()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
             is_conflict = isinstance(error, DeltaConcurrentModificationException)
             raise WriteRefused(str(error), is_conflict=is_conflict) from error
 
@@ -116,7 +121,7 @@ class SparkLog(SparkMerge):
             rows.write.format("delta").mode("overwrite").option(
                 "replaceWhere", f"{SPARK_SQL.name(txid)} = {attempt.txid}"
             ).save(self._uri)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
             is_conflict = isinstance(error, DeltaConcurrentModificationException)
             raise WriteRefused(str(error), is_conflict=is_conflict) from error
 

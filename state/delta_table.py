@@ -190,14 +190,74 @@ class Dialect:
     """The null-safe equality. `a = b OR (a IS NULL AND b IS NULL)` would cost a hundred times as much."""
     newest: str
     """The aggregate of the value with the highest txid."""
+    is_spark: bool
 
     def name(self, column: str) -> str:
         """A quoted column name."""
         return f"{self.quote}{column}{self.quote}"
 
+    def added(self, first: str, second: str, type_: str) -> str:
+        """The sum of two values; an error where it does not fit the type.
 
-DATA_FUSION = Dialect('"', "IS NOT DISTINCT FROM", "last_value({value} ORDER BY {txid})")
-SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})")
+        Spark raises one by itself, with the settings of `SparkMerge`. DataFusion's numbers wrap around.
+        """
+        wide = None if self.is_spark else _wider(type_)
+        if wide is None:
+            return f"{first} + {second}"
+        return f"CAST(CAST({first} AS {wide}) + CAST({second} AS {wide}) AS {_sql_type(type_)})"
+
+    def summed(self, value: str, type_: str) -> str:
+        """The aggregate for a sum, an error where it does not fit the type.
+
+        Sums of longs may wrap around in a session of Spark that is set so, and come back: what a state has written
+        fits. One of decimals that does not fit in between would be NULL there.
+        """
+        if self.is_spark:
+            if not type_.startswith("decimal"):
+                return f"sum({value})"
+            error = f"raise_error('a sum does not fit {type_}')"
+            return f"CASE WHEN sum({value}) IS NULL AND count({value}) > 0 THEN {error} ELSE sum({value}) END"
+        wide = _widest(type_)
+        return f"sum({value})" if wide is None else f"CAST(sum(CAST({value} AS {wide})) AS {_sql_type(type_)})"
+
+    def extreme(self, how: str, value: str, type_: str) -> str:
+        """The aggregate for `min` or `max`; NaN is the greatest number.
+
+        DataFusion's own takes NaN for the smallest one too, and the largest finite number for infinity.
+        """
+        if self.is_spark or type_ not in ("float", "double"):
+            return f"{how}({value})"
+        if how == "min":
+            return f"first_value({value} ORDER BY {value} ASC NULLS LAST)"
+        return f"last_value({value} ORDER BY {value} ASC NULLS FIRST)"
+
+
+_SQL_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "int": "INT", "long": "BIGINT"}
+
+
+def _sql_type(type_: str) -> str:
+    return _SQL_TYPES.get(type_, type_)
+
+
+def _wider(type_: str) -> str | None:
+    """A type that holds the sum of two values, None: sums of this type are not exact anyway."""
+    if type_.startswith("decimal"):
+        precision, scale = type_[len("decimal(") : -1].split(",")
+        return f"DECIMAL({int(precision) + 1},{scale})"
+    return {**dict.fromkeys(_SQL_TYPES, "BIGINT"), "long": "DECIMAL(20,0)"}.get(type_)
+
+
+def _widest(type_: str) -> str | None:
+    """A type that holds the sum of as many values as there are, None: sums of this type are not exact anyway."""
+    if type_.startswith("decimal"):
+        precision, scale = type_[len("decimal(") : -1].split(",")
+        # DataFusion adds ten digits by itself; above 38 they are slower to add up.
+        return f"DECIMAL({precision if int(precision) <= 28 else 48},{scale})"
+    return "DECIMAL(38,0)" if type_ in _SQL_TYPES else None
+
+
+DATA_FUSION = Dialect('"', "IS NOT DISTINCT FROM", "last_value({value} ORDER BY {txid})", is_spark=False)
+SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})", is_spark=True)
 DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
@@ -225,11 +285,16 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
     before = {
         v: f"CASE WHEN {own} THEN t.{quoted(columns.prev(v))} ELSE t.{quoted(v)} END" for v in columns.values.names
     }
+
+    def met(value: str) -> str:
+        partial, type_ = f"s.{quoted(value)}", columns.values[value].type
+        return combined_sql(combine[value], before[value], partial, type_, dialect)
+
     same = (f"(t.{quoted(k)} {dialect.same} s.{quoted(k)})" for k in columns.key.names)
     return MergeClauses(
         condition=" AND ".join(same) or "true",
         matched={
-            **{quoted(v): combined_sql(combine[v], old, f"s.{quoted(v)}") for v, old in before.items()},
+            **{quoted(v): met(v) for v in before},
             **{quoted(columns.prev(v)): old for v, old in before.items()},
             quoted(columns.prev_txid): f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END",
             quoted(columns.txid): str(txid),
@@ -247,15 +312,15 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
     )
 
 
-def combined_sql(how: str, stored: str, partial: str) -> str:
-    """How a partial aggregate meets a stored value, the same rule as `values.combined`.
+def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
+    """How a partial aggregate meets a stored value of a type, the same rule as `values.combined`.
 
-    NULL counts as nothing, except for `last`.
+    NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
     """
     if how == "last":
         return partial
     if how == "sum":
-        return f"COALESCE({stored} + {partial}, {partial}, {stored})"
+        return f"COALESCE({dialect.added(stored, partial, type_)}, {partial}, {stored})"
     better = "<" if how == "min" else ">"
     return (
         f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from state.base import Verdict, check_combine
 from state.combine import AggregatingState, check_unique, table_of_rows
+from state.sums import SumCheck
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -113,24 +114,26 @@ class MemoryMapState(AggregatingState):
     ) -> None:
         verdict = self._judge(self.stored.version, attempt)
         if verdict is Verdict.WRITE:
-            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+            check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
+            self.stored.rows = self._written(attempt.txid, rows, check)
         self.stored.version = attempt.attempt_id
         self._wrote(attempt)
 
-    def _written(
-        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], combine: Sequence[str]
-    ) -> dict[Key, StoredValue]:
+    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], check: SumCheck) -> dict[Key, StoredValue]:
         old = self.stored.rows
         # What only a dead attempt of this transaction has touched goes back (row T60).
         rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
         kept = {key: row for key, row in rolled_back.items() if row is not None}
-        return {**kept, **{key: self._applied(old.get(key), txid, partial, combine) for key, partial in rows.items()}}
+        new = {key: self._applied(old.get(key), txid, key, partial, check) for key, partial in rows.items()}
+        return {**kept, **new}
 
     def _applied(
-        self, stored: StoredValue | None, txid: TxId, partial: tuple[Any, ...], combine: Sequence[str]
+        self, stored: StoredValue | None, txid: TxId, key: Key, partial: tuple[Any, ...], check: SumCheck
     ) -> StoredValue:
         def update(before: Any) -> tuple[Any, ...]:
-            return combined_values(combine, before, partial)
+            values = combined_values(check.combine, before, partial)
+            check.check(key, before, partial, values)
+            return values
 
         if stored is None:
             value = OpaqueValue if self.kind is StateKind.OPAQUE else TransactionalValue

@@ -19,6 +19,7 @@ from state.fenced import FencedState, Source, rows_of
 from state.sql_registry import Registration
 from state.sql_table import StateTable
 from state.sql_types import check_columns, check_name
+from state.sums import SumCheck
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
@@ -137,13 +138,12 @@ class SqlMapState(FencedState):
                 "or a state in Delta"
             )
         rows, _ = self._open_table
-        columns = Schema((*self.key, *self.values))
-        new, how = rows_of(source), [combine[name] for name in self.values.names]
+        new, check = rows_of(source), SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
         is_replay = self._is_replay(self._loaded, attempt)
         with self._moving(attempt.attempt_id) as connection:
             if is_replay:
                 rows.roll_back(connection, attempt.txid)
-            rows.apply(connection, attempt.txid, new, how, lambda changed: self._fitting(changed, columns))
+            rows.apply(connection, attempt.txid, new, check)
 
     def _write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
         with self._moving(attempt_id):

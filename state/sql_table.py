@@ -7,7 +7,7 @@ Nobody comes in between: who writes has moved the table's version first, and hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
@@ -36,6 +36,7 @@ from sqlalchemy.sql import quoted_name
 
 from state.base import StateColumns
 from state.sql_types import sql_type
+from state.sums import SumCheck
 from state.values import ABSENT, OpaqueValue, combined_values
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -101,23 +102,14 @@ class StateTable:
         connection.execute(delete(self.table).where(own, self._prev_txid.is_(None)))
         connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid}))
 
-    def apply(
-        self,
-        connection: Connection,
-        txid: TxId,
-        rows: Sequence[Values],
-        combine: Sequence[str],
-        check: Callable[[list[Values]], object],
-    ) -> None:
-        """Combine rows of key and values, one per key, with what was before this transaction.
-
-        `check` is given the new rows and may raise.
-        """
+    def apply(self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck) -> None:
+        """Combine rows of key and values, one per key, with what was before this transaction. Raises `SumOverflow`."""
         width = len(self._key)
         for nulls, part in self._parts(rows):
             stored = self._stored(connection, nulls, part)
-            applied = [(row[:width], _applied(stored.get(row[:width]), txid, row[width:], combine)) for row in part]
-            check([(*key, *row.value) for key, row in applied])
+            applied = [
+                (row[:width], _applied(stored.get(row[:width]), txid, row[:width], row[width:], check)) for row in part
+            ]
             records = [(*key, *row.value, row.txid, row.prev_txid, *(row.prev_value or ())) for key, row in applied]
             if self._key and not any(nulls):
                 self._put(connection, self._upsert, records)
@@ -193,7 +185,14 @@ class StateTable:
         )
 
 
-def _applied(stored: OpaqueValue | None, txid: TxId, partials: Values, combine: Sequence[str]) -> OpaqueValue:
+def _applied(stored: OpaqueValue | None, txid: TxId, key: Key, partials: Values, check: SumCheck) -> OpaqueValue:
     if stored is None:
-        return OpaqueValue.first(txid, combined_values(combine, ABSENT, partials))
-    return stored.apply(txid, lambda before: combined_values(combine, before, partials))
+        return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
+
+    def update(before: Any) -> Values:
+        values = combined_values(check.combine, before, partials)
+        if check.columns:
+            check.check(key, before, partials, values)
+        return values
+
+    return stored.apply(txid, update)

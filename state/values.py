@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Context, Decimal, Inexact
 from enum import Enum
 from typing import Any, Final, Self
 
@@ -22,6 +23,8 @@ class Absent(Enum):
     ABSENT = "absent"
 
 
+_EXACT: Final = Context(prec=100, traps=[Inexact])
+"""Columns have at most 38 digits; the thread's own context would round to 28."""
 ABSENT: Final = Absent.ABSENT
 """There is no value: the key does not exist. None, in contrast, is a value like any other."""
 
@@ -103,15 +106,18 @@ class OpaqueValue(StoredValue):
 def combined(how: str, stored: Any, partial: Any) -> Any:
     """How a partial aggregate meets the stored value, which may be `ABSENT`; `how` is `sum`, `min`, `max` or `last`.
 
-    NULL (None) counts as nothing, except for `last`: there it is a value like any other.
+    NULL (None) counts as nothing, except for `last`: there it is a value like any other. Sums of whole numbers and of
+    decimals are exact, whatever a column can hold.
     """
     if how == "last" or stored is ABSENT or stored is None:
         return partial
     if partial is None:
         return stored
     if how == "sum":
-        return stored + partial
-    return min(stored, partial) if how == "min" else max(stored, partial)
+        return _EXACT.add(stored, partial) if isinstance(stored, Decimal) else stored + partial
+    # NaN, the one value that is not itself, is greater than all others: so the order of partial values does not matter.
+    is_greater = partial != partial or (stored == stored and partial > stored)
+    return partial if is_greater is (how == "max") else stored
 
 
 def combined_values(how: Sequence[str], stored: Any, partials: Sequence[Any]) -> tuple[Any, ...]:

@@ -10,7 +10,8 @@
     │   ├── ReplayMismatch           a replay read other records than were recorded
     │   ├── TableConflict            another writer came between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
-    │   └── StoreUnavailable         the coordinator's store does not answer
+    │   ├── StoreUnavailable         the coordinator's store does not answer
+    │   └── SumOverflow              a sum is larger than its column can hold; nothing was written
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
         ├── TopologyInUse            another coordinator holds the lease
@@ -110,6 +111,12 @@ class StoreUnavailable(OperatingError):
     """The coordinator's store does not answer."""
 
     code = "TX306"
+
+
+class SumOverflow(OperatingError):
+    """A sum is larger than its column can hold; nothing was written. The message names state, key and values."""
+
+    code = "TX307"
 
 
 class FatalError(TransactionalError):

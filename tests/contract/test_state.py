@@ -152,6 +152,36 @@ class TestOneTransactionAfterTheOther:
         state.put(place.attempt(1, 1), {("a",): (float("nan"), float("-inf")), ("b",): (None, 0.5)})
         assert repr(sorted(content(state).items())) == "[('a', (nan, -inf)), ('b', (None, 0.5))]"
 
+    def test_not_a_number_is_the_greatest_number(self, place: Place) -> None:
+        """As in Spark, in whatever order partial values, folds and readers meet it."""
+        nan, inf = float("nan"), float("inf")
+        histories: dict[str, list[float | None]] = {
+            "nan": [nan, nan, None],
+            "first": [nan, 1.0, 2.0],
+            "last": [1.0, 2.0, nan],
+            "between": [-1.0, nan, -2.0],
+            "inf": [inf, inf, inf],
+            "-inf": [-inf, None, -inf],
+            "both": [inf, -inf, nan],
+        }
+        state = place.state("word string", "least double, most double")
+        for txid in (1, 2, 3):
+            numbers = pa.array([history[txid - 1] for history in histories.values()], pa.float64())
+            table = pa.table({"word": list(histories), "least": numbers, "most": numbers})
+            state.merge(place.attempt(txid, txid), Partials({"least": "min", "most": "max"}, table))
+        expected = {
+            "nan": (nan, nan),
+            "first": (1.0, nan),
+            "last": (1.0, nan),
+            "between": (-2.0, nan),
+            "inf": (inf, inf),
+            "-inf": (-inf, -inf),
+            "both": (-inf, nan),
+        }
+        assert repr(dict(sorted(content(state).items()))) == repr(dict(sorted(expected.items())))
+        found = state.get(place.attempt(4, 4), [(word,) for word in histories])
+        assert repr(sorted(found.items())) == repr(sorted(((word,), values) for word, values in expected.items()))
+
     def test_refuses_two_rows_for_one_key(self, place: Place, state: AnyState) -> None:
         """Storm row R26: the last one would silently win."""
         table = pa.table({"word": ["cat", "cat"], "count": [1, 2]})

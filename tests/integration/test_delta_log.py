@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from state.delta_table import DeltaLocation
 from tests.contract.states import OWNER, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
 from tests.integration import folding
+from transactional.arrow import arrow_type
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch
+from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
 from transactional.ports import Partials
 from transactional.spark_session import spark_session
 
@@ -238,6 +240,29 @@ class TestValues:
         words.fold()
         assert txids(words) == [3, 4]
         assert found_in(words, place.attempt(5, 9), [*asked, "new 4"]) == {**after_3, "new 4": 4}
+
+    @pytest.mark.parametrize(("type_", "large"), [("long", 2**62), ("decimal(38,0)", Decimal(9 * 10**37))])
+    def test_whose_sum_does_not_fit_are_an_error_also_where_others_have_written_them(
+        self, place: Place, type_: str, large: Any
+    ) -> None:
+        """An earlier release wrote such rows; here it is planted that they are let through."""
+        words = opened(place, values=f"total {type_}")
+        column = pa.array([large], arrow_type(type_))
+        for txid in (1, 2, 3):
+            words._handle.settle_combine({"total": "sum"})
+            words._handle.admits = lambda *_: True
+            words.merge(
+                place.attempt(txid, txid), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": column}))
+            )
+        view = words.view("t", dialect="datafusion")
+        for read in (words.read, words.fold):
+            with pytest.raises(OperatingError, match=r"(?i)out of range|overflow"):
+                read()
+        with pytest.raises(Exception, match=r"(?i)out of range|overflow"):
+            seen(words, view)
+        with pytest.raises(SumOverflow):
+            words._handle.lookup(TxId(4), pa.table({"word": ["a"]}))
+        assert words.read(TxId(1)).to_pydict() == {"word": ["a"], "total": [large]}
 
     def test_meet_in_one_way_for_ever(self, place: Place) -> None:
         words = opened(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from decimal import Decimal
@@ -146,6 +147,26 @@ def test_steps_do_not_matter(parts: list[list[tuple[str | None, int | None]]]) -
     in_steps = aggregator.combine([aggregator.combine([aggregator.partial([each])]) for each in batches])
     by_word = [{row["word"]: row for row in table.to_pylist()} for table in (at_once, in_steps)]
     assert by_word[0] == by_word[1]
+
+
+NUMBERS = st.lists(st.sampled_from([None, float("nan"), float("inf"), -1.5, 0.5, float("-inf")]), max_size=4)
+
+
+@given(st.lists(NUMBERS, max_size=4))
+def test_the_smallest_and_largest_number_do_not_hang_on_how_batches_are_cut(parts: list[list[float | None]]) -> None:
+    """NaN is greater than every other number, as in Spark."""
+    schema = Schema.parse("word string, number double")
+    _, aggregator = built(lambda s: s.aggregate(low=Min("number"), top=Max("number")), "word", schema)
+    batches = [each for part in parts for each in table_of_rows([("a", n) for n in part], schema).to_batches()]
+    numbers = sorted(
+        (n for part in parts for n in part if n is not None), key=lambda number: (math.isnan(number), number)
+    )
+    expected = (numbers[0], numbers[-1]) if numbers else (None, None)
+    for found in (
+        aggregator.partial(batches),
+        aggregator.combine([aggregator.combine([aggregator.partial([each])]) for each in batches]),
+    ):
+        assert [repr((row["low"], row["top"])) for row in found.to_pylist()] == [repr(expected)] * found.num_rows
 
 
 def test_the_aggregator_travels_to_executors() -> None:

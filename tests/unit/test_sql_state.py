@@ -25,6 +25,7 @@ from transactional.errors import (
     ProtocolError,
     SchemaMismatch,
     StoreMismatch,
+    SumOverflow,
     TableConflict,
 )
 from transactional.ports import Partials, StateKind
@@ -148,7 +149,7 @@ class TestNamesAndTypes:
     def test_a_sum_that_no_longer_fits_is_told_and_nothing_is_written(self, place: Place) -> None:
         state = opened(place)
         state.merge(place.attempt(1, 1), counts({"a": 2**62}))
-        with pytest.raises(SchemaMismatch, match="does not fit"):
+        with pytest.raises(SumOverflow, match="does not fit"):
             state.merge(place.attempt(2, 2), counts({"b": 1, "a": 2**62}))
         assert (state.version(), content(state)) == (1, {"a": 2**62})
 
