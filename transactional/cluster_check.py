@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from pyspark import SparkContext
 
@@ -21,18 +23,47 @@ def check_executors(context: SparkContext) -> None:
 
         # A worker whose input is not read to its end is not used again.
         for _ in numbers:
-            yield from (package for package in packages if importlib.util.find_spec(package) is None)
+            pass
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if not missing:
+            from transactional.spark_workers import end_quietly
+
+            end_quietly()
+        return iter(missing)
 
     tasks = max(2, context.defaultParallelism)
     try:
-        missing = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()))
+        with _unlogged(context):
+            missing = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()))
     except Exception as error:
         raise ConfigError(
-            f"Spark's executors can't run Python {sys.version_info.major}.{sys.version_info.minor}, which this driver "
-            f"is; give them the same one (PYSPARK_PYTHON). Spark says: {str(error).splitlines()[0]}"
+            f"Spark's executors can't work with {context.pythonExec!r}, the Python that they are told to use: "
+            f"{_reason(str(error))}. This driver is Python {sys.version_info.major}.{sys.version_info.minor} "
+            f"({sys.executable}): set PYSPARK_PYTHON to an interpreter of that version which every worker has."
         ) from error
     if missing:
         raise ConfigError(
             f"Spark's executors lack the Python package{'s' if len(missing) > 1 else ''} {', '.join(missing)}: install "
             "transactional on every worker, or ship it with spark.archives"
         )
+
+
+@contextmanager
+def _unlogged(context: SparkContext) -> Iterator[None]:
+    """Spark logs each failed task with pages of Java. What matters of it becomes the error's one line."""
+    assert context._jvm is not None
+    level = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+    context.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        context.setLogLevel(level)
+
+
+def _reason(text: str) -> str:
+    """The one line of what Spark says, over many pages, that tells why."""
+    version = re.search(r"different version: (\S+) than", text)
+    if version is not None:
+        return f"it is Python {version[1]}"
+    told = re.search(r"(Cannot run program .*|No module named .*|ImportError: .*|No such file .*)", text)
+    return (told[0] if told is not None else text.splitlines()[0]).strip().rstrip(".")

@@ -14,6 +14,7 @@ from pyspark.util import PythonEvalType
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
 from transactional.functions import BoltFunction
+from transactional.spark_workers import end_quietly
 from transactional.stages import Stage
 from transactional.tasks import AttemptInput, Item, TaskProgram, run_dataframe_task
 from transactional.topology import Component
@@ -70,6 +71,7 @@ def _encode(
     program: TaskProgram, stage: Stage, task_input: Callable[[], AttemptInput]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_quietly()
         context = TaskContext.get()
         assert context is not None
         items = run_dataframe_task(program, task_input(), stage, context.partitionId(), batches)

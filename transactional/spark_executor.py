@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
-import gc
 import pickle
 import signal
 import threading
@@ -32,13 +30,12 @@ from transactional.packing import Packing
 from transactional.ports import Processed
 from transactional.spark_jobs import SparkJobs
 from transactional.spark_session import is_running, require_classic, spark_session
+from transactional.spark_workers import collect_less_garbage, end_quietly
 from transactional.stages import plan_stages
 from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program, run_task
 from transactional.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""On an executor: some times the records of an Arrow batch, and no more memory than that many objects' garbage."""
 DEAD_WITHIN_S = 10.0
 """How long to wait until the tasks of a cancelled job have ended; what still runs then can change nothing."""
 
@@ -216,20 +213,6 @@ def task_input() -> AttemptInput:
     return inputs
 
 
-@functools.cache
-def collect_less_garbage() -> None:
-    """On an executor, once per process, after its first task: fewer garbage collections, and none of what is loaded.
-
-    PySpark collects after every task. Over what the libraries hold that took 50 ms, nine tenths of a small task. And
-    Python collects whenever 700 objects have come: every record that is read is one, and stays for a while. That took a
-    fifth of the time of reading Kafka.
-    """
-    # `functools.cache` makes it once: Python's own count of what is frozen takes as long as a collection.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
-
-
 def materialised(rdd: RDD[Item]) -> RDD[Item]:
     """What an RDD holds, computed once and without lineage: what is lost of it fails the job.
 
@@ -246,6 +229,7 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
     slots = len(program.plan.slots(0))
 
     def run(number: int, numbers: Iterable[int]) -> Iterator[Item]:
+        end_quietly()
         # Spark ends a worker whose input is not read to its end, and with it all that readers keep there.
         for _ in numbers:
             pass
@@ -271,6 +255,7 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
     """The tasks of a level behind an exchange."""
 
     def run(slot: int, addressed: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+        end_quietly()
         items = [item for _, item in addressed]
         yield from (item for item in items if item.level != level)
         if not program.plan.slots(level)[slot][0].is_dataframe:

@@ -49,7 +49,7 @@ def spark_cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
 def _start(folder: Path, main: str, arguments: list[str]) -> Program:
     spark_class = Path(pyspark.__file__).with_name("bin") / "spark-class"
     command = [str(spark_class), f"{_CLASSES}.{main}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
-    options = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+    options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     return Program(command, folder, SPARK_DAEMON_JAVA_OPTS=options, SPARK_DAEMON_MEMORY="256m")
 
 

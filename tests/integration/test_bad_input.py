@@ -34,10 +34,7 @@ def refusal(target: str, folder: Path, *options: str, **variables: str) -> str:
     """The one line that a run is refused with."""
     done = run(target, folder, *(options or ("--master", "none")), **variables)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    lines = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
-    if "local[2]" in options:  # what Spark says besides is not ours
-        lines = [line for line in lines if re.match(r"TX\d{3}: |Traceback", line)]
-    [line] = lines
+    [line] = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
     return line
 
 
@@ -154,3 +151,37 @@ def test_executors_without_the_packages(tmp_path: Path) -> None:
     python.chmod(0o755)
     line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "local[2]", PYSPARK_PYTHON=str(python))
     assert re.match(r"TX100: Spark's executors lack the Python packages .*pyarrow.*: install transactional on", line)
+
+
+OTHER_VERSION = """\
+#!/bin/sh
+exec {python} -c '
+import runpy, sys, pyspark.worker
+sys.version_info = (3, 9, 0, "final", 0)
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+' "$@"
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (OTHER_VERSION, "it is Python 3.9"),
+        ("#!/bin/sh\necho No module named pyspark >&2; exit 1\n", "No module named pyspark"),
+        (None, "Cannot run program .* No such file or directory"),
+    ],
+)
+def test_executors_with_another_python(script: str | None, reason: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(script.format(python=sys.executable), "utf-8")
+        python.chmod(0o755)
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "local[2]", PYSPARK_PYTHON=str(python))
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert re.match(
+        rf"TX100: Spark's executors can't work with '{python}', .*: {reason}. This driver is Python {version} "
+        rf"\({sys.executable}\): set PYSPARK_PYTHON to",
+        line,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -46,8 +45,7 @@ def test_an_interrupted_run_ends_well_and_the_next_one_goes_on(master: str, tmp_
         last = program.await_line(SUMMARY)
         assert program.wait() == 0, program.text
     assert 3 <= int(last[2]) < TRANSACTIONS
-    # Spark's own Python daemon may complain of a pipe that was closed before it.
-    assert not re.search(r'File ".*/transactional/\w+\.py"', program.text)
+    assert "Traceback" not in program.text
     check_nothing_started_after_the_stop(tmp_path)
     check_lease_is_free(tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def test_the_second_run_counts_nothing_again(tmp_path: Path) -> None:
     first = finished(command, tmp_path, timeout_s=120)
     assert first.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
     assert len(committed(first)) == 3
-    # Spark's own Python daemon may complain of a pipe that was closed before it.
-    assert not re.search(r'File ".*/transactional/\w+\.py"', first.text)
+    assert "Traceback" not in first.text
     after_first = status(data)
     assert after_first.committed_txid == 3
 

@@ -34,8 +34,9 @@ from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
 from transactional.ports import Processed
-from transactional.spark_executor import OBJECTS_BETWEEN_COLLECTIONS, SparkExecutor
+from transactional.spark_executor import SparkExecutor
 from transactional.spark_session import require_classic
+from transactional.spark_workers import OBJECTS_BETWEEN_COLLECTIONS
 
 pytestmark = pytest.mark.spark
 

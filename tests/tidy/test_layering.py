@@ -105,6 +105,7 @@ LAYERS = {
         "transactional.spark_executor",
         "transactional.spark_jobs",
         "transactional.spark_session",
+        "transactional.spark_workers",
         "transactional.tasks",
         "spouts",
         "spouts.contract_ports",

@@ -1,0 +1,41 @@
+"""A run on Spark says what it does and nothing else: no word of workers that end, from any folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.idle_workers import LAST_WORD
+from tests.integration.programs import Program, finished
+from transactional.spark_session import DELTA_JARS
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+RUN = [sys.executable, "-m", "examples.transactional_global_count"]
+
+
+JAVA_SAYS = ("NOTE: Picked up JDK_JAVA_OPTIONS", "WARNING: Using incubator modules")
+
+
+def test_workers_that_spark_closes_say_nothing(tmp_path: Path) -> None:
+    with Program([sys.executable, "-m", "tests.integration.idle_workers"], tmp_path) as program:
+        program.await_line(f"^{LAST_WORD}$")  # comes through the same pipe as what the others said before
+        assert program.wait() == 0
+    assert [line for line in program.lines if not line.startswith(JAVA_SAYS)] == [LAST_WORD]
+
+
+def test_a_clone_and_a_cache_may_have_a_space_in_their_names(tmp_path: Path) -> None:
+    clone, cache = tmp_path / "a clone", tmp_path / "a cache"
+    for package in ("transactional", "spouts", "state", "examples"):
+        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+    cache.mkdir()
+    DELTA_JARS.files()
+    (cache / "transactional").symlink_to(DELTA_JARS.folder().parent)
+
+    run = finished(RUN, clone, timeout_s=120, XDG_CACHE_HOME=str(cache), PYTHONPATH=str(clone))
+
+    assert run.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
