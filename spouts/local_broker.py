@@ -43,6 +43,8 @@ rootLogger.level=info
 rootLogger.appenderRef.out.ref=out
 """
 
+_COARSER = {"log.retention.ms": ("log.retention.minutes", "log.retention.hours")}
+"""Kafka takes no notice of a setting in a coarser unit beside one of ours."""
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -72,6 +74,9 @@ _SETTINGS = {
     "broker.heartbeat.interval.ms": "200",
     "log.segment.bytes": str(16 * 2**20),
     "log.index.size.max.bytes": str(2**20),
+    # Records are kept, and taken, whatever their times: history that is loaded here was old at once, and went.
+    "log.retention.ms": "-1",
+    "log.message.timestamp.after.max.ms": str(2**63 - 1),
     "log.cleaner.dedupe.buffer.size": str(4 * 2**20),
 }
 
@@ -81,7 +86,8 @@ class LocalBroker:
 
     `directory` holds its settings, log and data: the same one started again has the same cluster id, topics, records
     and groups. Without it a temporary one is made, and removed by `close`. `port` 0 takes a free one, and keeps it
-    over restarts of this object. `overrides` are broker settings that go before ours. `java` is the executable; else
+    over restarts of this object. Records are kept for ever, whatever their times. `overrides` are broker settings that
+    go before ours. `java` is the executable; else
     `JAVA_HOME` and the `PATH` are asked. The first start on a machine also fetches Kafka (41 MB).
     """
 
@@ -135,7 +141,8 @@ class LocalBroker:
         """Start the broker and return when it answers.
 
         Raises ConfigError when Java is missing or too old; OperatingError when another broker runs in the directory,
-        and, with the end of the log, when Kafka can't be fetched or does not answer within `start_timeout_ms`.
+        when the port is taken, and, with the end of the log, when Kafka can't be fetched or does not answer within
+        `start_timeout_ms`.
         """
         if self._process is not None:
             raise ConfigError(f"the Kafka broker in {self._directory} runs already: stop it first")
@@ -146,6 +153,11 @@ class LocalBroker:
         return self
 
     def _start(self, jvm: KafkaJvm) -> None:
+        if self._port_is_fixed and not _is_free(self._port):
+            raise OperatingError(
+                f"port {self._port} of 127.0.0.1 is taken, so that no Kafka broker can start there: end what listens "
+                "on it, or give LocalBroker another port; with none it takes one that is free."
+            )
         for attempt in range(1, _PORT_ATTEMPTS_MAX + 1):
             self._prepare(jvm)
             log_start = self.log.stat().st_size
@@ -220,7 +232,9 @@ class LocalBroker:
 
     def _prepare(self, jvm: KafkaJvm) -> None:
         self._port = self._port or _free_port()
-        settings = {**_SETTINGS, **self._addresses(), **self._overrides}
+        overridden = {name for name, coarser in _COARSER.items() if any(each in self._overrides for each in coarser)}
+        ours = {name: value for name, value in _SETTINGS.items() if name not in overridden}
+        settings = {**ours, **self._addresses(), **self._overrides}
         # A backslash escapes in a properties file.
         lines = [f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items()]
         self._file("server.properties").write_text("".join(lines), "utf-8")
@@ -305,6 +319,12 @@ def _free_port(*, besides: int = 0) -> int:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
     return port
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def _listens(port: int) -> bool:

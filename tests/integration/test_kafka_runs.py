@@ -43,7 +43,6 @@ from transactional.errors import BatchLost
 pytestmark = pytest.mark.kafka
 
 BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
-FOREVER = {"retention.ms": "-1"}
 
 INTERRUPTIONS: dict[str, Callable[[], None]] = {}
 """What happens, once, when a value is parsed; the attempt fails then."""
@@ -109,7 +108,7 @@ def test_aborted_and_control_records_are_never_counted(bootstrap: str, tmp_path:
 def test_a_compacted_range_is_read_to_its_end(bootstrap: str) -> None:
     """Compaction removes records out of the batch, the last ones too, between two attempts."""
     always = {"min.cleanable.dirty.ratio": "0.001", "segment.ms": "1000", "min.compaction.lag.ms": "0"}
-    topic = new_topic(bootstrap, config={"cleanup.policy": "compact", **always, **FOREVER})
+    topic = new_topic(bootstrap, config={"cleanup.policy": "compact", **always})
     keyed = [("k1", "a"), ("k2", "b"), ("k1", "c"), ("k2", "d")]
     with closing(spout_over(OpaqueKafkaSpout, bootstrap, [topic])) as spout:
         spout.open()
@@ -152,7 +151,7 @@ def retention_strikes(bootstrap: str, topic: str, until: int) -> None:
 
 def old_and_new(bootstrap: str) -> str:
     """A topic whose first four records are too old for any retention, once there is one."""
-    topic = new_topic(bootstrap, config=FOREVER)
+    topic = new_topic(bootstrap)
     put_at(bootstrap, topic, [(value, 1_000) for value in "abcd"])
 
     def lose() -> None:

@@ -34,8 +34,6 @@ from transactional.errors import ConfigError, SchemaMismatch
 pytestmark = pytest.mark.kafka
 
 Opened = Callable[..., Any]
-FOREVER = {"retention.ms": "-1"}
-"""For records of 1970."""
 BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 
 
@@ -170,7 +168,7 @@ def test_a_partition_that_is_not_there_is_told(bootstrap: str, opened: Opened) -
 @BOTH
 @pytest.mark.parametrize("start", [2_000, datetime(1970, 1, 1, 0, 0, 1, 1, UTC)])
 def test_a_start_at_a_time(bootstrap: str, opened: Opened, kind: type[KafkaSpout], start: Any) -> None:
-    topic = new_topic(bootstrap, 3, config=FOREVER)
+    topic = new_topic(bootstrap, 3)
     put_at(bootstrap, topic, [("a", 1_000), ("b", 2_000), ("c", 1_500), ("d", 3_000)], 0)
     put_at(bootstrap, topic, [("x", 1_000)], 1)
     spout = opened(kind, [topic], start=start)
@@ -183,7 +181,7 @@ def test_a_start_at_a_time(bootstrap: str, opened: Opened, kind: type[KafkaSpout
 
 
 def test_a_start_at_a_time_that_an_open_transaction_holds(bootstrap: str, opened: Opened) -> None:
-    topic = new_topic(bootstrap, config=FOREVER)
+    topic = new_topic(bootstrap)
     put_at(bootstrap, topic, [("old", 1_000)])
     with transactional_producer(bootstrap) as producer:
         producer.begin_transaction()
@@ -246,7 +244,7 @@ def test_a_start_at_given_offsets(bootstrap: str, opened: Opened, kind: type[Kaf
 @pytest.mark.parametrize("start", ["earliest", "latest", 2_000, "group"])
 def test_the_position_wins_over_every_start(bootstrap: str, opened: Opened, start: Any) -> None:
     """Storm row K4: also after a restart, also with another start than before."""
-    topic = new_topic(bootstrap, config=FOREVER)
+    topic = new_topic(bootstrap)
     put_at(bootstrap, topic, [(text, 1_000 * number) for number, text in enumerate("abcd", start=1)])
     first = planned(opened(OpaqueKafkaSpout, [topic], start={topic: {0: 0}}, batch_records_max=1))
     restarted = opened(OpaqueKafkaSpout, [topic], start=start, group_id=f"group-{topic}")

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from spouts import kafka_admin
 from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import KAFKA_JARS
+from tests.integration.kafka_topics import new_topic, put_at
 from transactional.errors import ConfigError, OperatingError
 from transactional.jars import Jar, JarSet, find_java
 from transactional.spark_session import DELTA_JARS
@@ -124,11 +126,35 @@ def test_no_second_broker_starts_in_a_directory_that_is_in_use(kafka_broker: Loc
     kafka_admin.create_topic(kafka_broker.bootstrap, "and-the-first-goes-on")
 
 
-def test_no_second_broker_starts_on_a_port_that_is_taken(kafka_broker: LocalBroker, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told_before_the_broker_starts(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     port = int(kafka_broker.bootstrap.split(":")[1])
-    with pytest.raises(OperatingError, match=f"instead of starting \\(port {port}\\)"):
-        LocalBroker(tmp_path, port=port).start()
+    second = LocalBroker(tmp_path, port=port)
+    with pytest.raises(OperatingError, match=f"port {port} of 127.0.0.1 is taken, .* another port; with none"):
+        second.start()
+    assert not second.log.exists(), "no JVM was started"
     assert kafka_admin.cluster_id(kafka_broker.bootstrap) is not None
+
+
+def setting(broker: LocalBroker, topic: str, name: str) -> str | None:
+    """What holds for a topic."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    [answer] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    found: str | None = answer.result(30)[name].value
+    return found
+
+
+def test_records_are_kept_whatever_their_times(kafka_broker: LocalBroker) -> None:
+    """The broker's own retention runs twice a second, and by default forgets what is older than a week."""
+    topic = new_topic(kafka_broker.bootstrap)
+    put_at(kafka_broker.bootstrap, topic, [("1970", 0), ("2023", 1_700_000_000_000), ("3000", 32_503_680_000_000)])
+    assert read(kafka_broker.bootstrap, topic, 0, 3) == [(None, b"1970"), (None, b"2023"), (None, b"3000")]
+    assert setting(kafka_broker, topic, "retention.ms") == "-1"
+
+
+def test_a_retention_in_hours_goes_before_ours(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path, overrides={"log.retention.hours": "5"}) as broker:
+        kafka_admin.create_topic(broker.bootstrap, "short")
+        assert setting(broker, "short", "retention.ms") == str(5 * 3_600_000)
 
 
 def test_java_that_is_missing_or_too_old_is_told_in_one_sentence(tmp_path: Path) -> None:
