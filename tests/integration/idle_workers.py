@@ -36,7 +36,7 @@ def build() -> Topology:
 
 
 def worker_pids(spark: SparkSession) -> set[int]:
-    return set(spark.sparkContext.parallelize(range(4), 4).map(lambda _: os.getpid()).collect())
+    return set(spark.sparkContext.parallelize(range(4), 4).map(lambda _: os.getpid()).countByValue())
 
 
 def close_idle_workers(spark: SparkSession) -> None:
@@ -71,7 +71,7 @@ def main() -> None:
     pids = worker_pids(spark)
     close_idle_workers(spark)
     await_end(pids)
-    spark.sparkContext.parallelize([0], 1).mapPartitions(speak).collect()
+    spark.sparkContext.parallelize([0], 1).mapPartitions(speak).count()
     spark.stop()
 
 
