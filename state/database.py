@@ -55,6 +55,11 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     @property
+    def file(self) -> str | None:
+        """The path of a SQLite file; None for a database in memory or on a server."""
+        return sqlite_file(self._url)
+
+    @property
     def place(self) -> str:
         """The database, and the schemas to look in, without the rest: what stays the same however one logs in."""
         if self.is_sqlite:
@@ -119,6 +124,12 @@ def _telling() -> Iterator[None]:
         yield
     except (DBAPIError, NoConnectionFree) as error:
         raise DatabaseFailed(error) from error
+
+
+def sqlite_file(url: URL) -> str | None:
+    """The path of a SQLite file; None for a database in memory or on a server."""
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    return str(Path(str(url.database)).absolute()) if is_file else None
 
 
 def parse_url(url: str, *, used_for: str, example: str) -> URL:

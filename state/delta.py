@@ -18,13 +18,14 @@ from state.base import StateColumns, WriteRefused
 from state.delta_log import LogHandle
 from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
 from state.delta_open import mend_torn_log, open_table, reading_handle
+from state.delta_owner import claim, with_owner
 from state.delta_rs import DeltaHandle
 from state.delta_sums import check_sums, in_memory
 from state.delta_table import DEFAULT_PROPERTIES, DIALECTS, DeltaLocation, check_properties, with_keys
 from state.fenced import FencedState, Source
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError, ProtocolError, StoreMismatch
+from transactional.errors import ConfigError, ProtocolError
 from transactional.ports import StateKind
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class DeltaMapState(FencedState):
         self._cache: tuple[int, TxId, pa.Table] | None = None
         self._is_durable = True
 
+    @property
+    def place(self) -> str | None:
+        """The path or URI of the table; None for a name in a catalog."""
+        return None if self.location.is_catalog_name else self.location.uri
+
     def identity(self) -> Mapping[str, str]:
         """Location, key, values, kind."""
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
@@ -88,7 +94,7 @@ class DeltaMapState(FencedState):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the one that is there (see the port).
 
-        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner,
+        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one of another owner,
         `ConfigError` when Spark is needed and not set up.
         """
         self._own(owner, txid_of)
@@ -101,10 +107,10 @@ class DeltaMapState(FencedState):
             delta_session()
             if location.is_catalog_name:
                 columns, partition_by = self._shape()
-                properties = {**DEFAULT_PROPERTIES, **self._properties}
+                properties = with_owner({**DEFAULT_PROPERTIES, **self._properties}, owner)
                 location = resolve(location, columns, properties, partition_by)
         self._opened, self._resolved, self._spark = self._open_handle(location, owner), location, None
-        self._check_first_owner()
+        claim(self._handle)
         self._tell_when_large()
 
     def set_durability(self, durability: str) -> None:
@@ -184,22 +190,13 @@ class DeltaMapState(FencedState):
         return self._opened
 
     def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        return self._kept(open_table(location, owner, self.columns, self._properties, self._layout))
+        properties = with_owner(self._properties, owner)
+        return self._kept(open_table(location, owner, self.columns, properties, self._layout))
 
     def _kept(self, handle: HandleT) -> HandleT:
         if self._is_durable:
             handle.keep_durable()
         return handle
-
-    def _check_first_owner(self) -> None:
-        if self._handle.version() is not None:
-            return
-        newest = self._handle.newest_txid()
-        if newest:
-            raise StoreMismatch(
-                f"state {self.table} has rows of transaction {newest}, none written by {self._owner}: it is another "
-                "topology's table; give each topology its own, or start with an empty one"
-            )
 
     def _tell_when_large(self) -> None:
         if self._layout != "auto" or isinstance(self._handle, LogHandle) or self._engine == "spark":

@@ -113,8 +113,22 @@ class DeltaHandle:
         return paths
 
     @property
-    def _table(self) -> DeltaTable:
+    def location(self) -> DeltaLocation:
+        """Where the table is."""
+        return self._location
+
+    @property
+    def owner(self) -> str:
+        """Whose handle it is: `<topology>/<component>`."""
+        return self._owner
+
+    @property
+    def snapshot(self) -> DeltaTable:
         """delta-rs' snapshot of the Delta version that the handle is at."""
+        return self._table
+
+    @property
+    def _table(self) -> DeltaTable:
         if self._own is not None:
             self._snapshot.update_incremental()
             if self._snapshot.version() != self._own.delta_version:

@@ -60,6 +60,11 @@ class SqlMapState(FencedState):
     def __repr__(self) -> str:
         return f"SqlMapState({self.table})"
 
+    @property
+    def place(self) -> str | None:
+        """The path of a SQLite file."""
+        return self._database.file
+
     def identity(self) -> Mapping[str, str]:
         """Database without user and password, table, key, values, kind."""
         place = {"sql": self._database.place, "table": self._table_name}

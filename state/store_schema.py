@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from state.database import begin_sqlite, connect_arguments, parse_url, shown, switch_to_wal
+from state.database import begin_sqlite, connect_arguments, parse_url, shown, sqlite_file, switch_to_wal
 from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 2
@@ -154,6 +154,11 @@ class Database:
     def is_sqlite(self) -> bool:
         """True for SQLite, False for PostgreSQL."""
         return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def file(self) -> str | None:
+        """The path of a SQLite file."""
+        return sqlite_file(self._url)
 
     def __str__(self) -> str:
         return shown(self._url)

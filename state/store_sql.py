@@ -56,6 +56,11 @@ class SqlCoordinatorStore:
     def __repr__(self) -> str:
         return f"SqlCoordinatorStore({str(self._database)!r})"
 
+    @property
+    def place(self) -> str | None:
+        """The path of a SQLite file."""
+        return self._database.file
+
     # --- leases -------------------------------------------------------------------------------------------------
 
     def acquire(

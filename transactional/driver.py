@@ -30,6 +30,7 @@ from transactional.errors import (
 )
 from transactional.fencing import close_tables, fence_tables
 from transactional.observing import Observer, RunObserver
+from transactional.places import check_places
 from transactional.ports import Clock, JobExecutor, SizedSpout
 from transactional.protocol import (
     AbortAttempt,
@@ -99,6 +100,7 @@ class TopologyDriver:
         name: str | None = None,
         standby: bool = False,
     ) -> None:
+        check_places(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
         self.config = config or TopologyConfig()
         self.clock = clock or SystemClock()

@@ -78,6 +78,7 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
+        self.place = str(path)
         try:
             self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
         except OSError as error:

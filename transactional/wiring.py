@@ -10,6 +10,7 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.functions import BoltFunction, parse_output
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
+from transactional.places import check_places, table_of
 from transactional.ports import Spout, StateKind, TransactionState
 from transactional.schema import Schema, did_you_mean
 from transactional.topology import AnyBolt, Component, Topology, WorkPhase
@@ -78,14 +79,14 @@ def check_states(topology: Topology, *, strict: bool) -> None:
                 f"committer {component.id!r} keeps a {component.state.kind.value} state; where tuples may be set aside "
                 "as dead letters, a replay differs from what was there before, so all states must be opaque"
             )
-        identity = component.state.identity()
-        table = str(sorted((name, value) for name, value in identity.items() if name != "kind"))
+        table = table_of(component.state)
         if table in tables:
             raise ConfigError(
                 f"committers {tables[table]!r} and {component.id!r} keep the same table; give each its own"
             )
         tables[table] = component.id
         _check_guarantee(topology, component.id, component.state.kind, strict=strict)
+    check_places(topology)
 
 
 def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, strict: bool) -> None:

@@ -174,7 +174,7 @@ class TestOpening:
         state = opened(uri, place)
         state.merge(place.attempt(3, 1), counts({"a": 1}))
         other = DeltaMapState(uri, "word string", "count long")
-        with pytest.raises(StoreMismatch, match="has rows of transaction 3, none written by other/count"):
+        with pytest.raises(StoreMismatch, match="is the table of words/count, and other/count has opened it"):
             other.open("other/count", place.txids.__getitem__)
 
     def test_a_folder_that_can_not_be_written_is_told(self, place: Place) -> None:
