@@ -61,6 +61,9 @@ from transactional.topology import Topology
 LOOK_EVERY_MS = 1_000
 """How often a running driver looks what goes forward, and what people wish."""
 
+LEAVING_S = 3.0
+"""How long a driver that has to leave waits for its threads: one may hang in a bolt's or a storage's code."""
+
 REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
     DesiredState.ACTIVE: ResumeRequested,
     DesiredState.INACTIVE: PauseRequested,
@@ -233,11 +236,9 @@ class TopologyDriver:
             self.begin(coordinator, self.runner)
             while not self.coordinator.done:
                 self._turn()
-        except CommitStuck:
-            self.runner.close(wait=False)
-            raise
-        except BaseException:
-            self.runner.close()
+        except BaseException as error:
+            # What can't be waited for is fenced.
+            self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
         self.runner.close()
         return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
 from transactional.committing import CommitPhase
 from transactional.errors import ConfigError, FatalError, TransactionalError
+from transactional.pools import DaemonPool
 from transactional.ports import JobExecutor, Processed, SizedSpout
 from transactional.protocol import (
     AttemptFailed,
@@ -54,10 +56,10 @@ class PhaseRunner:
 
     def __init__(self, topology: Topology, executor: JobExecutor, post: Post, *, max_pending: int) -> None:
         self.topology, self.executor, self.post = topology, executor, post
-        self._planning = ThreadPoolExecutor(1, "planning")
+        self._planning = DaemonPool(1, "planning")
         # What was given up may still hold a thread.
-        self._processing = ThreadPoolExecutor(2 * max_pending, "processing")
-        self._commits = ThreadPoolExecutor(1, "commit")
+        self._processing = DaemonPool(2 * max_pending, "processing")
+        self._commits = DaemonPool(1, "commit")
         self._running: dict[TransactionAttempt, Future[None]] = {}
         self._aborting: dict[TransactionAttempt, Future[None]] = {}
         self._processed: dict[TransactionAttempt, Processed] = {}
@@ -116,17 +118,22 @@ class PhaseRunner:
                 self._progress[attempt] = made
                 self.post(ProgressMade(attempt))
 
-    def close(self, *, wait: bool = True) -> None:
-        """Cancel everything, and wait for the threads, unless one of them is known to be stuck."""
+    def close(self, *, wait_s: float | None = None) -> None:
+        """Cancel everything, and wait for the threads: until all has ended, or for so many seconds.
+
+        What goes on then can't be cancelled; it ends with the process, which does not wait for it either.
+        """
         for attempt, running in {**self._running, **self._aborting}.items():
             if not running.done() and not running.cancel():
                 self.executor.cancel(attempt)
+        until_s = None if wait_s is None else time.monotonic() + wait_s
         for pool in (self._planning, self._processing, self._commits):
-            pool.shutdown(wait=wait, cancel_futures=not wait)
+            left_s = None if until_s is None else until_s - time.monotonic()
+            pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
 
     # --- in the threads -----------------------------------------------------------------------------------------
 
-    def _submit(self, pool: ThreadPoolExecutor, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+    def _submit(self, pool: DaemonPool, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
         self._running[attempt] = pool.submit(self._answer, attempt, work)
 
     def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:

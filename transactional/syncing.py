@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+
+from transactional.pools import DaemonPool
 
 AT_ONCE_MAX = 8
 """So many syncs are waited for at once: a file system carries out together what is asked of it together."""
@@ -21,7 +22,8 @@ def sync(paths: Collection[Path]) -> None:
         for path in paths:
             _sync_one(path)
     else:
-        list(_threads().map(_sync_one, paths))
+        for synced in [_threads().submit(_sync_one, path) for path in paths]:
+            synced.result()
 
 
 def with_folders(files: Iterable[Path], top: Path) -> set[Path]:
@@ -37,8 +39,8 @@ def with_folders(files: Iterable[Path], top: Path) -> set[Path]:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(AT_ONCE_MAX, "sync")
+def _threads() -> DaemonPool:
+    return DaemonPool(AT_ONCE_MAX, "sync")
 
 
 def _sync_one(path: Path) -> None:

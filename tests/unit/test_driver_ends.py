@@ -133,7 +133,7 @@ def test_a_commit_phase_that_is_stuck_ends_the_run_without_waiting_for_it() -> N
     assert not world.is_leased
     world.run()
     gate.opened.set()  # whatever the stuck thread still does, it is fenced
-    driver.runner._commits.shutdown(wait=True)
+    driver.runner._commits.shutdown()
     assert is_exact(world)
 
 

@@ -111,7 +111,7 @@ def test_close_does_not_wait_for_what_is_stuck(bench: Bench) -> None:
     held = bench.state.on_put = Held()
     committing(bench)
     assert held.entered.wait(WAIT_S)
-    bench.runner.close(wait=False)
+    bench.runner.close(wait_s=0)
     assert bench.no_answer()
     held.let_go.set()
     assert bench.answer() == CommitSucceeded(attempt(1))

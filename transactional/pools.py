@@ -1,0 +1,66 @@
+"""`DaemonPool`: threads that work off calls in order, and that never keep the process alive.
+
+The standard library's pool has its threads joined when the interpreter ends: one that hangs in somebody's code would
+keep a process that has to leave.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+_Call = tuple[Future[None], Callable[[], None]]
+
+
+class DaemonPool:
+    """At most `threads` threads, started as they are needed."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most, self._name = threads, name
+        self._threads: list[threading.Thread] = []
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+
+    def submit(self, work: Callable[..., None], *args: object) -> Future[None]:
+        """Have `work(*args)` done by the next thread that is free."""
+        future: Future[None] = Future()
+        self._calls.put((future, lambda: work(*args)))
+        if len(self._threads) < self._most:
+            thread = threading.Thread(target=self._serve, name=f"{self._name}_{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def shutdown(self, *, wait_s: float | None = None, cancel: bool = False) -> None:
+        """Take no more calls, and wait for those that were taken: for ever, or for so long. `cancel`: begin none."""
+        if cancel:
+            self._cancel()
+        for _ in self._threads:
+            self._calls.put(None)
+        until_s = None if wait_s is None else time.monotonic() + wait_s
+        for thread in self._threads:
+            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+
+    def _cancel(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if call is not None:
+                call[0].cancel()
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, work = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                work()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+            del call, future, work  # else what they hold would be held until the next call
