@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.narrowing import check_cast, check_values
 from transactional.schema import Field, Schema
 
 _PRIMITIVES = {
@@ -93,21 +94,13 @@ def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, compo
 
 def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     try:
-        if pa.types.is_integer(field.type):
-            _refuse_fractions(values)
+        check_values(values, field.type, field.name)
         return pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatch(
             f"{component!r} declares field {field.name!r} as {spark_type(field.type)} and emitted something else: "
             f"{error}"
         ) from error
-
-
-def _refuse_fractions(values: Sequence[Any]) -> None:
-    """Arrow would cut what stands behind the decimal point off, without a word."""
-    for kind in set(map(type, values)):
-        if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
-            raise TypeError(f"a {kind.__name__} is no whole number")
 
 
 def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: str) -> list[pa.RecordBatch]:
@@ -118,9 +111,13 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
         raise SchemaMismatch(f"{component!r} declares the fields {schema.names} and emitted {batch.schema.names}")
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     try:
-        batches: list[pa.RecordBatch] = (table if table.schema == schema else table.cast(schema)).to_batches()
+        if table.schema != schema:
+            for field in schema:
+                check_cast(table.column(field.name), field.type, field.name)
+            table = table.cast(schema)
+        batches: list[pa.RecordBatch] = table.to_batches()
         return batches
-    except pa.ArrowException as error:
+    except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(
             f"{component!r} declares '{declared_schema(schema)}', what it emitted can't be cast: {error}"
         ) from error

@@ -220,6 +220,7 @@ THIRD_PARTY = {
         "transactional.committing",
         "transactional.emitting",
         "transactional.gathering",
+        "transactional.narrowing",
         "transactional.operators",
         "transactional.spreading",
         "transactional.tasks",

@@ -136,6 +136,9 @@ def test_a_map_is_given_as_a_dict_or_as_pairs() -> None:
         ("map<string,long>", 3),
         ("struct<a:int>", 3),
         ("long", object()),
+        ("float", 1e300),
+        ("float", -3.5e38),
+        ("date", NOON),
     ],
 )
 def test_a_value_of_another_type_is_told_with_component_and_field(type_: str, value: object) -> None:
@@ -144,6 +147,83 @@ def test_a_value_of_another_type_is_told_with_component_and_field(type_: str, va
     )
     with pytest.raises(SchemaMismatch, match=told):
         batch(f"first string, second {type_}", ("a", None), ("b", value))
+
+
+NARROWED: list[tuple[str, Any, str]] = [
+    ("array<int>", [1, 2.5], r"second\[\]: a float is no whole number"),
+    ("array<int>", {2.5}, r"second\[\]: a float"),
+    ("array<long>", [Decimal("2.5")], r"second\[\]: a Decimal is no whole number"),
+    ("array<array<int>>", [[1], None, [2.0]], r"second\[\]\[\]: a float"),
+    ("array<float>", [1e300], r"second\[\]: 1e\+300 would be infinite"),
+    ("array<date>", [NOON], r"second\[\]: a datetime has a time"),
+    ("array<string>", "ab", "second: a str is no list"),
+    ("map<string,int>", {"a": 1.5}, r"second\{\}: a float"),
+    ("map<string,int>", [("a", 1.5)], r"second\{\}: a float"),
+    ("map<int,string>", {1.5: "a"}, r"second\{\} \(keys\): a float"),
+    ("struct<a:int>", {"b": 1}, "second: has the fields b; expected a"),
+    ("struct<a:int>", {"a": 1, "b": 1}, "second: has the fields a, b; expected a"),
+    ("struct<a:int,b:int>", {"a": 1}, "second: has the fields a; expected a, b"),
+    ("struct<a:int,b:int>", (1,), "second: has the fields a; expected a, b"),
+    ("struct<a:int>", {"a": 2.5}, "second.a: a float"),
+    ("struct<a:int>", (2.5,), "second.a: a float"),
+    ("array<struct<a:date>>", [{"a": NOON}], r"second\[\]\.a: a datetime"),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "told"), NARROWED)
+def test_a_value_is_narrowed_on_no_level(type_: str, value: Any, told: str) -> None:
+    with pytest.raises(SchemaMismatch, match=rf"'parse' declares field 'second' as .*: {told}"):
+        batch(f"first string, second {type_}", ("a", None), ("b", value))
+
+
+def test_what_is_not_narrowed_comes_through_on_every_level() -> None:
+    fields = "a array<float>, b struct<x:int,y:array<date>>, c map<string,double>, d struct<x:int>"
+    rows = [
+        ([3.4028234e38, float("inf"), None], {"y": [NOON.date(), None], "x": 1}, {"a": 1e300, "b": None}, {"x": 5}),
+        ([1, float("nan")], {"x": None, "y": None}, {}, None),
+        (None, None, None, {"x": 1}),
+    ]
+    made = batch(fields, *rows)
+    assert made.column("b").to_pylist() == [row[1] for row in rows]
+    assert made.column("c").to_pylist() == [[("a", 1e300), ("b", None)], [], None]
+    assert made.column("d").to_pylist() == [{"x": 5}, None, {"x": 1}]
+    assert batch("d struct<x:int,y:int>", ((1, 2),)).to_pylist() == [{"d": {"x": 1, "y": 2}}]
+
+
+CAST: list[tuple[str, pa.Array, str]] = [
+    ("float", pa.array([1e300]), "v: casting double to float"),
+    ("date", pa.array([NOON]), r"v: casting timestamp.* to date32"),
+    ("boolean", pa.array([2]), "v: casting int64 to bool"),
+    ("decimal(10,2)", pa.array([1.005]), "v: casting double to decimal"),
+    ("array<float>", pa.array([[1.0], None, [1e300]]), r"v\[\]: casting double to float"),
+    ("struct<a:int>", pa.array([{"b": 1}]), "v: has the fields b; expected a"),
+    ("array<struct<a:int,b:int>>", pa.array([[{"a": 1}]]), r"v\[\]: has the fields a; expected a, b"),
+    ("struct<a:date>", pa.array([{"a": NOON}]), "v.a: casting timestamp"),
+    ("map<string,float>", pa.array([[("a", 1e300)]], pa.map_(pa.string(), pa.float64())), r"v\{\}: casting double"),
+]
+
+
+@pytest.mark.parametrize(("type_", "column", "told"), CAST)
+def test_a_column_is_narrowed_on_no_level(type_: str, column: pa.Array, told: str) -> None:
+    with pytest.raises(SchemaMismatch, match=rf"^'parse' declares .*can't be cast: {told}"):
+        conform(pa.table({"v": column}), arrow_schema(Schema.parse(f"v {type_}")), component="parse")
+
+
+def test_columns_that_keep_their_values_are_cast() -> None:
+    fields = "a array<float>, b struct<x:int,y:date>, c map<string,double>, d decimal(10,2)"
+    table = pa.table(
+        {
+            "a": pa.array([[1.5, float("inf"), None], None]),
+            "b": pa.array([{"y": NOON.date(), "x": 1}, None]),
+            "c": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "d": pa.array([1.25, None]),
+        }
+    )
+    [made] = conform(table, arrow_schema(Schema.parse(fields)), component="parse")
+    assert made.to_pylist() == [
+        {"a": [1.5, float("inf"), None], "b": {"x": 1, "y": NOON.date()}, "c": [("a", 1.0)], "d": Decimal("1.25")},
+        {"a": None, "b": None, "c": None, "d": None},
+    ]
 
 
 def test_batches_are_brought_into_their_declared_form() -> None:
