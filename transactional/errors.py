@@ -117,6 +117,7 @@ class SumOverflow(OperatingError):
     """A sum is larger than its column can hold; nothing was written. The message names state, key and values."""
 
     code = "TX307"
+    is_outage = False
 
 
 class FatalError(TransactionalError):

@@ -59,6 +59,7 @@ LAYERS = {
         "transactional.arrow",
         "transactional.delta_errors",
         "transactional.jars",
+        "transactional.narrowing",
         "transactional.pools",
         "transactional.syncing",
         "transactional.torn_log",
