@@ -22,10 +22,10 @@ from state.delta_owner import claim, with_owner
 from state.delta_rs import DeltaHandle
 from state.delta_sums import check_sums, in_memory
 from state.delta_table import DEFAULT_PROPERTIES, DIALECTS, DeltaLocation, check_properties, with_keys
-from state.fenced import FencedState, Source
+from state.fenced import WRITE_TRIES, FencedState, Source
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError, ProtocolError
+from transactional.errors import ConfigError, OperatingError, ProtocolError
 from transactional.ports import StateKind
 
 if TYPE_CHECKING:
@@ -126,9 +126,11 @@ class DeltaMapState(FencedState):
         self._handle.synced()
 
     def version(self) -> AttemptId | None:
-        """Load the table; the attempt id that it was last written by."""
-        self._handle.refresh()
-        return self._handle.version()
+        """Load the table; the attempt id that it was last written by.
+
+        Raises `StoreMismatch` when something else has changed its rows since it was opened, `OperatingError`.
+        """
+        return self._handle.judge()
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows of the newest snapshot. The state need not be open.
@@ -136,8 +138,8 @@ class DeltaMapState(FencedState):
         With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
         the table and the coordinator's store leaves the table one transaction ahead.
         """
-        handle = self._opened or reading_handle(self.location, self._owner, self.columns)
-        handle.refresh()
+        # Never the one that is written through: whoever reads in another thread would move it on.
+        handle = reading_handle(self._resolved, self._owner, self.columns)
         return handle.rows(None if committed_txid is None else TxId(committed_txid + 1), _all)
 
     def view(self, source: str, *, dialect: str = "spark", committed_txid: TxId | None = None) -> str:
@@ -149,17 +151,24 @@ class DeltaMapState(FencedState):
         """
         if dialect not in DIALECTS:
             raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
-        handle = self._opened or reading_handle(self.location, self._owner, self.columns)
-        handle.refresh()
+        handle = reading_handle(self._resolved, self._owner, self.columns)
         return handle.view(None if committed_txid is None else TxId(committed_txid + 1), DIALECTS[dialect], source)
 
     def fold(self) -> None:
         """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between
         transactions. Does nothing to a table in the merge layout. Raises `OperatingError` when it does not work.
         """
-        version = self.version()
-        if isinstance(self._handle, LogHandle) and version is not None:
-            self._handle.fold_whole(self._txid_at(version))
+        for tried in range(1, WRITE_TRIES + 1):
+            version = self.version()
+            if not isinstance(self._handle, LogHandle) or version is None:
+                return
+            try:
+                self._handle.fold_whole(self._txid_at(version))
+            except WriteRefused as error:
+                if tried == WRITE_TRIES or not error.is_conflict:
+                    raise OperatingError(f"Delta table {self._resolved} could not be folded: {error}") from None
+            else:
+                return
 
     def close(self) -> None:
         """Let go of the handle."""
@@ -267,6 +276,8 @@ class DeltaMapState(FencedState):
         if self._is_replay(version, attempt):
             return self._handle
         log = self._kept(LogHandle(self._resolved, self._owner, self.columns, layout))
+        if log.delta_version != self._handle.delta_version:
+            raise WriteRefused("the table has moved since it was judged", is_conflict=True)
         # Before the rows are a log: whoever reads them has to know how they meet.
         log.settle_combine(combine)
         log.adopt_merged(version, TxId(attempt.txid - 1))

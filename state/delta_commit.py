@@ -111,11 +111,6 @@ def is_late(folder: Path, version: int) -> bool:
     return (told is None or told >= version) and _newest_checkpoint(log) >= version
 
 
-def withdraw(folder: Path, version: int) -> None:
-    """Take an entry away that came too late. Nobody needs it: there is a checkpoint of this version or a later one."""
-    (folder / "_delta_log" / _entry(version)).unlink(missing_ok=True)
-
-
 def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
     name = f"part-00000-{uuid4()}-c000.snappy.parquet"
     # Most values of a small table differ: a dictionary of them would cost time and save nothing.

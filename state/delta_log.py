@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from state.base import StateColumns, WriteRefused
+from state.delta_judged import once
 from state.delta_loading import refused, unreadable
 from state.delta_log_lookup import RunCopies
 from state.delta_log_rows import newest_rows
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _log = logging.getLogger(__name__)
-_NO_TXID = -1
 
 
 class LogHandle(DeltaHandle):
@@ -89,12 +88,6 @@ class LogHandle(DeltaHandle):
         files = pa.table(self._table.get_add_actions(flatten=True))
         return SumBounds(measured(files, self._columns.txid, columns, lambda sql: pa.concat_tables(self._parts(sql))))
 
-    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
-        """Write the version and no row. Raises `WriteRefused`."""
-        # As all other writes, so that it gets along with a fold that comes between.
-        empty = delta_schema(self._columns).empty_table()
-        self._replace(TxId(_NO_TXID), empty, self._commit_properties(attempt_id, attempt))
-
     def settle_combine(self, combine: Mapping[str, str]) -> None:
         """Note in the table how its values meet, before the first row; it stays so. Raises `WriteRefused`."""
         stored = stored_combine(self._table.metadata().configuration)
@@ -104,15 +97,13 @@ class LogHandle(DeltaHandle):
         version = self.version()
         # With the version it has read, so that the fence holds here, too.
         transactions = [] if version is None else [Transaction(self._owner, version)]
-        with _refusals(self._location):
-            self._table.alter.set_table_properties(
+        with self.writing() as table:
+            table.alter.set_table_properties(
                 {COMBINE_PROPERTY: json.dumps(dict(combine))},
                 raise_if_not_exists=False,
                 commit_properties=self._noted(transactions),
             )
             self.make_durable()
-        if self.version() != version:
-            raise WriteRefused("another writer came between", is_conflict=True)
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
         """Turn a table of the merge layout, which stands at a committed transaction, into the base of a log.
@@ -125,9 +116,9 @@ class LogHandle(DeltaHandle):
         names = ", ".join(map(DATA_FUSION.name, self._schema().names))
         reader = self._query(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
         fence = [] if version is None else [Transaction(self._owner, version)]
-        with _refusals(self._location):
+        with self.writing() as table:
             write_deltalake(
-                self._table,
+                table,
                 pa.RecordBatchReader.from_stream(reader).cast(delta_schema(self._columns)),
                 mode="overwrite",
                 schema_mode="overwrite",
@@ -135,11 +126,7 @@ class LogHandle(DeltaHandle):
                 commit_properties=self._noted([*fence, Transaction(self._fold_id, newest)]),
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
-        self.refresh()
-        with _refusals(self._location):
             self.make_durable()
-        if self.version() != version:
-            raise WriteRefused("another writer came between", is_conflict=True)
 
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
@@ -203,32 +190,31 @@ class LogHandle(DeltaHandle):
             self._try_to_maintain(self._vacuum)
 
     def fold_whole(self, newest: TxId) -> None:
-        """Fold every transaction before `newest` into the base. Raises `OperatingError` when it does not work."""
+        """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
         fold = whole_fold(self.runs(), newest)
         try:
             if fold is not None:
                 self.fold(fold)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            reason = self._location.reason(error)
-            raise OperatingError(f"Delta table {self._location} could not be folded: {reason}") from None
+            raise refused(self._location, error) from None
 
     def fold(self, fold: Fold) -> None:
-        """Make the runs of a fold one, in one Delta commit."""
+        """Make the runs of a fold one, in one Delta commit. Raises `WriteRefused`."""
         self.make_durable()
         query, runs = self._log_query(), self.runs()
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self._columns.txid)
         sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, runs[0].txid)}) f"
-        transaction = Transaction(self._fold_id, fold.until)
-        # No retry: a Delta commit that came between may be another coordinator's fence.
-        write_deltalake(
-            self._table,
-            pa.RecordBatchReader.from_stream(self._query(sql, join_settings(runs))).cast(delta_schema(self._columns)),
-            mode="overwrite",
-            predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
-            commit_properties=self._noted([transaction], max_commit_retries=0),
-            post_commithook_properties=NOTHING_AFTERWARDS,
-        )
+        with self.writing() as table:
+            rows = pa.RecordBatchReader.from_stream(self._query(sql, join_settings(runs)))
+            write_deltalake(
+                table,
+                rows.cast(delta_schema(self._columns)),
+                mode="overwrite",
+                predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
+                commit_properties=self._noted([Transaction(self._fold_id, fold.until)]),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
         self._tell(fold)
 
     def _vacuum(self) -> None:
@@ -261,13 +247,13 @@ class LogHandle(DeltaHandle):
         return f"{self._owner}#fold"
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
-        """Replace the rows of one txid. Another partition's change does not disturb, as it would an append."""
+        """Replace the rows of one txid."""
         schema = delta_schema(self._columns)
         if rows.column_names != schema.names:
             rows = rows.append_column(self._columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
-        with _refusals(self._location):
+        with self.writing() as table:
             write_deltalake(
-                self._table,
+                table,
                 rows.select(schema.names).cast(schema),
                 mode="overwrite",
                 predicate=f"{DATA_FUSION.name(self._columns.txid)} = {txid}",
@@ -275,10 +261,10 @@ class LogHandle(DeltaHandle):
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
 
-    def _noted(self, transactions: list[Transaction], **options: Any) -> CommitProperties:
+    def _noted(self, transactions: list[Transaction]) -> CommitProperties:
         """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
         note = {"userMetadata": json.dumps({"owner": self._owner})} if transactions else {}
-        return CommitProperties(app_transactions=transactions, custom_metadata=note, **options)
+        return once(transactions, note)
 
     def _log_query(self) -> LogQuery | None:
         combine = stored_combine(self._table.metadata().configuration)
@@ -309,11 +295,3 @@ def remove_empty_folders(table: Path, column: str, before: TxId) -> None:
         text = folder.name.removeprefix(f"{column}=")
         if text.isdigit() and int(text) < before and not any(folder.iterdir()):
             folder.rmdir()
-
-
-@contextmanager
-def _refusals(location: DeltaLocation) -> Iterator[None]:
-    try:
-        yield
-    except (DeltaError, OSError) as error:
-        raise refused(location, error) from None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import Transaction
 
-from state.delta_loading import refused
+from state.base import WriteRefused
+from state.delta_judged import once
 from transactional.errors import OperatingError, StoreMismatch
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def claim(handle: DeltaHandle) -> None:
         _check_rows(handle)
         try:
             _write(handle)
-        except CommitFailedError:
-            handle.refresh()  # of two that claim it at once, one is refused here, and looks again
-        except (DeltaError, OSError) as error:
-            raise OperatingError(f"Delta table {handle.location}: {refused(handle.location, error)}") from None
+        except WriteRefused as error:
+            if not error.is_conflict:
+                raise OperatingError(f"Delta table {handle.location}: {error}") from None
+            handle.judge()  # of two that claim it at once, one is refused here, and looks again
     raise OperatingError(
         f"Delta table {handle.location} is written so often that {handle.owner} can't be noted as its owner; see what "
         "else writes it, and start again"
@@ -72,8 +72,7 @@ def _write(handle: DeltaHandle) -> None:
     """Write the property over the snapshot that was judged, or not at all."""
     version = handle.version()
     transactions = [] if version is None else [Transaction(handle.owner, version)]
-    handle.snapshot.alter.set_table_properties(
-        {OWNER_PROPERTY: handle.owner},
-        raise_if_not_exists=False,
-        commit_properties=CommitProperties(app_transactions=transactions, max_commit_retries=0),
-    )
+    with handle.writing() as table:
+        table.alter.set_table_properties(
+            {OWNER_PROPERTY: handle.owner}, raise_if_not_exists=False, commit_properties=once(transactions)
+        )

@@ -10,34 +10,32 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from state.base import StateColumns, WriteRefused
-from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files, withdraw
+from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files
 from state.delta_compaction import compact
-from state.delta_loading import create_table, features_of, is_there, load_table, refused, unreadable
+from state.delta_judged import JudgedTable, OwnVersion, once
+from state.delta_loading import create_table, is_there, refused, unreadable
 from state.delta_rewriting import SmallTable, is_small, visible
 from state.delta_syncing import TableSyncs
 from state.delta_table import (
     DATA_FUSION,
     DeltaLocation,
     Dialect,
-    check_protocol,
-    check_table,
     commit_metadata,
     delta_schema,
     merge_clauses,
     visible_rows,
     with_keys,
 )
-from state.delta_upkeep import NOTHING_AFTERWARDS, LogUpkeep
+from state.delta_upkeep import NOTHING_AFTERWARDS
 from state.delta_vacuum import delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.syncing import sync
@@ -51,24 +49,12 @@ VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnVersion:
-    """A Delta version that the handle has written without delta-rs, by this attempt; delta-rs' snapshot is older."""
-
-    delta_version: int
-    attempt_id: AttemptId
-
-
-class DeltaHandle:
-    """A snapshot of a state's table that moves forward only when told to."""
+class DeltaHandle(JudgedTable):
+    """A table of a state, in the merge layout."""
 
     def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
-        self._location, self._owner, self._columns = location, owner, columns
-        self._snapshot = load_table(location)
-        self._own: OwnVersion | None = None
-        self._upkeep, self._small = LogUpkeep(location, self._snapshot), SmallTable(columns)
-        self._writes = 0
-        self._versions_at, self._versions = -1, dict[str, int | None]()
+        super().__init__(location, owner, columns)
+        self._small, self._writes = SmallTable(columns), 0
         self._syncs: TableSyncs | None = None
 
     @classmethod
@@ -112,65 +98,6 @@ class DeltaHandle:
         paths: list[str] = pa.table(self._table.get_add_actions())["path"].to_pylist()
         return paths
 
-    @property
-    def location(self) -> DeltaLocation:
-        """Where the table is."""
-        return self._location
-
-    @property
-    def owner(self) -> str:
-        """Whose handle it is: `<topology>/<component>`."""
-        return self._owner
-
-    @property
-    def snapshot(self) -> DeltaTable:
-        """delta-rs' snapshot of the Delta version that the handle is at."""
-        return self._table
-
-    @property
-    def _table(self) -> DeltaTable:
-        if self._own is not None:
-            self._snapshot.update_incremental()
-            if self._snapshot.version() != self._own.delta_version:
-                # Another writer's is for `refresh` to find.
-                self._snapshot.load_as_version(self._own.delta_version)
-            self._own = None
-        return self._snapshot
-
-    @property
-    def delta_version(self) -> int:
-        """The Delta version that the handle is at."""
-        return self._snapshot.version() if self._own is None else self._own.delta_version
-
-    def version(self) -> AttemptId | None:
-        """The attempt id that this Delta version was written by."""
-        if self._own is not None:
-            return self._own.attempt_id
-        version = self._transaction_version(self._owner)
-        return None if version is None else AttemptId(version)
-
-    def _transaction_version(self, app_id: str) -> int | None:
-        """The snapshot's version of an app id. delta-rs reads the log each time; it is asked once per snapshot."""
-        delta_version = self._table.version()
-        if self._versions_at != delta_version:
-            self._versions_at, self._versions = delta_version, {}
-        if app_id not in self._versions:
-            self._versions[app_id] = self._table.transaction_version(app_id)
-        return self._versions[app_id]
-
-    def refresh(self) -> None:
-        """Move to the newest snapshot. Raises `OperatingError` when it can't be read."""
-        try:
-            if not self._upkeep.is_newest(self.delta_version):
-                self._own = None
-                self._snapshot.update_incremental()
-        except (DeltaError, OSError):
-            # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
-            self._load()
-
-    def _load(self) -> None:
-        self._snapshot, self._own = load_table(self._location), None
-
     def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Apply the source's rows, one per key, as this attempt. Raises `WriteRefused`."""
         try:
@@ -191,27 +118,22 @@ class DeltaHandle:
         if files is not None:
             version, folder = self.delta_version + 1, Path(self._location.uri)
             transaction, metadata = (self._owner, int(attempt.attempt_id)), self._metadata(attempt.attempt_id, attempt)
-            # Of what has come between, delta-rs knows whether it disturbs.
-            with suppress(FileExistsError):
-                durable = self._syncs is not None
+            durable = self._syncs is not None
+            try:
+                self._check_judged()
                 new = replace_rows(
                     folder, version, rows, files, transaction=transaction, metadata=metadata, durable=durable
                 )
-                if is_late(folder, version):
-                    self._judge_late(folder, version, attempt)
-                else:
-                    self._own = OwnVersion(version, attempt.attempt_id)
-                    if self._syncs is not None:
-                        self._syncs.wrote(version)
-                    self._small.keep(version, rows, [new])
-                return
+            except FileExistsError:
+                raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
+            self._own, self._judged = OwnVersion(version, attempt.attempt_id), version
+            self._small.keep(version, rows, [new])
+            if is_late(folder, version):
+                self._judge_late()
+            elif self._syncs is not None:
+                self._syncs.wrote(version)
+            return
         self._overwrite(attempt, rows)
-
-    def _judge_late(self, folder: Path, version: int, attempt: TransactionAttempt) -> None:
-        self._load()
-        if self.version() != attempt.attempt_id:
-            withdraw(folder, version)
-            raise WriteRefused(f"another writer's Delta version {version} was cleaned out of the log", is_conflict=True)
 
     def _replaceable_files(self) -> Sequence[DataFile] | None:
         """The files of this Delta version, where the handle can write the next one itself."""
@@ -220,16 +142,15 @@ class DeltaHandle:
         return replaceable_files(self._table) if self._location.scheme == "file" else None
 
     def _overwrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
-        read = self._table.version()
-        write_deltalake(
-            self._table,
-            rows,
-            mode="overwrite",
-            commit_properties=self._commit_properties(attempt.attempt_id, attempt),
-            post_commithook_properties=NOTHING_AFTERWARDS,
-        )
-        if self._table.version() == read + 1:
-            self._small.keep(read + 1, rows, data_files(self._table))
+        with self.writing() as table:
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                commit_properties=self._commit_properties(attempt.attempt_id, attempt),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+        self._small.keep(self.delta_version, rows, data_files(self._table))
 
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
         return self._all_rows() if is_small(self._table, rows_max) else None
@@ -241,8 +162,8 @@ class DeltaHandle:
 
     def _merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         clauses = merge_clauses(self._columns, attempt.txid, combine, DATA_FUSION)
-        merger = (
-            self._table.merge(
+        with self.writing() as table:
+            merger = table.merge(
                 source,
                 clauses.condition,
                 source_alias="s",
@@ -250,27 +171,19 @@ class DeltaHandle:
                 commit_properties=self._commit_properties(attempt.attempt_id, attempt),
                 post_commithook_properties=NOTHING_AFTERWARDS,
             )
-            .when_matched_update(clauses.matched)
-            .when_not_matched_insert(clauses.not_matched)
-            .when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
-            .when_not_matched_by_source_delete(clauses.is_forgotten)
-        )
-        merger.execute()
+            merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
+            merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
+            merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
 
     def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        try:
-            self._table.create_write_transaction(
-                actions=[],
-                mode="append",
-                schema=self._table.schema(),
-                commit_properties=self._commit_properties(attempt_id, attempt),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-        except (DeltaError, OSError) as error:
-            raise refused(self._location, error) from None
-        # This call, unlike a merge, leaves the handle where it was.
-        self.refresh()
+        self.commit([], self._commit_properties(attempt_id, attempt))
+
+    def replace_files(
+        self, attempt: TransactionAttempt, gone: Sequence[RemoveAction], new: Sequence[AddAction]
+    ) -> None:
+        """As this attempt put files in the place of others; they are in the table's folder. Raises `WriteRefused`."""
+        self.commit([*gone, *new], self._commit_properties(attempt.attempt_id, attempt))
 
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over.
@@ -331,7 +244,9 @@ class DeltaHandle:
 
     def _compact(self) -> None:
         self.make_durable()
-        compact(self._table, self._location, self._owner)
+        with self.writing() as table:
+            if compact(table, self._location, self._owner):
+                table.update_incremental()
 
     def _tend_log(self) -> None:
         if self._upkeep.is_due(self.delta_version) and self._upkeep.run(self._table, self._settle_checkpoint):
@@ -358,7 +273,7 @@ class DeltaHandle:
     def _try_to_maintain(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except (DeltaError, OSError, pa.ArrowException) as error:
+        except (DeltaError, OSError, pa.ArrowException, WriteRefused) as error:
             reason = self._location.reason(error)
             _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", self._location, reason)
 
@@ -366,18 +281,10 @@ class DeltaHandle:
         # `to_pyarrow_table` of this release aborts the process at its exit.
         return QueryBuilder(dict(settings or {})).register("t", self._table).execute(sql)
 
-    def check(self) -> None:
-        """Raise `SchemaMismatch` when the table is not one for this state."""
-        protocol, name = self._table.protocol(), str(self._location)
-        features = features_of(protocol)
-        check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
-        properties = {key: str(value) for key, value in self._table.metadata().configuration.items()}
-        check_table(self._columns, pa.schema(self._table.schema()), properties, name)
-
     def _commit_properties(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
         # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
         metadata = {"userMetadata": self._metadata(attempt_id, attempt)}
-        return CommitProperties(app_transactions=[Transaction(self._owner, attempt_id)], custom_metadata=metadata)
+        return once([Transaction(self._owner, attempt_id)], metadata)
 
     def _metadata(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
         return json.dumps(commit_metadata(self._owner, attempt, attempt_id))

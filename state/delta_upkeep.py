@@ -41,8 +41,12 @@ class LogUpkeep:
     def is_newest(self, version: int) -> bool:
         """Whether this version is there, and no later one; asks for two files and lists nothing. Raises `OSError`."""
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
-        later, this = self._files.get_file_info([_commit_path(version + 1), _commit_path(version)])
+        later, this = self._files.get_file_info([commit_path(version + 1), commit_path(version)])
         return bool(later.type == FileType.NotFound and this.type == FileType.File)
+
+    def withdraw(self, version: int) -> None:
+        """Take an entry away that came too late. Nobody needs it: there is a checkpoint of it, or of a later one."""
+        self._files.delete_file(commit_path(version))
 
     def is_due(self, version: int) -> bool:
         """Whether a checkpoint is due at this Delta version."""
@@ -91,5 +95,6 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _commit_path(version: int) -> str:
+def commit_path(version: int) -> str:
+    """Where the log's entry of a Delta version lies, in the table's folder."""
     return f"{_LOG}/{version:020}.json"

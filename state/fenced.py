@@ -25,6 +25,10 @@ Source: TypeAlias = pa.Table | tuple[str, ...]
 """Rows to be merged: key and value columns, one row per key; or Parquet files of them, not yet unique by key."""
 
 
+WRITE_TRIES = 20
+"""So often a write is tried that others' maintenance of the table comes before; then its attempt fails."""
+
+
 class FencedState(AggregatingState, ABC):
     """A state in a table that outlives processes, and that only the newest coordinator may write."""
 
@@ -117,27 +121,34 @@ class FencedState(AggregatingState, ABC):
             )
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[], None]) -> None:
-        """Write, and see that the table's version is the writer's. Raises `Fenced` or `TableConflict`."""
-        refused: WriteRefused | None = None
-        try:
-            write()
-            version = self._loaded_version()
-        except WriteRefused as error:
-            refused, version = error, self.version()
-        if version == attempt_id:
-            # Also after an error: the write had gone through, only its outcome was not known.
-            return
-        self._check_fence(version, attempt_id)
-        if refused is None:
-            raise ProtocolError(
-                f"state {self.table} of {self._owner}: attempt {attempt_id} was written without an error, and yet the "
-                f"table's version is {version}; something else writes its version"
-            )
-        kind = TableConflict if refused.is_conflict else OperatingError
-        raise kind(
-            f"state {self.table} of {self._owner} is at version {version}; attempt {attempt_id} was not written "
-            f"over it: {refused}"
-        ) from refused
+        """Write, and see that the table's version is the writer's. Raises `Fenced` or `TableConflict`.
+
+        A write that is refused although the version is still the one that was judged was disturbed by somebody's
+        maintenance: the rows are the same, so what was judged holds, and it is written over the table as it is now.
+        """
+        judged = self._loaded_version()
+        for tries_left in reversed(range(WRITE_TRIES)):
+            refused: WriteRefused | None = None
+            try:
+                write()
+                version = self._loaded_version()
+            except WriteRefused as error:
+                refused, version = error, self.version()
+            if version == attempt_id:
+                # Also after an error: the write had gone through, only its outcome was not known.
+                return
+            self._check_fence(version, attempt_id)
+            if refused is None:
+                raise ProtocolError(
+                    f"state {self.table} of {self._owner}: attempt {attempt_id} was written without an error, and yet "
+                    f"the table's version is {version}; something else writes its version"
+                )
+            if version != judged or not refused.is_conflict or not tries_left:
+                kind = TableConflict if refused.is_conflict else OperatingError
+                raise kind(
+                    f"state {self.table} of {self._owner} is at version {version}; attempt {attempt_id} was not "
+                    f"written over it: {refused}"
+                ) from refused
 
     def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
         try:

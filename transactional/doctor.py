@@ -14,9 +14,10 @@ from typing import Any
 from transactional.attempt import AttemptId, TxId
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor_source import examine_source
-from transactional.doctor_tables import answering, delta_states, is_foreign, named
+from transactional.doctor_tables import answering, delta_states
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.fencing import txid_lookup
+from transactional.foreign import is_foreign, named
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology import Topology
 from transactional.torn_log import Torn, torn_files

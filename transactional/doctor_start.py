@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transactional.diagnosis import Problem
-from transactional.doctor_tables import answering, delta_states, is_foreign, named
+from transactional.doctor_tables import answering, delta_states
 from transactional.errors import StoreMismatch, TransactionalError
+from transactional.foreign import foreign_change, named
 from transactional.store import CoordinatorStore
 from transactional.topology import Topology
 
@@ -29,10 +30,10 @@ def check_at_start(topology: Topology) -> None:
     """
     for component, state in delta_states(topology):
         owner = f"{topology.id}/{component}"
-        foreign = [commit for commit in _commits_since(state.location, owner) if is_foreign(commit, owner)]
-        if foreign and f"{owner}#repair" not in foreign[-1].app_versions:
+        foreign = foreign_change(_commits_since(state.location, owner), owner)
+        if foreign is not None:
             raise StoreMismatch(
-                f"committer {component!r}: its table ({state.location}) was changed by {named(foreign[0])}, which is "
+                f"committer {component!r}: its table ({state.location}) was changed by {named(foreign)}, which is "
                 f"not the topology's. Its counts would go on from what that left behind: see `transactional doctor`"
             )
 

@@ -14,8 +14,9 @@ from deltalake.schema import Field, PrimitiveType, Schema
 import state.delta_rs
 from state.base import StateColumns
 from state.delta import DeltaMapState
-from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files, withdraw
-from state.delta_table import delta_schema
+from state.delta_commit import DataFile, data_files, is_late, replace_rows, replaceable_files
+from state.delta_table import DeltaLocation, delta_schema
+from state.delta_upkeep import LogUpkeep
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_rewriting import VALUES
 from transactional import schema
@@ -140,8 +141,8 @@ class TestOthers:
             (log / f"{1:020}.json").unlink()
         replace(tmp_path, 2, ROWS, files[:1])
         assert is_late(tmp_path, 2)
-        withdraw(tmp_path, 2)
         table = DeltaTable(tmp_path)
+        LogUpkeep(DeltaLocation.of(tmp_path), table).withdraw(2)
         assert (table.version(), table.transaction_version("words/count")) == (3, 3)
         assert rows_of(tmp_path) == MORE.to_pylist()
         assert not (log / f"{2:020}.json").exists()

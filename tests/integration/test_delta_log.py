@@ -18,6 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 import state.delta
 import state.delta_log
 import state.delta_log_lookup
+from state.base import WriteRefused
 from state.delta import DeltaMapState
 from state.delta_log import LogHandle
 from state.delta_log_table import Fold, LogLayout
@@ -113,7 +114,7 @@ class TestFolds:
         merged(opened(place), place, 1, 4)
         first, second = (handle_of(place) for _ in range(2))
         first.fold_whole(TxId(4))
-        with pytest.raises(OperatingError, match="could not be folded"):
+        with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
             second.fold_whole(TxId(3))
         assert content(opened(place)) == after(4)
 
@@ -123,7 +124,7 @@ class TestFolds:
         handle = handle_of(place)
         new = opened(place)
         new.merge(place.attempt(3, 7), counts({"dog": 5}))
-        with pytest.raises(OperatingError, match="could not be folded"):
+        with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
             handle.fold_whole(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import state.delta_rewriting
-from state.base import StateColumns
+from state.base import StateColumns, WriteRefused
 from state.delta import DeltaMapState
 from state.delta_rewriting import rewritten, visible
 from state.delta_rs import DeltaHandle
@@ -185,6 +186,11 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     handle = DeltaHandle(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())
-    handle.merge(TransactionAttempt(TxId(2), AttemptId(2)), counts({"a": 1}).table, {"count": "sum"})
+    merge = partial(handle.merge, TransactionAttempt(TxId(2), AttemptId(2)), counts({"a": 1}).table, {"count": "sum"})
+    with pytest.raises(WriteRefused):
+        merge()
     assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
+    assert handle.judge() == 1
+    merge()
     assert handle.delta_version == table.version() + 2
+    assert content(words) == {"a": 2}

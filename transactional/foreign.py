@@ -1,0 +1,45 @@
+"""Which Delta commits of a state's table are foreign: they change rows, and are not its topology's. The one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+
+class LoggedCommit(Protocol):
+    """One Delta commit, as a table's log tells it."""
+
+    @property
+    def version(self) -> int:
+        """Its Delta version."""
+
+    @property
+    def operation(self) -> str:
+        """What its writer calls it."""
+
+    @property
+    def app_versions(self) -> Mapping[str, int]:
+        """The app transactions in it."""
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether it says of any file that it changes rows: those that only lie elsewhere afterwards are no change."""
+
+
+AnyCommit = TypeVar("AnyCommit", bound=LoggedCommit)
+
+
+def is_foreign(commit: LoggedCommit, owner: str) -> bool:
+    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
+    return commit.changes_data and owner not in commit.app_versions and f"{owner}#fold" not in commit.app_versions
+
+
+def foreign_change(commits: Sequence[AnyCommit], owner: str) -> AnyCommit | None:
+    """The first of these Delta commits, oldest first, that is foreign; None also when the last such one is a repair."""
+    foreign = [commit for commit in commits if is_foreign(commit, owner)]
+    return foreign[0] if foreign and f"{owner}#repair" not in foreign[-1].app_versions else None
+
+
+def named(commit: LoggedCommit) -> str:
+    """A Delta commit in words."""
+    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
