@@ -226,3 +226,8 @@ def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
     """An Arrow table of rows of Python values. Raises `SchemaMismatch` for a value that doesn't fit its column."""
     schema = arrow_schema(columns)
     return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a table as Python values. A table without columns gives none."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from state.combine import rows_of
 from state.delta_table import DATA_FUSION
-from state.fenced import Source, rows_of
+from state.fenced import Source
 from state.sums import SumCheck, largest, reduced
 from state.values import ABSENT, combined_values
 from transactional.schema import Field, Schema

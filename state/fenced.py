@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from state.base import Verdict, WriteRefused, check_combine
-from state.combine import AggregatingState, check_unique, table_of_rows
+from state.combine import AggregatingState, check_unique, rows_of, table_of_rows
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -52,11 +52,11 @@ class FencedState(AggregatingState, ABC):
         """The values before this transaction of those keys that exist. Raises `OperatingError`."""
         self._read_by = (attempt, self.version())
         wanted = self._fitting(keys, self.key)
-        # As Arrow gives them back: a time of another zone, or without one, is found under the key that was asked for.
-        given = dict(zip(rows_of(wanted) if self.key_names else keys, keys, strict=True))
-        rows = rows_of(self._rows_before(attempt.txid, wanted))
+        # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
+        asked = rows_of(wanted) if self.key_names else [()] * len(keys)
         width = len(self.key)
-        return {given[row[:width]]: row[width:] for row in rows if row[:width] in given}
+        found = {row[:width]: row[width:] for row in rows_of(self._rows_before(attempt.txid, wanted))}
+        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set the values of the given keys (see the port). Raises `SchemaMismatch` for values of another type."""
@@ -157,8 +157,3 @@ class FencedState(AggregatingState, ABC):
             raise SchemaMismatch(
                 f"state {self.table} has the columns '{columns}'; what was given does not fit: {error}"
             ) from error
-
-
-def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a table as Python values. A table without columns gives none."""
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

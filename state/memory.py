@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state.base import Verdict, check_combine
-from state.combine import AggregatingState, check_unique, table_of_rows
+from state.combine import AggregatingState, check_unique, rows_of, table_of_rows
 from state.sums import SumCheck
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -73,18 +73,20 @@ class MemoryMapState(AggregatingState):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist."""
-        found = {key: self.stored.rows[key].before(attempt.txid) for key in keys if key in self.stored.rows}
+        # As in a table, a time without a zone is one of UTC.
+        asked = rows_of(self._fitting(keys, self.key)) if self.key_names else [()] * len(keys)
+        rows = self.stored.rows
+        found = {key: rows[each].before(attempt.txid) for key, each in zip(keys, asked, strict=True) if each in rows}
         return {key: values for key, values in found.items() if values is not ABSENT}
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""
-        try:
-            table_of_rows([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
-        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(
-                f"state {self.table} has the columns '{self.columns.all}'; what was put does not fit: {error}"
-            ) from error
-        self._write(attempt, rows, dict.fromkeys(self.values.names, "last"))
+        table = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
+        check_unique(table, self.key.names, self.table)
+        width = len(self.key)
+        self._write(
+            attempt, {row[:width]: row[width:] for row in rows_of(table)}, dict.fromkeys(self.values.names, "last")
+        )
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction. Raises `Fenced`."""
@@ -108,6 +110,14 @@ class MemoryMapState(AggregatingState):
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
+        try:
+            return table_of_rows(rows, columns)
+        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(
+                f"state {self.table} has the columns '{self.columns.all}'; what was given does not fit: {error}"
+            ) from error
 
     def _write(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]

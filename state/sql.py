@@ -13,9 +13,9 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from state.base import WriteRefused
-from state.combine import table_of_rows
+from state.combine import rows_of, table_of_rows
 from state.database import Database, DatabaseFailed
-from state.fenced import FencedState, Source, rows_of
+from state.fenced import FencedState, Source
 from state.sql_registry import Registration
 from state.sql_table import StateTable
 from state.sql_types import check_columns, check_name

@@ -64,11 +64,14 @@ class MapState(Protocol):
     """Key → values, as a committer bolt sees its state in `finish_batch` (Storm row R22).
 
     What is read is the state before this transaction, plus what this attempt has put. What is put becomes visible
-    with the transaction commit, all of it or nothing.
+    with the transaction commit, all of it or nothing. A time without a zone is one of UTC.
     """
 
     def get(self, *key: Any) -> Any:
-        """The value of one key: None when it does not exist, a tuple when the state has several value columns."""
+        """The value of one key: None when it does not exist, a tuple when the state has several value columns.
+
+        `get("a", 1)` and `get(("a", 1))` ask for the same key.
+        """
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """The values of several keys, in order, read at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -159,10 +160,11 @@ class MapStateView:
         self._component, self._state, self._attempt = component, state, attempt
         self._read: dict[Key, tuple[Any, ...] | None] = {}
         self._single = len(state.values) == 1
+        self._has_times = any(field.type == "timestamp" for field in state.key)
 
     def get(self, *key: Any) -> Any:
-        """The value of one key, None when it does not exist."""
-        return self.multi_get([key])[0]
+        """The value of one key, None when it does not exist. A key of several columns may be given as a tuple."""
+        return self.multi_get([key[0] if len(key) == 1 else key])[0]
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """The values of several keys, read at once."""
@@ -199,7 +201,12 @@ class MapStateView:
                 f"committer {self._component!r} used key {values!r}; the key of its state is "
                 f"({', '.join(self._state.key.names)})"
             )
-        return values
+        return tuple(map(_in_utc, values)) if self._has_times else values
 
     def _value(self, values: tuple[Any, ...] | None) -> Any:
         return values[0] if values is not None and self._single else values
+
+
+def _in_utc(value: Any) -> Any:
+    """A time without a zone is one of UTC, so that it is one key with the same time of another zone."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

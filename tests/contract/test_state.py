@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.contract.states import AnyState, Place, content, counts, look_up_always
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
+from transactional.committing import MapStateView
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
@@ -379,6 +380,23 @@ class TestKeys:
         state.merge(place.attempt(1, 1), counts({some: 1, others: 1, nothing: 1}, key))
         state.merge(place.attempt(2, 2), counts({others: 1, nothing: 1}, key))
         assert content(state) == {some: 1, others: 2, nothing: 2}
+
+    def test_of_one_instant_are_one_key_in_whatever_zone_they_are_given(self, quick_place: Place) -> None:
+        """Without a zone it is UTC."""
+        aware = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
+        naive = aware.replace(tzinfo=None)
+        there = aware.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
+        state = quick_place.state("at timestamp, word string")
+        state.put(quick_place.attempt(1, 1), {(naive, "a"): (1,)})
+        second = quick_place.attempt(2, 2)
+        asked = [(naive, "a"), (aware, "a"), (there, "a")]
+        assert state.get(second, asked) == dict.fromkeys(asked, (1,))
+        view = MapStateView("it", state, second)
+        assert view.multi_get(asked) == [1, 1, 1]
+        assert (view.get(naive, "a"), view.get((there, "a"))) == (1, 1)
+        assert view.multi_update(asked, lambda value: value + 1) == [2, 3, 4]
+        state.put(second, view.written)
+        assert content(state) == {(aware, "a"): 4}
 
     def test_of_several_columns(self, place: Place) -> None:
         key = "Word string, `as` int"

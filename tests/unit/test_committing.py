@@ -146,8 +146,8 @@ def test_an_error_of_the_framework_stays_what_it_is() -> None:
             r"committer 'it' used key \('cat', 1\); the key of its state is \(word\)",
         ),
         (lambda state: state.get(), r"committer 'it' used key \(\); the key of its state is \(word\)"),
-        (lambda state: state.put("cat", "many"), "what was put does not fit: .*'many'"),
-        (lambda state: state.put(1, 1), "what was put does not fit: "),
+        (lambda state: state.put("cat", "many"), "what was given does not fit: .*'many'"),
+        (lambda state: state.put(1, 1), "what was given does not fit: "),
     ],
 )
 def test_what_does_not_fit_the_state_is_told(finish: Callable[[MapState], Any], expected: str) -> None:
@@ -213,6 +213,15 @@ def test_a_state_of_one_row_has_the_empty_key() -> None:
     assert view.get() == 7
     assert view.multi_update([()], lambda count: count + 1) == [8]
     assert view.written == {(): (8,)}
+
+
+def test_a_key_of_several_columns_is_read_as_it_is_put() -> None:
+    view = view_of({("a", 1): ("x",)}, "word string, number long", "note string")
+    assert (view.get("a", 1), view.get(("a", 1))) == ("x", "x")
+    view.put(("b", 2), "y")
+    assert (view.get("b", 2), view.get(("b", 2))) == ("y", "y")
+    single = view_of({("cat",): (1,)})
+    assert (single.get("cat"), single.get(("cat",))) == (1, 1)
 
 
 def test_keys_are_read_at_once_and_only_once() -> None:
