@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -249,9 +249,9 @@ def patient_is_started(patient: Patient) -> None:
     run_topology(patient.topology(), store=patient.url, master="none", config={"stop_when_drained": True})
 
 
-def die_between_tables(patient: Patient) -> None:
+def die_between_tables(patient: Patient, words: Sequence[str] = (*WORDS, "late")) -> None:
     """Run one more transaction, whose second table is never written."""
-    topology = patient.topology([*WORDS, "late"])
+    topology = patient.topology(list(words))
     other: Any = topology.component("other").state
 
     def refuse(*_: object) -> None:
@@ -272,6 +272,24 @@ def test_a_table_that_was_one_transaction_ahead_is_so_again(patient: Patient) ->
     assert patient.examine() == []
     patient.run([*WORDS, "late", "later"])
     patient.assert_right([*WORDS, "late", "later"])
+
+
+def test_attempts_that_were_given_up_are_known_again_after_a_store_was_lost(patient: Patient) -> None:
+    """Of the first transactions, of those in between, and of the last one: the tables' logs have them all."""
+    die_between_tables(patient)
+    die_between_tables(patient)
+    patient.run([*WORDS, "late"])
+    patient.assert_right([*WORDS, "late"])
+    wipe_store(patient)
+    patient.repair(journal=True)
+    patient.assert_right([*WORDS, "late"])
+    die_between_tables(patient, [*WORDS, "late", "later"])
+    patient.run([*WORDS, "late", "later", "last"])
+    wipe_store(patient)
+    patient.repair(journal=True)
+    patient.assert_right([*WORDS, "late", "later", "last"])
+    patient.run([*WORDS, "late", "later", "last", "more"])
+    patient.assert_right([*WORDS, "late", "later", "last", "more"])
 
 
 def test_a_transaction_that_all_tables_hold_is_committed_with_what_was_read(patient: Patient) -> None:
@@ -337,6 +355,20 @@ def test_a_start_on_rows_that_others_have_changed_is_refused(patient: Patient, h
             start()
     patient.repair()
     check_at_start(patient.topology())
+    patient.run([*WORDS, "late"])
+    patient.assert_right([*WORDS, "late"])
+
+
+def test_a_repair_excuses_no_later_change(patient: Patient) -> None:
+    """Only a repair that came last has put right what was wrong."""
+    update_rows(patient)
+    patient.repair()
+    check_at_start(patient.topology())
+    update_rows(patient)
+    with pytest.raises(StoreMismatch, match=r"'count': its table .* was changed by Delta version"):
+        check_at_start(patient.topology())
+    assert patient.problems() == [(Problem.FOREIGN_WRITER, "count", True)]
+    patient.repair()
     patient.run([*WORDS, "late"])
     patient.assert_right([*WORDS, "late"])
 
