@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +23,18 @@ from tests.contract.states import counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.fencing import fence_tables
+from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
 from verifier.checker import CheckedTable, verify
 from verifier.findings import Kind, Report
 
 ID = "words"
 PARTITIONS = [PartitionId("words", index) for index in range(2)]
-FINGERPRINT = {"spout": {"kind": "OpaqueKafkaSpout"}, "committers": {"count": {}, "log": {}}}
+COUNTING = ("count", "log")
+"""The components whose tables count words; the others keep the latest value of each."""
+LATEST = ("latest", "latest-log")
+COMMITTERS = (*COUNTING, *LATEST)
+FOLDED = LogLayout(fold_after=3, fan_out=2)
 LEASE_MS = 60_000
 
 Words = Mapping[str, int]
@@ -37,14 +42,21 @@ Words = Mapping[str, int]
 
 @dataclass
 class History:
-    """A topology in a folder: its store, a table in the merge layout, and one in the log layout."""
+    """A topology in a folder: its store, and tables in the merge and in the log layout, which count words or keep the
+    number of the last transaction with each. With a transactional spout a replay is the same batch."""
 
     folder: Path
+    replays_exactly: bool = False
     lease: Lease | None = None
     states: dict[str, DeltaMapState] = field(default_factory=dict)
     positions: dict[PartitionId, int] = field(default_factory=lambda: dict.fromkeys(PARTITIONS, 0))
     txid: int = 1
     attempt_id: int = 0
+
+    def fingerprint(self) -> dict[str, Any]:
+        """As a topology with such a spout has it."""
+        spout = "TransactionalKafkaSpout" if self.replays_exactly else "OpaqueKafkaSpout"
+        return {"spout": {"kind": spout}, "committers": {name: {} for name in COMMITTERS}}
 
     @property
     def url(self) -> str:
@@ -57,13 +69,22 @@ class History:
 
     def start(self) -> None:
         """A coordinator takes over, and shuts the one before out."""
+        kind = StateKind.TRANSACTIONAL if self.replays_exactly else StateKind.OPAQUE
         self.states = {
-            "count": DeltaMapState(self.path("count"), "word string", "count long", layout="merge"),
-            "log": DeltaMapState(self.path("log"), "word string", "count long", layout=LogLayout(fold_after=3)),
+            name: DeltaMapState(
+                self.path(name),
+                "word string",
+                "count long",
+                kind=kind,
+                layout=FOLDED if name in ("log", "latest-log") else "merge",
+            )
+            for name in COMMITTERS
         }
+        for state in self.states.values():
+            state.set_durability("process")
         committers = [SimpleNamespace(id=name, state=state) for name, state in self.states.items()]
         with closing(SqlCoordinatorStore(self.url)) as store:
-            self.lease = store.acquire(ID, FINGERPRINT, owner="hand", lease_ms=LEASE_MS)
+            self.lease = store.acquire(ID, self.fingerprint(), owner="hand", lease_ms=LEASE_MS)
             topology: Any = SimpleNamespace(id=ID, committers=committers)
             fence_tables(topology, store, self.lease)
             self.attempt_id = self.lease.fence_id
@@ -79,7 +100,10 @@ class History:
             store.record_attempt(self.lease, record, forget_later=True)
             for name, state in self.states.items() if dies_after != "batch" else ():
                 self._look_up(store, name)
-                state.merge(attempt, counts(words))
+                if name in COUNTING:
+                    state.merge(attempt, counts(words))
+                else:
+                    state.put(attempt, {(word,): (self.txid,) for word in words})
                 if dies_after == name:
                     return
             if dies_after is None:
@@ -99,14 +123,16 @@ class History:
         }
         return BatchMetadata(ranges, {p: Digest(len(offsets), 7, 70) for p, offsets in ranges.items()})
 
-    def report(self, **options: Any) -> Report:
+    def report(self, components: Sequence[str] = COMMITTERS, **options: Any) -> Report:
         """What the checker says."""
-        tables = [CheckedTable(name, self.path(name), counts="count") for name in ("count", "log")]
+        tables = [
+            CheckedTable(name, self.path(name), counts="count" if name in COUNTING else None) for name in components
+        ]
         return verify(self.url, ID, tables, **options)
 
     def kinds(self) -> set[Kind]:
-        """What the checker finds wrong."""
-        return set(self.report().counts)
+        """What the checker finds wrong in the tables that count."""
+        return set(self.report(COUNTING).counts)
 
     # --- falsifying -----------------------------------------------------------------------------------------------
 
@@ -148,9 +174,9 @@ class History:
         log_file.write_text("\n".join(json.dumps(action) for action in actions))
 
     @contextmanager
-    def changed_file(self, component: str) -> Iterator[list[dict[str, Any]]]:
-        """The rows of the newest data file, to be changed where they stand."""
-        log_file = self._newest_with_rows(component)
+    def changed_file(self, component: str, log_file: Path | None = None) -> Iterator[list[dict[str, Any]]]:
+        """The rows of the newest data file, or of one that a Delta commit added, to be changed where they stand."""
+        log_file = log_file or self._newest_with_rows(component)
         path = next(line["add"]["path"] for line in map(json.loads, log_file.read_text().splitlines()) if "add" in line)
         file = self.folder / component / path
         with pq.ParquetFile(file) as opened:
@@ -173,15 +199,17 @@ class History:
         return next(file for file in files if '"add"' in file.read_text())
 
 
-def make_history(folder: Path) -> History:
-    """A history with all that may happen: replays of other batches, dead attempts, take-overs, empty batches, folds."""
-    history = History(folder)
+def make_history(folder: Path, *, replays_exactly: bool = False) -> History:
+    """A history with all that may happen: replays (of other batches, where the spout allows it), dead attempts,
+    take-overs, empty batches, folds."""
+    history = History(folder, replays_exactly)
     history.start()
     history.transaction({"cat": 3, "dog": 1})
     history.transaction({"cat": 2, "owl": 1})
-    history.transaction({"dog": 4, "emu": 1}, dies_after="count")
+    replayed = {"dog": 1, "cat": 1}  # the replay of 3 has no emu, and less of dog
+    history.transaction(replayed if replays_exactly else {"dog": 4, "emu": 1}, dies_after="count")
     history.start()
-    history.transaction({"dog": 1, "cat": 1})  # the replay of 3 has no emu, and less of dog
+    history.transaction(replayed)
     history.transaction({"cow": 2}, dies_after="tables")
     history.start()
     history.transaction({"cow": 2})
@@ -196,4 +224,4 @@ def make_history(folder: Path) -> History:
 def copied(history: History, folder: Path) -> History:
     """A copy to be changed."""
     shutil.copytree(history.folder, folder, dirs_exist_ok=True)
-    return History(folder, history.lease, {}, dict(history.positions), history.txid, history.attempt_id)
+    return replace(history, folder=folder, states={}, positions=dict(history.positions))

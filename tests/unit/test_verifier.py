@@ -6,23 +6,33 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import CommitProperties, Transaction
 
-from tests.contract.states import counts
-from tests.unit.histories import ID, History, copied, make_history
+from state.delta import DeltaMapState
+from tests.contract.states import content, counts
+from tests.unit.histories import COMMITTERS, ID, LATEST, History, copied, make_history
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced
 from verifier.checker import CheckedTable, verify
-from verifier.findings import CheckImpossible, Kind
+from verifier.findings import CheckImpossible, Findings, Kind
+from verifier.store import CommittedBatch, Store
+from verifier.transactions import check_transactions
 
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> History:
     return make_history(tmp_path_factory.mktemp("right"))
+
+
+@pytest.fixture(scope="module")
+def right_transactional(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return make_history(tmp_path_factory.mktemp("right-transactional"), replays_exactly=True)
 
 
 @pytest.fixture
@@ -33,8 +43,10 @@ def history(right: History, tmp_path: Path) -> History:
 # --- right histories ----------------------------------------------------------------------------------------------
 
 
-def test_replays_dead_attempts_and_take_overs_are_right(right: History) -> None:
-    report = right.report()
+@pytest.mark.parametrize("kind", ["right", "right_transactional"])
+def test_replays_dead_attempts_and_take_overs_are_right(request: pytest.FixtureRequest, kind: str) -> None:
+    history: History = request.getfixturevalue(kind)
+    report = history.report()
     assert report.findings == ()
     assert report.is_exact
     assert report.checked["transactions"] == 12
@@ -64,7 +76,7 @@ def test_a_table_that_is_one_transaction_ahead_is_right(history: History) -> Non
     assert any("not committed yet" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("component", ["count", "log"])
+@pytest.mark.parametrize("component", COMMITTERS)
 def test_compaction_checkpoints_vacuum_and_cleaned_logs_are_right(history: History, component: str) -> None:
     table = history.delta(component)
     table.optimize.compact()
@@ -331,6 +343,52 @@ def test_a_fold_that_says_something_else_is_caught(history: History) -> None:
     table.update({"count": "count + 1"}, predicate=f"txid = {until}", commit_properties=fold)
     report = verify(history.url, ID, [CheckedTable("log", history.path("log"))])
     assert set(report.counts) == {Kind.BROKEN_ROW}
+
+
+def test_folds_of_latest_values_keep_the_latest(right: History) -> None:
+    """Of each word the number of the last transaction with it, whatever was folded; in both layouts."""
+    expected = {"cat": 12, "dog": 3, "owl": 2, "cow": 4, "emu": 6, **{f"word-{n}": n for n in range(7, 13)}}
+    for name in LATEST:
+        assert content(DeltaMapState(right.path(name), "word string", "count long")) == expected
+    report = verify(right.url, ID, [CheckedTable("latest-log", right.path("latest-log"))])
+    assert (report.is_exact, report.checked["folds"] > 2) == (True, True)
+
+
+def test_a_fold_that_keeps_an_older_value_is_caught(history: History) -> None:
+    """The rows that it replaced are still there: the value of the earlier of two transactions was taken."""
+    log_file = next(
+        file
+        for file in sorted(Path(history.path("latest-log"), "_delta_log").glob("*.json"), reverse=True)
+        if f"{ID}/latest-log#fold" in file.read_text()
+    )
+    with history.changed_file("latest-log", log_file) as rows:
+        [cat] = [row for row in rows if row["word"] == "cat"]
+        cat["count"] -= 1
+    report = verify(history.url, ID, [CheckedTable("latest-log", history.path("latest-log"))])
+    assert set(report.counts) == {Kind.BROKEN_ROW}
+    assert "a fold, key cat" in report.findings[0].where
+
+
+@pytest.mark.parametrize(("replays_exactly", "expected"), [(True, {Kind.RANGE_GAP: 1}), (False, {})])
+def test_a_gap_up_to_the_log_s_start_is_excused_for_an_opaque_spout_alone(
+    right: History, right_transactional: History, *, replays_exactly: bool, expected: dict[Kind, int]
+) -> None:
+    """A transactional spout may not go on where the source has lost something."""
+    with closing(Store((right_transactional if replays_exactly else right).url)) as store:
+        whole = store.history(ID)
+    before, after = (
+        CommittedBatch(txid, attempt_id, {("words", 0): (start, start + 10, 10)}, 10)
+        for txid, attempt_id, start in ((1, 2, 0), (2, 3, 15))
+    )
+    history = replace(whole, committed_txid=2, committed_attempt_id=3, committed=(before, after), in_flight={})
+    findings = Findings()
+    check_transactions(history, findings, log_starts={("words", 0): 15})
+    assert findings.report().counts == expected
+    assert any("[10, 15) is in no transaction" in note for note in findings.report().notes) != replays_exactly
+    # A gap behind the log's start is one for both.
+    findings = Findings()
+    check_transactions(history, findings, log_starts={("words", 0): 14})
+    assert findings.report().counts == {Kind.RANGE_GAP: 1}
 
 
 def test_a_stale_copy_of_a_table_is_caught(right: History, history: History, tmp_path: Path) -> None:
