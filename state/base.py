@@ -175,6 +175,9 @@ class KeyedState:
         check_names([*self.key_names, *(name for name in ("txid", "prev_txid") if name not in self._names)], self.table)
         check_key_types(self._key or Schema(()), self.table)
 
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Nothing has to be looked after between two transactions, unless a state says so."""
+
     def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         self.columns.check(self.table)
         self._owner, self._txid_of, self._known = owner, txid_of, None

@@ -36,7 +36,7 @@ from state.delta_log_table import (
     stored_combine,
     whole_fold,
 )
-from state.delta_rs import VACUUM_INTERVAL, DeltaHandle
+from state.delta_rs import VACUUM_INTERVAL, DeltaHandle, always
 from state.delta_sums import measured
 from state.delta_table import DATA_FUSION, DeltaLocation, Dialect, delta_schema, with_keys
 from state.delta_upkeep import NOTHING_AFTERWARDS
@@ -103,7 +103,8 @@ class LogHandle(DeltaHandle):
                 raise_if_not_exists=False,
                 commit_properties=self._noted(transactions),
             )
-            self.make_durable()
+            # A change of properties may make a checkpoint, too.
+            self._settle_checkpoint()
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
         """Turn a table of the merge layout, which stands at a committed transaction, into the base of a log.
@@ -180,14 +181,15 @@ class LogHandle(DeltaHandle):
         grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
         return [Run(TxId(each["txid"]), each["rows_sum"], frozenset(each["path_list"])) for each in grouped.to_pylist()]
 
-    def maintain(self, newest: TxId) -> None:
+    def maintain(self, newest: TxId, may_go_on: Callable[[], bool] = always) -> None:
         """Fold what is due, and now and then delete old files. Never fails."""
         self._writes += 1
         if self._layout.fold_after is not None and newest - 1 - self.folded_txid >= self._layout.fold_after:
-            self._try_to_maintain(lambda: self._fold_due(newest))
-        self._try_to_maintain(self._tend_log)
+            self._try_to_maintain(lambda: self._fold_due(newest), may_go_on)
+        self._try_to_maintain(self._tend_log, may_go_on)
         if self._writes % VACUUM_INTERVAL == 0:
-            self._try_to_maintain(self._vacuum)
+            self._try_to_maintain(self._vacuum, may_go_on)
+        self._try_to_maintain(self.make_durable)
 
     def fold_whole(self, newest: TxId) -> None:
         """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""

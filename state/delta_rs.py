@@ -49,6 +49,11 @@ VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
 
 
+def always() -> bool:
+    """True: whoever calls has time."""
+    return True
+
+
 class DeltaHandle(JudgedTable):
     """A table of a state, in the merge layout."""
 
@@ -228,19 +233,20 @@ class DeltaHandle(JudgedTable):
         except (DeltaError, OSError) as error:
             raise unreadable(self._location, error) from None
 
-    def maintain(self, newest: TxId) -> None:
+    def maintain(self, newest: TxId, may_go_on: Callable[[], bool] = always) -> None:
         """Now and then put small files together, so that a merge stays quick, and delete old ones. Never fails.
 
-        `newest` is the transaction that was written last: it may have to be written again.
+        `newest` is the transaction that was written last; readers may still want to see what was before it.
         Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
         the table's `delta.deletedFileRetentionDuration`.
         """
         self._writes += 1
         if self._writes % COMPACTION_INTERVAL == 0 and self._own is None and len(self._table.file_uris()) > FILES_MAX:
-            self._try_to_maintain(self._compact)
-        self._try_to_maintain(self._tend_log)
+            self._try_to_maintain(self._compact, may_go_on)
+        self._try_to_maintain(self._tend_log, may_go_on)
         if self._writes % VACUUM_INTERVAL == 0:
-            self._try_to_maintain(self._delete_old_files)
+            self._try_to_maintain(self._delete_old_files, may_go_on)
+        self._try_to_maintain(self.make_durable)
 
     def _compact(self) -> None:
         self.make_durable()
@@ -270,7 +276,9 @@ class DeltaHandle(JudgedTable):
         self.refresh()
         return self._table if self.version() == written else None
 
-    def _try_to_maintain(self, work: Callable[[], object]) -> None:
+    def _try_to_maintain(self, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
+        if may_go_on is not None and not may_go_on():
+            return
         try:
             work()
         except (DeltaError, OSError, pa.ArrowException, WriteRefused) as error:

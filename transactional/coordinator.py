@@ -35,6 +35,7 @@ from transactional.protocol import (
     AttemptEvent,
     AttemptFailed,
     BatchPlanned,
+    CommitDelayed,
     CommitSucceeded,
     DrainRequested,
     Event,
@@ -147,8 +148,8 @@ class Coordinator:
         if current is None or current.attempt != event.attempt:
             return []
         match event:
-            case ProgressMade():
-                if current.phase is Phase.PROCESSING:
+            case ProgressMade() | CommitDelayed():
+                if current.phase is (Phase.PROCESSING if isinstance(event, ProgressMade) else Phase.COMMITTING):
                     current.since_ms = self._now_ms
                 return []
             case BatchPlanned(_, batch, _):

@@ -240,7 +240,8 @@ class TopologyDriver:
             # What can't be waited for is fenced.
             self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
-        self.runner.close()
+        # Nothing depends on what looks after the tables, so whoever was asked to stop does not wait for it for long.
+        self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
         return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
     def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
@@ -309,6 +310,8 @@ class TopologyDriver:
         self._times.tell_event(event, self.clock.wall_ms())
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
+        if isinstance(event, StopRequested):
+            self.runner.hurry()
         if self.sizer is not None:
             self.sizer.tell_event(event, self.clock.monotonic_ms())
         actions = self.coordinator.handle(event)
@@ -350,6 +353,8 @@ class TopologyDriver:
                     )
                 )
                 self.runner.tell_committed(attempt, batch)
+                if not self.coordinator.stopping:
+                    self.runner.tidy(attempt)
             case RecordFailure(attempt, phase, reason, _):
                 self.failures += 1
                 self._write(lambda: self.store.record_failure(self.lease, attempt, phase, reason, at_ms=now_ms))

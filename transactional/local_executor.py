@@ -10,8 +10,7 @@ from transactional.errors import AttemptLost, ConfigError
 from transactional.gathering import gather
 from transactional.ports import Processed
 from transactional.stages import plan_stages
-from transactional.task_run import run_task
-from transactional.tasks import AttemptInput, Item, make_program
+from transactional.tasks import AttemptInput, Item, make_program, run_task
 from transactional.topology import Topology
 
 

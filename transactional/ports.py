@@ -171,6 +171,14 @@ class TransactionState(Protocol):
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """As `put`, for partial aggregates that are combined with the values before this transaction."""
 
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Look after the table between two transactions: put together, fold, delete what is old. Often does nothing.
+
+        Called in the commit thread, once `committed_txid`, the transaction that was written last, is committed in the
+        coordinator's store. Readers see no difference, and neither does a replay. Between two steps that take long it
+        asks `may_go_on`. What fails is logged, and tried again some later time.
+        """
+
     def close(self) -> None:
         """Release what `open` has taken."""
 

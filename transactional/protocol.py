@@ -75,6 +75,13 @@ class ProgressMade:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitDelayed:
+    """The attempt's commit phase has not begun yet: a table is looked after. Its time-out starts anew."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
 class CommitSucceeded:
     """Every committer has finished the transaction's batch."""
 
@@ -122,7 +129,7 @@ class StopRequested:
     """Let what is in its commit phase end, give up all else, then be done. What was given up is replayed later."""
 
 
-AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitSucceeded | AttemptFailed
+AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitDelayed | CommitSucceeded | AttemptFailed
 Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
 
 

@@ -23,11 +23,13 @@ from transactional.ports import JobExecutor, Processed, SizedSpout
 from transactional.protocol import (
     AttemptFailed,
     BatchPlanned,
+    CommitDelayed,
     CommitSucceeded,
     Event,
     ProcessingSucceeded,
     ProgressMade,
 )
+from transactional.tidying import Tidying
 from transactional.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ class PhaseRunner:
         self._progress: dict[TransactionAttempt, int] = {}
         self._spout = threading.Lock()
         self._commit_phase = CommitPhase(topology)
+        states = [component.state for component in topology.committers]
+        self._tidying = Tidying([state for state in states if state is not None])
 
     def plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None
@@ -82,11 +86,24 @@ class PhaseRunner:
 
     def commit(self, attempt: TransactionAttempt) -> None:
         """Run a commit phase; answers `CommitSucceeded`."""
+        self._tidying.is_waited_for(attempt)
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
     def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Tell the spout of a transaction commit; returns at once."""
         self._planning.submit(self._tell, attempt, lambda: self.topology.spout.committed(batch))
+
+    def tidy(self, attempt: TransactionAttempt) -> None:
+        """Look after the tables, now that this attempt's transaction is committed; returns at once."""
+        self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
+
+    def hurry(self) -> None:
+        """The run is to end: begin nothing more to look after the tables. A commit phase that would have to wait for
+        what goes on is given up: it answers `AttemptFailed`."""
+        self._tidying.hurry()
+        delayed = self._tidying.delayed()
+        if delayed is not None and self._running[delayed].cancel():
+            self.post(AttemptFailed(delayed, "the run is to end while a table is looked after", is_outage=True))
 
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:
         """Cancel what runs of the attempt; answers `AttemptFailed` once nothing does."""
@@ -108,7 +125,10 @@ class PhaseRunner:
         self._progress.pop(attempt, None)
 
     def look_for_progress(self) -> None:
-        """Answer `ProgressMade` for attempts that went forward; cancel again what was given up and still runs."""
+        """Answer `ProgressMade` for attempts that went forward, `CommitDelayed` for one whose commit phase can't begin
+        yet; cancel again what was given up and still runs."""
+        if (delayed := self._tidying.delayed()) is not None:
+            self.post(CommitDelayed(delayed))
         for attempt, running in list(self._aborting.items()):
             if not running.done():
                 self.executor.cancel(attempt)
@@ -118,17 +138,22 @@ class PhaseRunner:
                 self._progress[attempt] = made
                 self.post(ProgressMade(attempt))
 
-    def close(self, *, wait_s: float | None = None) -> None:
-        """Cancel everything, and wait for the threads: until all has ended, or for so many seconds.
+    def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
+        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for what looks after the
+        tables, at the end of a run that has nothing else to do, for `tidy_s`.
 
         What goes on then can't be cancelled; it ends with the process, which does not wait for it either.
         """
+        if wait_s is not None:
+            self.hurry()
         for attempt, running in {**self._running, **self._aborting}.items():
             if not running.done() and not running.cancel():
                 self.executor.cancel(attempt)
         until_s = None if wait_s is None else time.monotonic() + wait_s
         for pool in (self._planning, self._processing, self._commits):
             left_s = None if until_s is None else until_s - time.monotonic()
+            if pool is self._commits and until_s is None:
+                left_s = tidy_s
             pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
 
     # --- in the threads -----------------------------------------------------------------------------------------
@@ -156,6 +181,14 @@ class PhaseRunner:
                 tell()
         except BaseException:
             _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
+
+    def _tidy(self, attempt: TransactionAttempt, tidy: Callable[[], None]) -> None:
+        try:
+            tidy()
+        except FatalError as error:
+            self.post(Fatal(error))
+        except BaseException:
+            _log.exception("the tables could not be tidied up after %s; it will be tried again", attempt)
 
     def _plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool
@@ -187,5 +220,6 @@ class PhaseRunner:
         return ProcessingSucceeded(attempt, processed.digests)
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
+        self._tidying.is_over()
         self._commit_phase.run(attempt, self._processed[attempt])
         return CommitSucceeded(attempt)

@@ -19,6 +19,7 @@ from state.memory import MemoryMapState, MemoryTable
 from state.sql import SqlMapState
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 
@@ -26,7 +27,36 @@ AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
 
 
-class MergedMapState(DeltaMapState):
+def always() -> bool:
+    """True: there is time."""
+    return True
+
+
+class TidiedMapState(DeltaMapState):
+    """A state that is looked after before each transaction, as a runner does after the one before it."""
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        self.tidy(TxId(attempt.txid - 1), always)
+        super().put(attempt, rows)
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        self.tidy(TxId(attempt.txid - 1), always)
+        super().merge(attempt, partials)
+
+
+class CommittedMapState(DeltaMapState):
+    """A state each of whose transactions is committed at once, and that is looked after then."""
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        super().put(attempt, rows)
+        self.tidy(attempt.txid, always)
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        super().merge(attempt, partials)
+        self.tidy(attempt.txid, always)
+
+
+class MergedMapState(CommittedMapState):
     """A state whose table is never small enough to be written as a whole: delta-rs merges."""
 
     def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
@@ -76,7 +106,7 @@ class Place:
             engine, _, layout = self.engine.partition("/")
             # Folded as often as it can be.
             how = LogLayout(fold_after=1, fan_out=2) if layout in ("log", "lookup") else "merge"
-            map_state = MergedMapState if layout == "merge" else DeltaMapState
+            map_state = MergedMapState if layout == "merge" else TidiedMapState
             state = map_state(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)

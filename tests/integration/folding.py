@@ -8,13 +8,13 @@ from pathlib import Path
 
 from state.delta import DeltaMapState
 from state.delta_log_table import LogLayout
-from tests.contract.states import OWNER, counts
+from tests.contract.states import OWNER, CommittedMapState, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 
 
 def opened(folder: Path) -> DeltaMapState:
     """The state; attempt ids are txids."""
-    state = DeltaMapState(folder / "t", "word string", "count long", layout=LogLayout(fold_after=1, fan_out=2))
+    state = CommittedMapState(folder / "t", "word string", "count long", layout=LogLayout(fold_after=1, fan_out=2))
     state.open(OWNER, lambda attempt_id: TxId(int(attempt_id)))
     return state
 

@@ -20,7 +20,7 @@ from state.base import StateColumns, Verdict, WriteRefused
 from state.delta import DeltaMapState
 from state.delta_rs import DeltaHandle
 from state.delta_table import DeltaLocation
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, always, content, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
 from transactional.ports import StateKind
@@ -240,6 +240,7 @@ class TestConflicts:
         def much_happens() -> None:
             for txid in range(2, 30):
                 new.merge(world.attempt(txid, txid + 100), counts({"cat": 1}))
+                new.tidy(TxId(txid), always)
             log = Path(new.location.uri, "_delta_log")
             assert len(list(log.glob("*.json"))) < 20
 

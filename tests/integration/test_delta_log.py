@@ -23,7 +23,7 @@ from state.delta import DeltaMapState
 from state.delta_log import LogHandle
 from state.delta_log_table import Fold, LogLayout
 from state.delta_table import DeltaLocation
-from tests.contract.states import OWNER, Place, content, counts, look_up_always
+from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
 from tests.integration import folding
 from transactional.arrow import arrow_type
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Place:
     return Place("delta-rs", tmp_path)
 
 
-def opened(place: Place, layout: Any = NEVER, kind: type[DeltaMapState] = DeltaMapState, **options: Any) -> Any:
+def opened(place: Place, layout: Any = NEVER, kind: type[DeltaMapState] = CommittedMapState, **options: Any) -> Any:
     state = kind(place.folder / "t", "word string", options.pop("values", "count long"), layout=layout, **options)
     state.open(OWNER, place.txids.__getitem__)
     return state

@@ -6,15 +6,17 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState, delta_rewriting, delta_upkeep
 from state.delta_log_table import LogLayout
+from state.store_sql import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
+from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
-from transactional.protocol import CommitSucceeded
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
@@ -70,14 +72,17 @@ def topology(folder: Path, layout: str) -> Topology:
 
 
 def run(folder: Path, layout: str, check: Callable[[TxId], None], durability: str = "disk") -> None:
-    def observe(at_ms: int, event: object, actions: object) -> None:
-        del at_ms, actions
-        if isinstance(event, CommitSucceeded):
-            check(event.attempt.txid)
+    record_commit: Any = SqlCoordinatorStore.record_commit
+
+    def checked(store: Any, lease: Any, attempt: TransactionAttempt, *given: Any, **times: int) -> None:
+        check(attempt.txid)
+        record_commit(store, lease, attempt, *given, **times)
 
     config = {"stop_when_drained": True, "durability": durability, "attempts_max": 2}
     store = f"sqlite:///{folder}/store.db"
-    run_topology(topology(folder, layout), store=store, master="none", config=config, observers=[observe])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SqlCoordinatorStore, "record_commit", checked)
+        run_topology(topology(folder, layout), store=store, master="none", config=config)
 
 
 @pytest.mark.parametrize("by_delta_rs", [False, True])

@@ -13,7 +13,7 @@ import state.delta_upkeep
 from state.delta import DeltaMapState
 from state.delta_table import DeltaLocation
 from state.delta_upkeep import LogUpkeep
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, Fenced
 from transactional.spark_session import spark_session
 
@@ -30,7 +30,7 @@ def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(place: Place, layout: str = "merge", **properties: str) -> DeltaMapState:
     settings = {"delta.checkpointInterval": "5", "transactional.logCommits": "10", **properties}
-    words = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, properties=settings)
+    words = CommittedMapState(place.folder / "t", "word string", "count long", layout=layout, properties=settings)
     words.open(OWNER, place.txids.__getitem__)
     return words
 
@@ -61,9 +61,10 @@ def test_the_log_of_a_table_stays_short(place: Place, layout: str) -> None:
     assert DeltaTable(words.location.uri).transaction_version(OWNER) == 75
 
 
-def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = opened(place, "log")
-    monkeypatch.setattr(words._handle, "maintain", lambda newest: None)
+def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place) -> None:
+    properties = {"delta.checkpointInterval": "5"}
+    words = DeltaMapState(place.folder / "t", "word string", "count long", layout="log", properties=properties)
+    words.open(OWNER, place.txids.__getitem__)
     counted(words, place, 1, 12)
     assert versions(words, "checkpoint.parquet") == []
 

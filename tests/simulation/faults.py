@@ -62,6 +62,7 @@ CONSEQUENCES = (
     "a commit phase is stuck",
     "a committer joins late",
     "a tuple is set aside",
+    "a table is folded between transactions",
     "a transaction fails too often",
     "what is needed is away for too long",
     "a process stops when the source is drained",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from state.base import Verdict
@@ -25,6 +25,10 @@ TOTAL = "total"
 """The table that counts all records under one key; the others count by key."""
 LATE = "late"
 """The table of a committer that joins while the topology is at work."""
+
+
+FORGOTTEN = (-1_000_000,)
+"""What stands where a fold has forgotten the value before: whoever sees it is wrong."""
 
 
 class Before(Protocol):
@@ -79,6 +83,20 @@ class SimulatedState(MemoryMapState):
         except TableConflict:
             self._reached["a table has moved between reading and writing"] += 1
             raise
+
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """A fold over what was loaded: nobody needs any more what was before a committed transaction."""
+        self._before(f"load {self.stored.name} to fold it")
+        loaded, found = self.stored.version, self.stored.rows
+        self._before(f"fold {self.stored.name} up to {committed_txid}", lambda: self.stored.rows is not found)
+        if (self.stored.version, self.stored.rows) == (loaded, found) and may_go_on():
+            self._reached["a table is folded between transactions"] += 1
+            self.stored.rows = {key: self._folded(row, committed_txid) for key, row in found.items()}
+
+    @staticmethod
+    def _folded(row: StoredValue, committed_txid: TxId) -> StoredValue:
+        forgets = row.txid <= committed_txid and row.prev_txid is not None
+        return replace(row, prev_value=FORGOTTEN) if forgets else row
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         assert isinstance(partials, Counts)

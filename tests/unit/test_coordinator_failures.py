@@ -8,6 +8,7 @@ from transactional.errors import CommitStuck, RetriesExhausted
 from transactional.protocol import (
     AbortAttempt,
     AttemptFailed,
+    CommitDelayed,
     CommitSucceeded,
     Event,
     Halt,
@@ -232,6 +233,19 @@ def test_progress_does_not_prolong_a_commit_phase() -> None:
     talk.wait(4_000)
     talk.tell(ProgressMade(attempt(1, 1)))
     assert kinds(talk.wait(1_001)) == ["Halt"]
+
+
+def test_a_commit_phase_that_can_not_begin_yet_does_not_time_out() -> None:
+    """A table is looked after: the time-out counts from when that is over."""
+    talk = Conversation(config=TopologyConfig(commit_timeout_ms=5_000))
+    talk.start_processing(1)
+    assert talk.tell(CommitDelayed(attempt(1, 1))) == [], "it is not its turn yet"
+    talk.process(1)
+    for _ in range(3):
+        talk.wait(4_000)
+        assert talk.tell(CommitDelayed(attempt(1, 1))) == []
+    assert talk.wait(5_000) == []
+    assert kinds(talk.wait(1)) == ["Halt"]
 
 
 def test_time_does_not_go_back() -> None:

@@ -1,0 +1,64 @@
+"""`Tidying`: the tables are looked after between two transactions, in the commit thread, and never for long at a time.
+
+A state is used by one thread alone, so the next commit phase waits while a table is tidied up. It waits for one table
+at most that takes long: where one has, the others come after a later transaction.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from transactional.attempt import TransactionAttempt, TxId
+from transactional.ports import TransactionState
+
+LONG_S = 0.05
+"""Who has taken so long lets a commit phase that waits go first."""
+STUCK_S = 3_600.0
+"""What looks after a table for longer hangs: from then on a commit phase that waits for it may be taken for stuck."""
+
+
+class Tidying:
+    """Looks after the states of one run. `run` is for the commit thread, the rest for the driver's."""
+
+    def __init__(self, states: Sequence[TransactionState]) -> None:
+        self._states, self._next = states, 0
+        self._hurries = threading.Event()
+        self._waiting: TransactionAttempt | None = None
+        self._began_s: float | None = None
+
+    def run(self, committed_txid: TxId) -> None:
+        """Look after the tables, beginning with the one that it has not come to the last time."""
+        self._began_s = began_s = time.monotonic()
+        try:
+            for done in range(len(self._states)):
+                is_long = done > 0 and time.monotonic() - began_s > LONG_S
+                if self._hurries.is_set() or (is_long and self._waiting is not None):
+                    return
+                state = self._states[self._next % len(self._states)]
+                self._next += 1
+                state.tidy(committed_txid, self._may_go_on)
+        finally:
+            self._began_s = None
+
+    def _may_go_on(self) -> bool:
+        return not self._hurries.is_set()
+
+    def hurry(self) -> None:
+        """Begin no step any more: the run is to end."""
+        self._hurries.set()
+
+    def is_waited_for(self, attempt: TransactionAttempt) -> None:
+        """A commit phase is to begin."""
+        self._waiting = attempt
+
+    def is_over(self) -> None:
+        """It has begun."""
+        self._waiting = None
+
+    def delayed(self) -> TransactionAttempt | None:
+        """The attempt whose commit phase can't begin because a table is looked after."""
+        began_s = self._began_s
+        is_at_work = began_s is not None and time.monotonic() - began_s < STUCK_S
+        return self._waiting if is_at_work else None
