@@ -29,19 +29,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from state.database import begin_sqlite, connect_arguments, parse_url, shown, sqlite_file, switch_to_wal
+from state.store_migrations import MIGRATIONS
 from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
 
-SCHEMA_VERSION: Final = 2
-MIGRATIONS: Final = {
-    1: (
-        "ALTER TABLE transactional_topologies ADD COLUMN name TEXT",
-        "ALTER TABLE transactional_topologies ADD COLUMN desired TEXT DEFAULT 'active' NOT NULL",
-        "ALTER TABLE transactional_topologies ADD COLUMN stop_at_ms BIGINT",
-    ),
-}
-"""What takes a store from a schema version to the next, on SQLite and PostgreSQL alike. A coordinator of the version
-before that still runs goes on meanwhile: it names the columns that it writes, and new ones have defaults."""
-
+SCHEMA_VERSION: Final = 3
 _metadata = MetaData()
 
 versions = Table(
@@ -62,6 +53,10 @@ topologies = Table(
     Column("name", Text),
     Column("desired", Text, nullable=False, server_default="active"),
     Column("stop_at_ms", BigInteger),
+    Column("failing_since_ms", BigInteger),
+    Column("failing_txid", BigInteger),
+    Column("failing_error", Text),
+    Column("rewinding_to", BigInteger),
 )
 
 attempts = Table(
@@ -80,6 +75,7 @@ attempts = Table(
     Column("committed_at_ms", BigInteger),
     Column("failed_at_ms", BigInteger),
     Column("error", Text),
+    Column("details", Text),
 )
 
 # The transactions above the committed one, each with the attempt whose batch is the one to replay.
@@ -100,6 +96,52 @@ fences = Table(
     Column("component_id", Text, primary_key=True),
     Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
     Column("txid", BigInteger, nullable=False),
+)
+
+# One row per lease that was taken; `described` is the topology, it and `settings` are JSON.
+runs = Table(
+    "transactional_runs",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text),
+    Column("version", Text, nullable=False),
+    Column("described", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("began_at_ms", BigInteger, nullable=False),
+    Column("began_at_txid", BigInteger, nullable=False),
+    Column("ended_at_ms", BigInteger),
+    Column("ended_at_txid", BigInteger),
+    Column("ended_how", Text),
+    Column("ended_code", Text),
+    Column("ended_reason", Text),
+)
+
+# What a run committed in a minute; `latencies` and `phases_ms` are JSON.
+minutes = Table(
+    "transactional_minutes",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("transactions", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("latencies", Text, nullable=False),
+    Column("lag_sum", BigInteger, nullable=False),
+    Column("lag_max", BigInteger, nullable=False),
+    Column("phases_ms", Text, nullable=False),
+)
+
+# Transactions that somebody wants to be able to go back to.
+savepoints = Table(
+    "transactional_savepoints",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("txid", BigInteger, nullable=False),
+    Column("noted_at_ms", BigInteger, nullable=False),
 )
 
 # Any number will do, as long as all versions of this framework take the same one.

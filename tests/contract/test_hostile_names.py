@@ -68,6 +68,7 @@ def test_ids_owners_names_and_errors_in_a_store(database: Storage, name: str) ->
     store = database.open()
     other = store.acquire("other", {}, owner="other", lease_ms=10_000)
     lease = store.acquire(name, {name: {name: name}}, owner=name, lease_ms=10_000, name=name)
+    store.record_start(lease, {name: {name: name}})
     store.record_fence(lease, name, TxId(0))
     attempt = TransactionAttempt(TxId(1), AttemptId(2))
     batch = BatchMetadata(

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
@@ -46,7 +47,7 @@ class PerilousState(DeltaMapState):
 class PerilousStore(SqlCoordinatorStore):
     """A real store."""
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
         with perilous("store", attempt):
             super().record_commit(lease, attempt, batch, **times)
 

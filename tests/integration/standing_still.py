@@ -124,7 +124,7 @@ class StillStore(SqlCoordinatorStore):
         with POINT.writing, self._write() as connection:
             yield connection
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
         if attempt.txid == TXID:
             POINT.pass_by(WRITTEN)
             event.listen(Engine, "after_cursor_execute", stand_still_inside)

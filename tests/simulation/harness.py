@@ -23,6 +23,7 @@ from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedStat
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
+from transactional.memory_store import _snapshot
 from transactional.ports import StateKind
 from transactional.protocol import (
     AttemptFailed,
@@ -35,7 +36,7 @@ from transactional.protocol import (
     StopRequested,
 )
 from transactional.store import DesiredState
-from transactional.testing import MemoryCoordinatorStore, _snapshot
+from transactional.testing import MemoryCoordinatorStore
 
 FAULTY_MS = 15_000
 CALM_MS = 60_000

@@ -12,6 +12,7 @@ from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.protocol import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.testing import MemoryCoordinatorStore
 
 
@@ -61,11 +62,18 @@ class Line:
         lease_ms: int,
         accept_changes: bool = False,
         name: str | None = None,
+        about: RunAbout | None = None,
     ) -> Lease:
         self._before("acquire")
         try:
             lease = self._store.acquire(
-                topology_id, fingerprint, owner=owner, lease_ms=lease_ms, accept_changes=accept_changes, name=name
+                topology_id,
+                fingerprint,
+                owner=owner,
+                lease_ms=lease_ms,
+                accept_changes=accept_changes,
+                name=name,
+                about=about,
             )
         except TopologyInUse:
             self._faults.reached["a lease is refused"] += 1
@@ -76,13 +84,16 @@ class Line:
             self._faults.reached["a restart finds what was wished"] += 1
         return lease
 
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+        self._write("record that the start went through", lambda: self._store.record_start(lease, fingerprint))
+
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         self._write("renew", lambda: self._store.renew(lease, lease_ms=lease_ms))
 
-    def release(self, lease: Lease, *, is_done: bool = False) -> None:
+    def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
         if is_done:
             self._faults.reached[f"a topology was {self._store.desired(lease.topology_id).state.value}"] += 1
-        self._store.release(lease, is_done=is_done)
+        self._store.release(lease, is_done=is_done, end=end)
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
         return self._store.desire(topology_id, state, wait_ms=wait_ms)
@@ -113,7 +124,7 @@ class Line:
             f"record {attempt} as processed", lambda: self._store.record_processed(lease, attempt, batch, at_ms=at_ms)
         )
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
         def write() -> None:
             self._store.record_commit(lease, attempt, batch, **times)
             self._committed(attempt)
@@ -129,6 +140,9 @@ class Line:
             f"record {attempt} as failed in {phase.name}: {reason}",
             lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms),
         )
+
+    def record_recovery(self, lease: Lease) -> None:
+        self._write("record that a trouble is over", lambda: self._store.record_recovery(lease))
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
         text = f"record that fence {lease.fence_id} of {component_id} is at {txid}"
@@ -153,6 +167,15 @@ class Line:
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
         return self._store.attempts(topology_id, limit=limit)
+
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        return self._store.runs(topology_id, limit=limit)
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        return self._store.minutes(topology_id, since_ms=since_ms)
+
+    def reset(self, topology_id: str) -> bool:
+        return self._store.reset(topology_id)
 
     def close(self) -> None:
         """The store outlives its users."""

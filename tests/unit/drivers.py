@@ -19,6 +19,7 @@ from transactional.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
 from transactional.protocol import Action, Event
 from transactional.store import AttemptRecord, Desired, Lease
+from transactional.store_history import RunEnd
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology import Topology
 
@@ -112,7 +113,7 @@ class HookedStore(MemoryCoordinatorStore):
         self.before("record_processed")
         super().record_processed(lease, attempt, batch, at_ms=at_ms)
 
-    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: int) -> None:
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
         self.before("record_commit")
         super().record_commit(lease, attempt, batch, **times)
 
@@ -120,9 +121,9 @@ class HookedStore(MemoryCoordinatorStore):
         self.before("desired")
         return super().desired(topology_id)
 
-    def release(self, lease: Lease, *, is_done: bool = False) -> None:
+    def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
         self.before("release")
-        super().release(lease, is_done=is_done)
+        super().release(lease, is_done=is_done, end=end)
 
 
 def silent(call: str, times: int) -> Callable[[str], None]:

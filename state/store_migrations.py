@@ -1,0 +1,48 @@
+"""What takes the coordinator's store from each schema version to the next, on SQLite and PostgreSQL alike.
+
+A coordinator of the version before that still runs goes on meanwhile: it names the columns that it writes, and new ones
+have defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_RUNS: Final = """
+CREATE TABLE transactional_runs (
+    topology_id TEXT NOT NULL, epoch BIGINT NOT NULL, owner TEXT NOT NULL, name TEXT, version TEXT NOT NULL,
+    described TEXT NOT NULL, settings TEXT NOT NULL, began_at_ms BIGINT NOT NULL, began_at_txid BIGINT NOT NULL,
+    ended_at_ms BIGINT, ended_at_txid BIGINT, ended_how TEXT, ended_code TEXT, ended_reason TEXT,
+    PRIMARY KEY (topology_id, epoch)
+)"""
+_MINUTES: Final = """
+CREATE TABLE transactional_minutes (
+    topology_id TEXT NOT NULL, at_ms BIGINT NOT NULL, epoch BIGINT NOT NULL, transactions BIGINT NOT NULL,
+    rows BIGINT NOT NULL, failures BIGINT NOT NULL, latencies TEXT NOT NULL, lag_sum BIGINT NOT NULL,
+    lag_max BIGINT NOT NULL, phases_ms TEXT NOT NULL,
+    PRIMARY KEY (topology_id, at_ms, epoch)
+)"""
+_SAVEPOINTS: Final = """
+CREATE TABLE transactional_savepoints (
+    topology_id TEXT NOT NULL, name TEXT NOT NULL, txid BIGINT NOT NULL, noted_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (topology_id, name)
+)"""
+
+MIGRATIONS: Final = {
+    1: (
+        "ALTER TABLE transactional_topologies ADD COLUMN name TEXT",
+        "ALTER TABLE transactional_topologies ADD COLUMN desired TEXT DEFAULT 'active' NOT NULL",
+        "ALTER TABLE transactional_topologies ADD COLUMN stop_at_ms BIGINT",
+    ),
+    2: (
+        "ALTER TABLE transactional_topologies ADD COLUMN failing_since_ms BIGINT",
+        "ALTER TABLE transactional_topologies ADD COLUMN failing_txid BIGINT",
+        "ALTER TABLE transactional_topologies ADD COLUMN failing_error TEXT",
+        "ALTER TABLE transactional_topologies ADD COLUMN rewinding_to BIGINT",
+        "ALTER TABLE transactional_attempts ADD COLUMN details TEXT",
+        _RUNS,
+        _MINUTES,
+        _SAVEPOINTS,
+    ),
+}
+"""The statements by the version that they start from."""

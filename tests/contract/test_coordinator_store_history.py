@@ -1,0 +1,287 @@
+"""What every coordinator's store keeps of the past: no holes, no more than is wanted, runs and their ends, troubles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.contract.storages import (
+    FINGERPRINT,
+    LONG_MS,
+    TOPOLOGY,
+    Storage,
+    Store,
+    acquire,
+    batch_of,
+    commit,
+    content,
+    in_flight,
+    read,
+    record_attempt,
+    record_commit,
+    tried,
+)
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import Fenced, ProtocolError, TopologyInUse
+from transactional.protocol import Phase
+from transactional.store import DesiredState, Lease
+from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
+
+
+def commit_keeping(
+    store: Store, lease: Lease, txid: int, attempt_id: int, keep: Keep | None, details: Mapping[str, Any] | None = None
+) -> None:
+    """Take a transaction through both of its phases, and trim."""
+    attempt = record_attempt(store, lease, txid, attempt_id, start=10 * txid)
+    batch = read(batch_of(10 * txid))
+    record_commit(store, lease, attempt, batch, keep=keep, details=details)
+
+
+def shown(store: Store) -> list[str]:
+    """All attempts, the oldest first."""
+    return [str(record.attempt) for record in store.attempts(TOPOLOGY, limit=99)[::-1]]
+
+
+# --- no holes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("txid", [3, 5])
+def test_a_transaction_whose_predecessor_is_not_known_is_refused(store: Store, txid: int) -> None:
+    """Row T25. Transaction 1 is committed, nothing is in flight."""
+    lease = acquire(store)
+    commit(store, lease, 1, 2)
+    before = content(store)
+    with pytest.raises(ProtocolError, match=f"attempt {txid}:3 .* leaves a hole: transaction {txid - 1} is neither"):
+        record_attempt(store, lease, txid, 3)
+    assert content(store) == before
+
+
+def test_a_transaction_behind_a_recorded_one_leaves_no_hole(store: Store) -> None:
+    lease = in_flight(store)
+    record_attempt(store, lease, 3, 4)
+    with pytest.raises(ProtocolError, match="leaves a hole"):
+        record_attempt(store, lease, 5, 5)
+    record_attempt(store, lease, 2, 5, forget_later=True)
+    with pytest.raises(ProtocolError, match="leaves a hole: transaction 3"):
+        record_attempt(store, lease, 4, 6)
+
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_each_transaction_commit_drops_two_of_the_oldest_attempts_beyond_the_limit(store: Store) -> None:
+    lease = acquire(store)
+    for txid in range(1, 7):
+        commit(store, lease, txid, txid + 1)
+    commit_keeping(store, lease, 7, 8, Keep(3))
+    assert shown(store) == ["3:4", "4:5", "5:6", "6:7", "7:8"]
+    commit_keeping(store, lease, 8, 9, Keep(3))
+    commit_keeping(store, lease, 9, 10, Keep(3))
+    commit_keeping(store, lease, 10, 11, Keep(3))
+    assert shown(store) == ["8:9", "9:10", "10:11"]
+
+
+def test_failed_attempts_count_as_well(store: Store) -> None:
+    lease = acquire(store)
+    for attempt_id in range(2, 12):
+        failed = record_attempt(store, lease, 1, attempt_id)
+        store.record_failure(lease, failed, Phase.PROCESSING, "no", at_ms=5)
+    for txid in range(1, 7):
+        commit_keeping(store, lease, txid, 11 + txid, Keep(4))
+    assert shown(store) == ["3:14", "4:15", "5:16", "6:17"]
+
+
+def test_what_is_older_than_wanted_goes_while_a_topology_runs(store: Store) -> None:
+    lease = acquire(store)
+    for txid in range(1, 4):
+        commit(store, lease, txid, txid + 1)
+    commit_keeping(store, lease, 4, 5, Keep(1_000, since_ms=1_000))  # all were issued at 1,000
+    assert len(shown(store)) == 4
+    commit_keeping(store, lease, 5, 6, Keep(1_000, since_ms=1_001))
+    assert shown(store) == ["3:4", "4:5", "5:6"]
+
+
+def test_what_is_to_be_replayed_and_the_newest_committed_are_never_dropped(storage: Storage, store: Store) -> None:
+    """Storm rows T26, T57. The batch of 3 was recorded before 2 was tried again, and is still the one to replay."""
+    lease = acquire(store)
+    commit(store, lease, 1, 2)
+    record_attempt(store, lease, 2, 3, start=20)
+    record_attempt(store, lease, 3, 4, start=30)
+    store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "no", at_ms=5)
+    commit_keeping(store, lease, 2, 5, Keep(1, since_ms=9_999))
+    assert shown(store) == ["3:4", "2:5"]
+    snapshot = acquire(storage.open()).snapshot
+    assert (snapshot.committed_txid, snapshot.committed_batch) == (2, read(batch_of(20)))
+    assert snapshot.recorded == {3: batch_of(30)}
+
+
+def test_another_topology_keeps_its_attempts(store: Store) -> None:
+    other = acquire(store, topology_id="other")
+    commit(store, other, 1, 2)
+    lease = acquire(store)
+    for txid in range(1, 5):
+        commit_keeping(store, lease, txid, txid + 1, Keep(1))
+    assert len(store.attempts("other", limit=9)) == 1
+    assert shown(store) == ["4:5"]
+
+
+# --- fences -------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_fence_leaves_the_notes_of_older_ones(storage: Storage, store: Store) -> None:
+    """A coordinator that dies between its note and the fence itself leaves the table at the fence of before."""
+    for _ in range(3):
+        store.record_fence(acquire(storage.open()), "total", TxId(0))
+    assert [store.txid_of(TOPOLOGY, "total", AttemptId(fence_id)) for fence_id in (1, 2, 3)] == [0, 0, 0]
+
+
+# --- details and minutes ------------------------------------------------------------------------------------------
+
+
+def test_what_else_is_known_of_a_transaction_is_stored_with_its_commit(storage: Storage, store: Store) -> None:
+    lease = acquire(store)
+    details = {"lag": 12, "edges": {"spout/é": [1, 2]}}
+    commit_keeping(store, lease, 1, 2, None, details)
+    [record] = storage.open().attempts(TOPOLOGY, limit=1)
+    assert record.details == details
+    [status] = store.status(TOPOLOGY)
+    assert (status.lag, status.committed_at_ms) == (12, 1_004)
+    commit_keeping(store, lease, 2, 3, None)
+    assert store.status(TOPOLOGY)[0].lag is None
+
+
+def test_a_minute_is_stored_with_the_commit_after_it(storage: Storage, store: Store) -> None:
+    lease = acquire(store)
+    minutes = [MinuteRecord(60_000 * at, 2, 20, 1, (0, 2), 3, 2, {"processing": 17}) for at in (1, 2)]
+    for txid, minute in enumerate(minutes, 1):
+        attempt = record_attempt(store, lease, txid, 1 + txid)
+        for each in (store, storage.open()):  # made again, it changes nothing
+            record_commit(each, lease, attempt, read(batch_of(0)), minute=minute)
+    assert store.minutes(TOPOLOGY, since_ms=0) == minutes
+    assert store.minutes(TOPOLOGY, since_ms=60_001) == minutes[1:]
+    assert store.minutes("nowhere", since_ms=0) == []
+
+
+# --- troubles -----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_planning_leaves_since_when_and_why(storage: Storage, store: Store) -> None:
+    """There is no attempt to store it with."""
+    lease = in_flight(store)
+    assert store.status(TOPOLOGY)[0].trouble is None
+    store.record_failure(lease, tried(3, 4), Phase.PLANNING, "no broker", at_ms=50)
+    store.record_failure(lease, tried(3, 5), Phase.PLANNING, "still no broker", at_ms=70)
+    assert storage.open().status(TOPOLOGY)[0].trouble == Trouble(50, TxId(3), "planning: still no broker")
+    assert len(store.attempts(TOPOLOGY, limit=9)) == 2
+
+
+def test_a_trouble_ends_with_the_transaction_that_was_in_it(store: Store) -> None:
+    lease = in_flight(store)
+    record_attempt(store, lease, 3, 4, start=30)
+    store.record_failure(lease, tried(3, 4), Phase.PROCESSING, "no", at_ms=50)
+    record_commit(store, lease, tried(2, 3), read(batch_of(20)))
+    assert store.status(TOPOLOGY)[0].trouble == Trouble(50, TxId(3), "processing: no")
+    commit(store, lease, 3, 5)
+    assert store.status(TOPOLOGY)[0].trouble is None
+
+
+def test_a_trouble_can_end_without_anything_to_commit(store: Store) -> None:
+    lease = in_flight(store)
+    store.record_failure(lease, tried(3, 4), Phase.PLANNING, "no broker", at_ms=50)
+    store.record_recovery(lease)
+    assert store.status(TOPOLOGY)[0].trouble is None
+
+
+def test_a_failure_gives_up_what_is_in_flight_behind_it(store: Store) -> None:
+    lease = in_flight(store)
+    for txid in (3, 4):
+        record_attempt(store, lease, txid, 1 + txid)
+    store.record_failure(lease, tried(3, 4), Phase.PROCESSING, "no", at_ms=50)
+    phases = [(str(record.attempt), record.phase, record.failed_at_ms) for record in store.attempts(TOPOLOGY, limit=3)]
+    assert phases == [("4:5", "given up", None), ("3:4", "failed", 50), ("2:3", "processing", None)]
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+ENDS = [
+    RunEnd(EndedHow.STOPPED),
+    RunEnd(EndedHow.DRAINED),
+    RunEnd(EndedHow.KILLED),
+    RunEnd(EndedHow.FAILED, "TX406", "topics lost, \u20ac"),
+    RunEnd(EndedHow.FAILED, None, "KeyError: 'x'"),
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=str)
+def test_a_run_is_stored_with_how_it_ended(storage: Storage, store: Store, end: RunEnd) -> None:
+    about = RunAbout("0.9.1", {"topology": "carriers", "components": [1, {"é": None}]}, {"lease_ms": [10_000, "code"]})
+    lease = acquire(store, name="deploy-7", about=about)
+    [run] = store.runs(TOPOLOGY, limit=9)
+    assert (run.epoch, run.owner, run.name, run.about, run.began_at_txid) == (1, "first", "deploy-7", about, 0)
+    assert (run.ended_at_ms, run.ended_at_txid, run.end) == (None, None, None)
+    commit(store, lease, 1, 2)
+    store.release(lease, end=end)
+    store.release(lease, end=RunEnd(EndedHow.FAILED, "TX000", "too late"))
+    [status] = storage.open().status(TOPOLOGY)
+    assert status.run == replace(run, ended_at_ms=status.run and status.run.ended_at_ms, ended_at_txid=TxId(1), end=end)
+    assert status.run is not None
+    assert status.run.ended_at_ms is not None
+    assert run.began_at_ms <= status.run.ended_at_ms
+    assert store.runs(TOPOLOGY, limit=9) == [status.run]
+
+
+def test_a_run_that_ends_by_an_error_tells_it_to_what_was_in_flight(store: Store) -> None:
+    lease = in_flight(store)
+    store.release(lease, end=RunEnd(EndedHow.FAILED, "TX406", "the topic is gone \0"))
+    newest = store.attempts(TOPOLOGY, limit=1)[0]
+    assert (newest.phase, newest.error) == ("given up", "the run ended: TX406: the topic is gone \\0")
+    assert acquire(store).snapshot.recorded == {2: batch_of(20)}
+
+
+def test_a_run_that_is_gone_is_lost_once_the_next_one_begins(storage: Storage, store: Store) -> None:
+    in_flight(store)
+    acquire(storage.open())
+    assert [run.end for run in store.runs(TOPOLOGY, limit=9)] == [None, RunEnd(EndedHow.LOST)]
+    newest = store.attempts(TOPOLOGY, limit=1)[0]
+    assert (newest.phase, newest.error) == ("given up", None)
+
+
+def test_a_coordinator_without_the_lease_ends_nobodys_run(storage: Storage, store: Store) -> None:
+    lease = in_flight(store)
+    acquire(storage.open())
+    store.release(lease, end=RunEnd(EndedHow.FAILED, "TX401", "fenced"))
+    assert [run.end for run in store.runs(TOPOLOGY, limit=1)] == [None]
+
+
+# --- reset --------------------------------------------------------------------------------------------------------
+
+
+def test_a_topology_that_was_reset_starts_anew_but_shuts_its_past_out(storage: Storage, store: Store) -> None:
+    other = acquire(store, topology_id="other")
+    commit(store, other, 1, 2)
+    lease = in_flight(store)
+    store.record_fence(lease, "total", TxId(1))
+    store.record_failure(lease, tried(3, 4), Phase.PLANNING, "no broker", at_ms=50)
+    store.desire(TOPOLOGY, DesiredState.INACTIVE)
+    with pytest.raises(TopologyInUse, match="can't be reset while it runs"):
+        store.reset(TOPOLOGY)
+    store.release(lease)
+    assert storage.open().reset(TOPOLOGY)
+    [status] = store.status(TOPOLOGY)
+    assert (status.committed_txid, status.fingerprint, status.trouble, status.run) == (0, {}, None, None)
+    assert status.desired is DesiredState.ACTIVE
+    assert (store.attempts(TOPOLOGY, limit=9), store.runs(TOPOLOGY, limit=9)) == ([], [])
+    assert not store.has_fence(TOPOLOGY, "total")
+    with pytest.raises(Fenced):
+        store.renew(lease, lease_ms=LONG_MS)
+    new = acquire(store, fingerprint={**FINGERPRINT, "spout": {"kind": "other"}})
+    assert (new.snapshot.committed_txid, new.snapshot.recorded) == (0, {})
+    assert new.fence_id > 3  # above every version that a table of before can have
+    assert len(store.attempts("other", limit=9)) == 1
+
+
+def test_a_topology_that_the_store_does_not_know_can_not_be_reset(store: Store) -> None:
+    assert not store.reset("nowhere")

@@ -1,0 +1,25 @@
+"""`ManualClock`: a clock that moves only when told to."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """A `Clock` that stands still until `advance` is called. Both of its times move together."""
+
+    def __init__(self, *, wall_ms: int = 0) -> None:
+        self._started_at_ms = wall_ms
+        self._passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since the clock was made."""
+        return self._passed_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._started_at_ms + self._passed_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass."""
+        if duration_ms < 0:
+            raise ValueError(f"time passes forwards only, got {duration_ms} ms")
+        self._passed_ms += duration_ms

@@ -1,0 +1,54 @@
+"""`TroubleTeller`: a warning in the log for each attempt that fails, and one line when it is over."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from transactional.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
+
+_log: Final = logging.getLogger("transactional")
+
+
+class TroubleTeller:
+    """Listens to the driver's events and actions; knows whether the topology is in trouble, and since when."""
+
+    def __init__(self, topology_id: str) -> None:
+        self._topology_id = topology_id
+        self._since_ms = self._failures = self._txid = 0
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """True from a failure until its transaction, or a later one, is committed, or has nothing to commit."""
+        return self._failures > 0
+
+    def tell_action(self, action: Action, at_ms: int) -> None:
+        """Take in what was done."""
+        match action:
+            case RecordFailure(attempt, phase, reason):
+                self._since_ms = self._since_ms if self._failures else at_ms
+                self._failures += 1
+                self._txid = max(self._txid, attempt.txid)
+                first_line = next(iter(reason.splitlines()), "")
+                text = "topology %r: attempt %s failed in %s: %s"
+                _log.warning(text, self._topology_id, attempt, phase.value, first_line)
+            case RecordCommit(attempt, _) if self._failures and attempt.txid >= self._txid:
+                self._end(f"transaction {attempt} is committed", at_ms)
+
+    def is_over(self, event: Event, at_ms: int) -> bool:
+        """Take in an event; True when it ends a trouble without a transaction commit: there is nothing to commit."""
+        match event:
+            case BatchPlanned(attempt, None) if self._failures and attempt.txid >= self._txid:
+                self._end("the source answers, and has nothing new", at_ms)
+                return True
+        return False
+
+    def _end(self, what: str, at_ms: int) -> None:
+        _log.warning(
+            "topology %r has recovered after %d failed attempts in %d ms: %s",
+            self._topology_id,
+            self._failures,
+            at_ms - self._since_ms,
+            what,
+        )
+        self._since_ms = self._failures = self._txid = 0
