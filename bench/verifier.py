@@ -26,7 +26,11 @@ from verifier.findings import Report
 ID, COMPONENT = "long", "count"
 FENCE = 1
 _BATCH = '{{"version": 2, "partitions": [["long#12345678", 0, {start}, {until}, 1, 1234567890, 100]]}}'
-_ATTEMPT = "INSERT INTO transactional_attempts VALUES (?, ?, ?, 'committed', ?, 1, 1, 1, 1, 1, 1, NULL, NULL)"
+_ATTEMPT = (
+    "INSERT INTO transactional_attempts (topology_id, attempt_id, txid, phase, batch, rows, issued_at_ms, "
+    "planned_at_ms, processed_at_ms, commit_started_at_ms, committed_at_ms) "
+    "VALUES (?, ?, ?, 'committed', ?, 1, 1, 1, 1, 1, 1)"
+)
 
 
 def make_store(folder: Path, transactions: int) -> None:

@@ -6,6 +6,7 @@ Other commands are in `cli_lifecycle`, `cli_config` and `cli_dead_letters`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
 from transactional.observing import Observer
 from transactional.running import CheckedDriver, make_executor
+from transactional.troubles import LOGGER as TROUBLES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 
@@ -82,6 +84,8 @@ def run(
     }
     options = {option: value for option, value in given.items() if value[1] is not None}
     resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+    # The display tells of failures; who has set up logging gets the warnings as well.
+    logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
     with ExitStack() as stack:
         display = stack.enter_context(Display(topology))
         observers: list[Observer] = [display]

@@ -112,7 +112,9 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
         return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
     topology.spout.open()  # its identity may not be known before
     try:
-        return store.acquire(topology.id, topology.fingerprint(), owner=owner, lease_ms=LEASE_MS)
+        lease = store.acquire(topology.id, topology.fingerprint(), owner=owner, lease_ms=LEASE_MS)
+        store.record_start(lease, topology.fingerprint())
+        return lease
     finally:
         topology.spout.close()
 

@@ -57,7 +57,8 @@ def examine_source(topology: Topology, store: CoordinatorStore, status: Topology
 
 
 def _examine_fingerprint(topology: Topology, status: TopologyStatus) -> Iterator[Diagnosis]:
-    changes = fingerprint_changes(status.fingerprint, topology.fingerprint())
+    is_bound = status.committed_txid and status.fingerprint
+    changes = fingerprint_changes(status.fingerprint, topology.fingerprint()) if is_bound else []
     if changes:
         remedy = "give it a new id to start anew; or start it with --accept-changes, if the stored progress still fits"
         yield Diagnosis(Problem.TOPOLOGY_CHANGED, f"topology {topology.id!r}", "; ".join(changes), remedy)

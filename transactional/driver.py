@@ -52,11 +52,13 @@ from transactional.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.run_history import about, end_of, kept, lag_of
 from transactional.runner import Fatal, PhaseRunner
 from transactional.sizing import BatchSizer
 from transactional.standby import Standby
 from transactional.store import CoordinatorStore, Desired, DesiredState
 from transactional.topology import Topology
+from transactional.troubles import TroubleTeller
 
 LOOK_EVERY_MS = 1_000
 """How often a running driver looks what goes forward, and what people wish."""
@@ -118,6 +120,7 @@ class TopologyDriver:
         self._pause = threading.Event()
         self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
         self._times = AttemptTimes()
+        self._troubles = TroubleTeller(topology.id)
 
     def stop(self) -> None:
         """Ask the run to end: what is in its commit phase ends, all else is given up. May be called from any thread."""
@@ -149,7 +152,7 @@ class TopologyDriver:
                     return self._nothing_done()
             else:
                 self.take_lease()
-            stack.callback(self.release)
+            stack.push(self._release_after)
             stack.callback(close_tables, self.topology)
             stack.callback(self.executor.close)
             warm.pop_all()
@@ -157,8 +160,7 @@ class TopologyDriver:
                 self.executor.open()
             self.store.renew(self.lease, lease_ms=self.config.lease_ms)
             self.fence_tables()
-            kept_ms = self.config.keep_attempts_days * 86_400_000
-            self.store.forget_before(self.lease, at_ms=self.clock.wall_ms() - kept_ms)
+            self.store.forget_before(self.lease, at_ms=kept(self.config, self.clock.wall_ms()).since_ms)
             return self._loop()
 
     def take_lease(self) -> None:
@@ -170,6 +172,7 @@ class TopologyDriver:
             lease_ms=self.config.lease_ms,
             accept_changes=self.accept_changes,
             name=self.name,
+            about=about(self.topology, self.config),
         )
 
     def _stand_by(self) -> bool:
@@ -204,11 +207,18 @@ class TopologyDriver:
             # Raises `Fenced` when another coordinator has taken over meanwhile: then that is why.
             self.store.renew(self.lease, lease_ms=self.config.lease_ms)
             raise
+        self.store.record_start(self.lease, self.topology.fingerprint())
 
-    def release(self) -> None:
-        """Give the lease back."""
+    def release(self, error: BaseException | None = None) -> None:
+        """Give the lease back, and say in the store why: by an error, or as has come to pass."""
+        has_carried_out = self.has_carried_out
+        is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
+        end = end_of(error, wish=self._obeyed if has_carried_out else None, is_drained=is_drained)
         with suppress(StoreUnavailable):  # then the lease ends by itself
-            self.store.release(self.lease, is_done=self.has_carried_out)
+            self.store.release(self.lease, is_done=has_carried_out, end=end)
+
+    def _release_after(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.release(error)
 
     @property
     def has_carried_out(self) -> bool:
@@ -314,6 +324,8 @@ class TopologyDriver:
             self.runner.hurry()
         if self.sizer is not None:
             self.sizer.tell_event(event, self.clock.monotonic_ms())
+        if self._troubles.is_over(event, self.clock.wall_ms()):
+            self._write(lambda: self.store.record_recovery(self.lease))
         actions = self.coordinator.handle(event)
         for action in actions:
             self._perform(action)
@@ -347,9 +359,17 @@ class TopologyDriver:
                 self.runner.commit(attempt)
             case RecordCommit(attempt, batch):
                 ended, started = self._times.of_commit(attempt)
+                details = {"lag": lag_of(self.topology.spout, batch)}
                 self._write(
                     lambda: self.store.record_commit(
-                        self.lease, attempt, batch, processed_at_ms=ended, started_at_ms=started, at_ms=now_ms
+                        self.lease,
+                        attempt,
+                        batch,
+                        processed_at_ms=ended,
+                        started_at_ms=started,
+                        at_ms=now_ms,
+                        details=details,
+                        keep=kept(self.config, now_ms),
                     )
                 )
                 self.runner.tell_committed(attempt, batch)
@@ -362,6 +382,7 @@ class TopologyDriver:
                 self.runner.abort(attempt, reason)
             case Halt(code, reason):
                 self._halt = error_of(code)(reason)
+        self._troubles.tell_action(action, now_ms)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.

@@ -55,7 +55,7 @@ class Standby:
 
     def _status(self) -> TopologyStatus | None:
         status = next(iter(self.store.status(self.topology_id)), None)
-        if status is not None and self.fingerprint is not None:
+        if status is not None and self.fingerprint is not None and _is_bound(status):
             check_fingerprint(self.topology_id, status.fingerprint, self.fingerprint)
         return status
 
@@ -70,3 +70,8 @@ class Standby:
         if status is None or not self._is_to_end:
             return False
         return status.leased_until_ms is None and status.desired not in CARRIED_OUT
+
+
+def _is_bound(status: TopologyStatus) -> bool:
+    """Whether its fingerprint may not change: something is committed, or a start went through and leads now."""
+    return bool(status.fingerprint) and (status.committed_txid > 0 or status.is_leased)

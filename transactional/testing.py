@@ -2,7 +2,351 @@
 
 from __future__ import annotations
 
-from transactional.manual_clock import ManualClock
-from transactional.memory_store import MemoryCoordinatorStore
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
-__all__ = ["ManualClock", "MemoryCoordinatorStore"]
+from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
+from transactional.memory_topology import (
+    NO_ATTEMPT,
+    MemoryTopology,
+    drop,
+    end_runs,
+    give_up,
+    in_flight,
+    processed,
+    snapshot_of,
+    trim,
+)
+from transactional.ports import Clock
+from transactional.protocol import Phase
+from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store_history import (
+    EndedHow,
+    Keep,
+    MinuteRecord,
+    RunAbout,
+    RunEnd,
+    RunRecord,
+)
+from transactional.store_rules import (
+    CARRIED_OUT,
+    COMMITTED,
+    FAILED,
+    check_free,
+    check_free_to_reset,
+    check_same_attempt,
+    check_same_commit,
+    desired_at_start,
+    desired_of,
+    failure_text,
+    fenced,
+    fingerprint_json,
+    is_held,
+    keeps_recorded,
+    lag_in,
+    not_in_flight,
+    trouble_after,
+)
+
+
+class ManualClock:
+    """A `Clock` that stands still until `advance` is called. Both of its times move together."""
+
+    def __init__(self, *, wall_ms: int = 0) -> None:
+        self._started_at_ms = wall_ms
+        self._passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since the clock was made."""
+        return self._passed_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._started_at_ms + self._passed_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass."""
+        if duration_ms < 0:
+            raise ValueError(f"time passes forwards only, got {duration_ms} ms")
+        self._passed_ms += duration_ms
+
+
+class MemoryCoordinatorStore:
+    """The coordinator's store in this process' memory, with every rule of the real ones.
+
+    It outlives the coordinators that use it, so a restart is a second `acquire`. Leases end by `clock`; the default
+    is a `ManualClock`, by which a lease holds until it is released or taken again by the same owner.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or ManualClock()
+        self._topologies: dict[str, MemoryTopology] = {}
+        self._lock = threading.Lock()
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        topology_id: str,
+        fingerprint: Mapping[str, Any],
+        *,
+        owner: str,
+        lease_ms: int,
+        accept_changes: bool = False,
+        name: str | None = None,
+        about: RunAbout | None = None,
+    ) -> Lease:
+        """Take the lease and draw a fence id; forget batches of another source that no table can have been written
+        from."""
+        given = json.loads(fingerprint_json(fingerprint))
+        with self._lock:
+            topology = self._topologies.setdefault(topology_id, MemoryTopology("{}"))
+            before = self._status(topology_id, topology)
+            now_ms = self._clock.wall_ms()
+            check_free(before, owner, now_ms)
+            recorded = [topology.attempts[attempt_id].batch for attempt_id in topology.transactions.values()]
+            is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
+            end_runs(topology, RunEnd(EndedHow.LOST), now_ms)
+            if not is_kept:
+                topology.transactions.clear()
+            topology.epoch = Epoch(topology.epoch + 1)
+            topology.attempt_id = AttemptId(topology.attempt_id + 1)
+            topology.owner, topology.name = owner, name
+            topology.leased_until_ms = now_ms + lease_ms
+            desired = desired_at_start(before, now_ms)
+            topology.desire(desired.state, topology.stop_at_ms if desired.stop_in_ms else None)
+            run = RunRecord(topology.epoch, owner, name, about or RunAbout(), now_ms, topology.committed_txid)
+            topology.runs[topology.epoch] = run
+            return Lease(topology_id, topology.epoch, owner, snapshot_of(topology), topology.attempt_id, desired)
+
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+        """Store the fingerprint of a run whose start went through."""
+        with self._held(lease) as topology:
+            topology.fingerprint = fingerprint_json(fingerprint)
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> None:
+        """Make the lease hold for `lease_ms` from now, by the store's clock."""
+        with self._held(lease) as topology:
+            topology.leased_until_ms = self._clock.wall_ms() + lease_ms
+
+    def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
+        """Give the lease back, and store why the run ends; does nothing when it is no longer the current one."""
+        with self._lock:
+            topology = self._topologies.get(lease.topology_id)
+            if topology is not None and is_held(lease, self._status(lease.topology_id, topology)):
+                topology.owner = topology.leased_until_ms = None
+                end_runs(topology, end or RunEnd(EndedHow.STOPPED), self._clock.wall_ms())
+                if is_done and topology.desired in CARRIED_OUT:
+                    topology.desire(DesiredState.ACTIVE)
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        """Say what a topology is to do; False when it is not known."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            if topology is not None:
+                stop_at_ms = self._clock.wall_ms() + wait_ms if state is DesiredState.KILLED else None
+                topology.desire(state, stop_at_ms)
+            return topology is not None
+
+    def desired(self, topology_id: str) -> Desired:
+        """What a topology is to do now."""
+        with self._lock:
+            topology = self._topologies.get(topology_id, MemoryTopology("{}"))
+            return desired_of(topology.desired, topology.stop_at_ms, self._clock.wall_ms())
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+        """Store a new attempt as that of its txid, and give up those in flight at this and later txids."""
+        attempt = record.attempt
+        with self._held(lease) as topology:
+            follows = attempt.txid - 1 in topology.transactions or attempt.txid - 1 == topology.committed_txid
+            if attempt.attempt_id <= topology.attempt_id or not follows:
+                known = topology.attempts.get(attempt.attempt_id)
+                recorded_txid = known.attempt.txid if known is not None else None
+                return check_same_attempt(lease, attempt, self._status(lease.topology_id, topology), recorded_txid)
+            for txid in [txid for txid in topology.transactions if txid >= attempt.txid]:
+                give_up(topology, topology.transactions[txid])
+                if forget_later:
+                    del topology.transactions[txid]
+            topology.attempt_id = topology.transactions[attempt.txid] = attempt.attempt_id
+            topology.attempts[attempt.attempt_id] = record
+            return None
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        """Store the batch with its digests, the number of records and when the processing phase ended."""
+        with self._held(lease) as topology:
+            record = in_flight(topology, attempt)
+            if record is None:
+                raise not_in_flight(lease, attempt)
+            topology.attempts[attempt.attempt_id] = processed(record, batch, at_ms)
+
+    def record_commit(
+        self,
+        lease: Lease,
+        attempt: TransactionAttempt,
+        batch: BatchMetadata,
+        *,
+        processed_at_ms: int,
+        started_at_ms: int,
+        at_ms: int,
+        details: Mapping[str, Any] | None = None,
+        minute: MinuteRecord | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
+        with self._held(lease) as topology:
+            if topology.committed_txid != attempt.txid - 1:
+                status = self._status(lease.topology_id, topology)
+                return check_same_commit(attempt, status, topology.committed_attempt_id)
+            record = in_flight(topology, attempt)
+            if record is None:
+                raise not_in_flight(lease, attempt)
+            del topology.transactions[attempt.txid]
+            topology.committed_txid, topology.committed_attempt_id = attempt.txid, attempt.attempt_id
+            topology.attempts[attempt.attempt_id] = replace(
+                processed(record, batch, processed_at_ms),
+                phase=COMMITTED,
+                commit_started_at_ms=started_at_ms,
+                committed_at_ms=at_ms,
+                details=None if details is None else json.loads(json.dumps(details)),
+            )
+            if topology.trouble is not None and topology.trouble.txid <= attempt.txid:
+                topology.trouble = None
+            if minute is not None:
+                topology.minutes.append(minute)
+            if keep is not None:
+                trim(topology, keep)
+            return None
+
+    def record_failure(
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+    ) -> None:
+        """Store in which phase and why an attempt failed; give up what is in flight behind it."""
+        error = failure_text(phase, reason)
+        with self._held(lease) as topology:
+            topology.trouble = trouble_after(topology.trouble, attempt.txid, error, at_ms)
+            record = in_flight(topology, attempt)
+            if record is not None:
+                topology.attempts[attempt.attempt_id] = replace(record, phase=FAILED, error=error, failed_at_ms=at_ms)
+                for txid in [txid for txid in topology.transactions if txid > attempt.txid]:
+                    give_up(topology, topology.transactions[txid])
+
+    def record_recovery(self, lease: Lease) -> None:
+        """Store that a trouble is over without a transaction commit."""
+        with self._held(lease) as topology:
+            topology.trouble = None
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
+        with self._held(lease) as topology:
+            topology.fences[component_id, lease.fence_id] = txid
+
+    def forget_before(self, lease: Lease, *, at_ms: int) -> int:
+        """Drop committed attempts older than `at_ms` but the newest, and what only they needed."""
+        with self._held(lease) as topology:
+            committed = [record for record in topology.attempts.values() if record.phase == COMMITTED]
+            dropped = {
+                record.attempt
+                for record in committed
+                if (record.committed_at_ms or 0) < at_ms and record.attempt.attempt_id != topology.committed_attempt_id
+            }
+            oldest = min((record.attempt for record in committed if record.attempt not in dropped), default=None)
+            if oldest is not None:
+                drop(topology, dropped, oldest)
+            return len(dropped)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            if topology is None:
+                return None
+            record = topology.attempts.get(attempt_id)
+            return record.attempt.txid if record is not None else topology.fences.get((component_id, attempt_id))
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever noted for this component."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return topology is not None and any(noted_for == component_id for noted_for, _ in topology.fences)
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+        with self._lock:
+            names = sorted(self._topologies) if topology_id is None else [topology_id]
+            return [self._status(name, self._topologies[name]) for name in names if name in self._topologies]
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return list(islice(reversed(topology.attempts.values()), limit)) if topology is not None else []
+
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        """The last runs, newest first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return list(islice(reversed(topology.runs.values()), limit)) if topology is not None else []
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        """The minutes that began at or after `since_ms`, oldest first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return [each for each in topology.minutes if each.at_ms >= since_ms] if topology is not None else []
+
+    def reset(self, topology_id: str) -> bool:
+        """Forget all progress of a topology, but not its epoch and its attempt counter."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            if topology is None:
+                return False
+            check_free_to_reset(self._status(topology_id, topology), self._clock.wall_ms())
+            new = MemoryTopology("{}", Epoch(topology.epoch + 1), attempt_id=topology.attempt_id)
+            self._topologies[topology_id] = new
+            return True
+
+    def close(self) -> None:
+        """Nothing to release; the content stays."""
+
+    # --- details ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _held(self, lease: Lease) -> Iterator[MemoryTopology]:
+        """The topology, alone, if the lease is the current one. Raises `Fenced` if it is not."""
+        with self._lock:
+            topology = self._topologies.get(lease.topology_id)
+            if topology is None:
+                raise fenced(lease, None)
+            if (topology.epoch, topology.owner) != (lease.epoch, lease.owner):
+                raise fenced(lease, self._status(lease.topology_id, topology))
+            yield topology
+
+    def _status(self, topology_id: str, topology: MemoryTopology) -> TopologyStatus:
+        until_ms = topology.leased_until_ms
+        newest = topology.attempts.get(topology.committed_attempt_id or NO_ATTEMPT)
+        return TopologyStatus(
+            topology_id=topology_id,
+            epoch=topology.epoch,
+            owner=topology.owner,
+            leased_until_ms=until_ms,
+            is_leased=until_ms is not None and until_ms > self._clock.wall_ms(),
+            committed_txid=topology.committed_txid,
+            attempt_id=topology.attempt_id,
+            fingerprint=json.loads(topology.fingerprint),
+            name=topology.name,
+            desired=topology.desired,
+            stop_at_ms=topology.stop_at_ms,
+            committed_at_ms=newest.committed_at_ms if newest is not None else None,
+            lag=lag_in(newest.details) if newest is not None else None,
+            trouble=topology.trouble,
+            run=topology.runs.get(topology.epoch),
+        )

@@ -7,7 +7,8 @@ from typing import Final
 
 from transactional.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
 
-_log: Final = logging.getLogger("transactional")
+LOGGER: Final = "transactional.troubles"
+_log: Final = logging.getLogger(LOGGER)
 
 
 class TroubleTeller:

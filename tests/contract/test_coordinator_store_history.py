@@ -226,8 +226,8 @@ def test_a_run_is_stored_with_how_it_ended(storage: Storage, store: Store, end: 
     store.release(lease, end=end)
     store.release(lease, end=RunEnd(EndedHow.FAILED, "TX000", "too late"))
     [status] = storage.open().status(TOPOLOGY)
-    assert status.run == replace(run, ended_at_ms=status.run and status.run.ended_at_ms, ended_at_txid=TxId(1), end=end)
     assert status.run is not None
+    assert status.run == replace(run, ended_at_ms=status.run.ended_at_ms, ended_at_txid=TxId(1), end=end)
     assert status.run.ended_at_ms is not None
     assert run.began_at_ms <= status.run.ended_at_ms
     assert store.runs(TOPOLOGY, limit=9) == [status.run]

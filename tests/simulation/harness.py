@@ -23,7 +23,7 @@ from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedStat
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
-from transactional.memory_store import _snapshot
+from transactional.memory_topology import snapshot_of
 from transactional.ports import StateKind
 from transactional.protocol import (
     AttemptFailed,
@@ -323,7 +323,7 @@ class Simulation:
         """
         topology, coordinator = self.store._topologies["simulated"], process.driver.coordinator
         if topology.epoch == process.driver.lease.epoch:
-            stored = _snapshot(topology)
+            stored = snapshot_of(topology)
             known = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
             stored_now = {txid for txid, current in coordinator.active.items() if current.phase in known}
             recorded = {

@@ -52,7 +52,7 @@ class World:
 
     def acquire(self, owner: str = "first") -> Lease:
         """The same owner may take its lease again; another one has to wait for a release."""
-        return self.store.acquire(ID, {}, owner=owner, lease_ms=1_000)
+        return self.store.acquire(ID, {}, owner=owner, lease_ms=1_000, accept_changes=True)
 
     def start(self, *names: str) -> tuple[Lease, Topology]:
         """Take the lease and fence the named tables, or both."""

@@ -11,7 +11,7 @@ from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.mutants import COORDINATORS, RecordsWhatWasReadTooLate
 from tests.simulation.wrong_parts import LINES, SOURCES, SPOUTS, STATES, STORES
 
-SEEDS_MAX = 200
+SEEDS_MAX = 300
 
 
 def found(simulations: Iterator[Simulation]) -> bool:
