@@ -134,6 +134,7 @@ class Simulation:
             retry_pause_max_ms=1_000,
             lease_ms=2_000,
             tick_ms=100,
+            keep_attempts_max=(3, 20, 1_000_000)[self.seed % 3],
         )
 
     def state_of(self, table: MemoryTable) -> SimulatedState:

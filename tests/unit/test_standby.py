@@ -56,9 +56,9 @@ class Led(World):
         super().__init__()
         self.clock = ManualClock()
         self.store = Looked(self.clock)
-        self.lease: Lease = self.store.acquire(
-            "words", self.topology().fingerprint(), owner="leader", lease_ms=LEASE_MS
-        )
+        fingerprint = self.topology().fingerprint()
+        self.lease: Lease = self.store.acquire("words", fingerprint, owner="leader", lease_ms=LEASE_MS)
+        self.store.record_start(self.lease, fingerprint)
 
     def standby(self) -> TopologyDriver:
         return self.driver(config=CONFIG, standby=True)
