@@ -17,11 +17,7 @@ class TroubleTeller:
     def __init__(self, topology_id: str) -> None:
         self._topology_id = topology_id
         self._since_ms = self._failures = self._txid = 0
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """True from a failure until its transaction, or a later one, is committed, or has nothing to commit."""
-        return self._failures > 0
+        self._may_be_inherited = True  # of an earlier run, as the store may know
 
     def tell_action(self, action: Action, at_ms: int) -> None:
         """Take in what was done."""
@@ -38,11 +34,15 @@ class TroubleTeller:
 
     def is_over(self, event: Event, at_ms: int) -> bool:
         """Take in an event; True when it ends a trouble without a transaction commit: there is nothing to commit."""
-        match event:
-            case BatchPlanned(attempt, None) if self._failures and attempt.txid >= self._txid:
-                self._end("the source answers, and has nothing new", at_ms)
-                return True
-        return False
+        if not isinstance(event, BatchPlanned) or event.batch is not None:
+            return False
+        if self._failures:
+            if event.attempt.txid != self._txid:
+                return False
+            self._end("the source answers, and has nothing new", at_ms)
+            return True
+        may_be, self._may_be_inherited = self._may_be_inherited, False
+        return may_be
 
     def _end(self, what: str, at_ms: int) -> None:
         _log.warning(
