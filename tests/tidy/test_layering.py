@@ -87,7 +87,6 @@ LAYERS = {
         "transactional.testing",
         "transactional.tidying",
         "transactional.troubles",
-        "transactional.trying_again",
     ],
     ADAPTERS: [
         "transactional",
