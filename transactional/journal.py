@@ -6,6 +6,7 @@ A journal tells all that coordinators did and why; run through fresh ones it mus
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from transactional.coordinator import Snapshot
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.protocol import Action, Event, Phase
 from transactional.set_aside import Exclusion
+from transactional.syncing import sync
 
 _WORDS: Mapping[str, type[Any]] = {
     name: word
@@ -73,6 +75,9 @@ JournalLine = tuple[int, RunStarted | Event, list[Action]]
 class JournalWriter:
     """An observer of the driver that appends to a file, a line per event, flushed at once.
 
+    With `durability="disk"` it is synced before a transaction may be committed: `doctor --repair` reads it where the
+    store is lost.
+
     Of the ticks that led to nothing only the last one before a line is written: it tells what time it was.
     Raises `ConfigError` when the file can't be written.
     """
@@ -81,9 +86,12 @@ class JournalWriter:
         self.place = str(path)
         try:
             self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
+            if _is_torn(Path(path)):
+                self._file.write("\n")
         except OSError as error:
             raise ConfigError(f"the journal {path} can't be written: {error.strerror}") from error
         self._last_tick: tuple[int, Event] | None = None
+        self._is_durable = False
 
     def begin(
         self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
@@ -91,6 +99,9 @@ class JournalWriter:
         """Write how a run begins."""
         self._last_tick = None
         self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly, sets_aside).to_json()})
+        self._is_durable = config.durability == "disk"
+        if self._is_durable:
+            sync([Path(self.place), Path(self.place).absolute().parent])
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Write one line."""
@@ -101,6 +112,9 @@ class JournalWriter:
             self._write_event(*self._last_tick, ())
             self._last_tick = None
         self._write_event(at_ms, event, actions)
+        # While the commit phase is under way: it ends by another event, so this is done by then.
+        if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
+            sync([Path(self.place)])
 
     def close(self) -> None:
         """Close the file."""
@@ -114,16 +128,47 @@ class JournalWriter:
         self._file.flush()
 
 
+def _is_torn(path: Path) -> bool:
+    """Whether the last line was not written to its end: the power went."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
+
+
 def read_journal(path: Path | str) -> Iterator[JournalLine]:
-    """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`."""
+    """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`.
+
+    The last line of a run may be torn: the power went. It is left out.
+    """
+    for number, row in _rows(path):
+        try:
+            yield _read_line(row)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}") from error
+        except (ConfigError, CorruptRecord) as error:
+            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
+
+
+def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
+    """The lines as JSON, with their numbers, without what was torn. Raises `CorruptRecord`."""
+    broken: CorruptRecord | None = None
+    line = b""
     with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield _read_line(json.loads(line))
-            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}") from error
-            except (ConfigError, CorruptRecord) as error:
-                raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if broken is not None:
+                    raise broken from None
+                broken = CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}")
+                continue
+            if broken is not None and not (isinstance(row, dict) and "run" in row):
+                raise broken
+            broken = None
+            yield number, row
+    if broken is not None and line.endswith(b"\n"):
+        raise broken
 
 
 def _read_line(row: Mapping[str, Any]) -> JournalLine:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import opaque_words, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.coordinator import Coordinator, Snapshot
@@ -258,3 +260,35 @@ def test_a_wrong_option_of_a_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text(json.dumps({"at_ms": 1, "run": row}) + "\n")
     with pytest.raises(CorruptRecord, match="line 1 is no line of a journal: tick_ms must be at least 1"):
         list(read_journal(tmp_path / "journal"))
+
+
+def test_a_line_that_a_power_cut_has_torn_is_left_out(tmp_path: Path) -> None:
+    """Also when the next run has gone on behind it; every later start, and the doctor, have to read it."""
+    path = tmp_path / "journal"
+
+    def run() -> None:
+        with closing(JournalWriter(path)) as journal:
+            journal.begin(1, Snapshot(), TopologyConfig(), replays_exactly=True)
+            journal(2, Tick(2), [Halt("TX401", "over")])
+
+    run()
+    whole = path.read_bytes()
+    for torn in (whole[:-1], whole[:-20], whole + b'{"at', whole + bytes(20)):
+        path.write_bytes(torn)
+        kept = [event for _, event, _ in read_journal(path)]
+        run()
+        assert [event for _, event, _ in read_journal(path)] == [*kept, kept[0], Tick(2)]
+
+
+def test_a_journal_is_durable_before_a_transaction_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    path, attempt = tmp_path / "journal", TransactionAttempt(TxId(1), AttemptId(1))
+    for durability in ("disk", "process"):
+        with closing(JournalWriter(path)) as journal:
+            journal.begin(1, Snapshot(), TopologyConfig(durability=durability), replays_exactly=True)
+            synced.clear()
+            journal(2, ProcessingSucceeded(attempt, {}), [StartCommit(attempt, EMPTY_BATCH)])
+            assert synced == ([path.stat().st_size] if durability == "disk" else [])
