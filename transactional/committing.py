@@ -15,21 +15,27 @@ from transactional.dead_letters import letter_rows
 from transactional.emitting import (
     Emitter,
     TaskFailed,
-    batch_of_letter,
     error_of,
     guarded,
     make_aggregators,
     make_emitter,
+    told_of_all,
 )
 from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
-from transactional.operators import Operator, Place, load_operator, make_operator
+from transactional.faults import Faults
+from transactional.operators import Operator
+from transactional.placing import Place, load_operator, make_operator
 from transactional.ports import DeadLetter, DiskState, Partials, Processed, TransactionState
 from transactional.stages import plan_stages
 from transactional.syncing import sync
 from transactional.topology import Component, Topology, WorkPhase
+from transactional.trying_again import batch_of_letter, subscription, takes_letters
 
-Inbox = dict[tuple[str, int], list[tuple[Sequence[pa.RecordBatch], str, str]]]
-"""Tuples for the bolts that are still to come: by component and task, record batches with their source and stream."""
+Batches = list[tuple[Sequence[pa.RecordBatch], str, str]]
+"""Record batches with their source and stream."""
+
+Inbox = dict[tuple[str, int], Batches]
+"""Tuples for the bolts that are still to come: by component and task."""
 
 
 class CommitPhase:
@@ -60,10 +66,7 @@ class CommitPhase:
         partials: dict[str, list[pa.Table]] = {}
         for tuples in processed.late:
             inbox.setdefault((tuples.target, tuples.task), []).append((tuples.batches, tuples.source, tuples.stream))
-        for letter in processed.tried_again:
-            if self.plan.phases[letter.component] is WorkPhase.COMMIT:
-                batch = batch_of_letter(self.topology, letter)
-                inbox.setdefault((letter.component, 0), []).append(([batch], letter.source, letter.stream))
+        self._take_letters(processed, inbox)
         for component in self.components:
             if component.is_update:
                 self._merge(component, attempt, processed, partials.get(component.id, []))
@@ -94,6 +97,16 @@ class CommitPhase:
             part = replace(part, table=self.aggregators[component.id].combine([*early, *late]))
         component.state.merge(attempt, part)
 
+    def _take_letters(self, processed: Processed, inbox: Inbox) -> None:
+        for letter in processed.tried_again:
+            batch = batch_of_letter(self.topology, letter)
+            if isinstance(batch, str) or self.plan.phases[letter.component] is not WorkPhase.COMMIT:
+                continue
+            grouping = subscription(self.topology, letter.component, letter.source, letter.stream)
+            for task in range(self.topology.component(letter.component).parallelism):
+                if takes_letters(grouping, task):
+                    inbox.setdefault((letter.component, task), []).append(([batch], letter.source, letter.stream))
+
     def _finish(
         self,
         component: Component,
@@ -104,27 +117,56 @@ class CommitPhase:
     ) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
         view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
+        failures: list[tuple[int, TaskFailed]] = []
         for task in range(component.parallelism):
-            emitter = make_emitter(self.topology, self.plan, self.aggregators, component.id, task)
             place = Place(self.topology, attempt, task, component.parallelism, view, tuple(processed.excluded))
+            received = inbox.pop((component.id, task), [])
             try:
-                operator = self._operator(place, component, processed, emitter)
-                for batches, source, stream in inbox.pop((component.id, task), []):
-                    for batch in batches:
-                        operator.receive(batch, source, stream)
-                letters += operator.letters
-                operator.finish()
-                emitter.flush()
-                for committer, partial in emitter.partials():
-                    partials.setdefault(committer, []).append(partial)
+                operator = self._run_task(place, component, processed, received)
             except TaskFailed as failed:
-                raise self._error(component, task, failed) from failed
-            for edge, target_task, emitted in emitter.addressed():
+                failures.append((task, self._closer(failed, place, component, processed, received)))
+                if not failures[-1][1].at_fault:
+                    break
+                continue
+            letters += operator.letters
+            for committer, partial in operator.emitter.partials():
+                partials.setdefault(committer, []).append(partial)
+            for edge, target_task, emitted in operator.emitter.addressed():
                 inbox.setdefault((edge.target, target_task), []).append((emitted, component.id, edge.grouping.stream))
+        if failures:
+            raise self._error(component, failures) from failures[-1][1]
         if view is not None:
             assert component.state is not None
             component.state.put(attempt, view.written)
         return letters
+
+    def _run_task(
+        self, place: Place, component: Component, processed: Processed, received: Batches, *, looks_closer: bool = False
+    ) -> Operator:
+        """One task of a component, finished. Tuples that it fails on are named all together."""
+        emitter = make_emitter(
+            self.topology, self.plan, self.aggregators, component.id, place.task, looks_closer=looks_closer
+        )
+        operator = self._operator(place, component, processed, emitter)
+        operator.faults = Faults()
+        for batches, source, stream in received:
+            for batch in batches:
+                operator.receive(batch, source, stream)
+        operator.faults.fail()
+        operator.finish()
+        emitter.flush()
+        return operator
+
+    def _closer(
+        self, failed: TaskFailed, place: Place, component: Component, processed: Processed, received: Batches
+    ) -> TaskFailed:
+        """Where many tuples don't fit, the task is run once more to find out which."""
+        if failed.is_of_many:
+            try:
+                self._run_task(place, component, processed, received, looks_closer=True)
+            except TaskFailed as closer:
+                return closer if closer.at_fault else failed
+        return failed
 
     def _operator(self, place: Place, component: Component, processed: Processed, emitter: Emitter) -> Operator:
         """As it came out of the processing phase; or a new one, where there was nothing to be kept."""
@@ -138,13 +180,13 @@ class CommitPhase:
         return operator
 
     @staticmethod
-    def _error(component: Component, task: int, failed: TaskFailed) -> BaseException:
+    def _error(component: Component, failures: Sequence[tuple[int, TaskFailed]]) -> BaseException:
         """What a state has raised inside of a bolt goes on as it is."""
-        if isinstance(failed.__cause__, TransactionalError):
-            failed.__cause__.at_fault = failed.at_fault
+        task, failed = failures[-1] if not failures[-1][1].at_fault else failures[0]
+        if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
             return failed.__cause__
         where = f"task {task} of {component.parallelism}, in the commit phase"
-        return error_of(failed.code, f"{where}: {failed}", failed.at_fault)
+        return error_of(failed.code, *told_of_all(f"{where}: {failed}", [each.at_fault for _, each in failures]))
 
 
 def commit_transaction(topology: Topology, attempt: TransactionAttempt, processed: Processed) -> None:

@@ -16,7 +16,8 @@ from transactional.errors import BoltFailed, SchemaMismatch
 from transactional.functions import BoltFunction
 from transactional.spark_workers import end_quietly
 from transactional.stages import Stage
-from transactional.tasks import AttemptInput, Item, TaskProgram, run_dataframe_task
+from transactional.task_run import run_dataframe_task
+from transactional.tasks import AttemptInput, Item, TaskProgram
 from transactional.topology import Component
 
 

@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.dead_letters import values_from_json
-from transactional.errors import BoltFailed, CorruptRecord, SchemaMismatch, TransactionalError
+from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
-from transactional.set_aside import Exclusion, Letter
+from transactional.set_aside import Exclusion, joined
 from transactional.spreading import Spreader
 from transactional.stages import Edge, StagePlan
 from transactional.topology import Topology
@@ -33,13 +32,18 @@ class TaskFailed(BaseException):
     No `Exception`: a bolt that catches these around `emit` must not swallow the failure of a bolt behind it.
     """
 
-    def __init__(self, code: str, component: str, text: str) -> None:
+    def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
         super().__init__(text)
-        self.code, self.component = code, component
+        self.code, self.component, self.trace = code, component, trace
+        self.where = ""
+        """The tuple that was worked on, where it can be told."""
         self.at_fault: tuple[Exclusion, ...] = ()
-        """The tuple whose execution has failed, where the failure can be laid at its door."""
+        """The tuples whose execution has failed, where the failure can be laid at their door."""
         self.is_of_many = False
         """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self.where}{self.trace}"
 
 
 class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
@@ -54,12 +58,13 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, TaskFailed):
             return
-        code, text = BoltFailed.code, f"component {self.component!r} raised {type(error).__name__}: {error}"
+        code, trace = BoltFailed.code, ""
+        text = f"component {self.component!r} raised {type(error).__name__}: {error}"
         if isinstance(error, TransactionalError):
             code, text = error.code, str(error) if repr(self.component) in str(error) else text
         else:
-            text += "\n" + "".join(traceback.format_exception(error)).rstrip()
-        failed = TaskFailed(code, self.component, text)
+            trace = "\n" + "".join(traceback.format_exception(error)).rstrip()
+        failed = TaskFailed(code, self.component, text, trace)
         failed.is_of_many = self.is_of_many
         raise failed from error
 
@@ -72,6 +77,14 @@ def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> Tran
         if isinstance(error, type) and issubclass(error, errors.OperatingError | errors.FailedException)
     }
     return known.get(code, BoltFailed)(text, at_fault=at_fault)
+
+
+def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
+    """The text of the first of several failures, and the tuples at fault: nobody where one is not told to be at a
+    tuple's door, for that may be what the others suffer from."""
+    parts = list(faults)
+    at_fault = joined(*parts) if all(parts) else ()
+    return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault
 
 
 class Receiver(Protocol):
@@ -119,6 +132,11 @@ class _Stream:
             self._count(target, len(rows))
             self.emitted += len(rows)
 
+    def check(self, values: tuple[Any, ...]) -> None:
+        """Fail for values that don't fit."""
+        with guarded(self.component):
+            batch_from_rows([values], self.schema, component=self.component)
+
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         with guarded(self.component, is_of_many=True):
             return batch_from_rows(rows, self.schema, component=self.component)
@@ -156,14 +174,29 @@ class Emitter:
     It is the `OutputCollector` that bolts are given.
     """
 
-    def __init__(self, component: str, outputs: Mapping[str, Schema], task: int, edges: Iterable[Edge]) -> None:
+    def __init__(
+        self,
+        component: str,
+        outputs: Mapping[str, Schema],
+        task: int,
+        edges: Iterable[Edge],
+        *,
+        looks_closer: bool = False,
+    ) -> None:
         self.component = component
         edges = list(edges)
+        self._made_of = (component, outputs, task, edges)
         self.streams = {
             name: _Stream(component, name, arrow_schema(schema), task, [e for e in edges if e.grouping.stream == name])
             for name, schema in outputs.items()
         }
         self._default = self.streams[DEFAULT_STREAM]
+        if looks_closer:
+            self.emit, self.emit_direct = self._emit_checked, self._emit_direct_checked  # type: ignore[method-assign]
+
+    def apart(self) -> Emitter:
+        """One for what is never handed on: values are looked at one by one."""
+        return Emitter(*self._made_of, looks_closer=True)
 
     def connect(self, operator: Receiver, stream: str) -> None:
         """Let a bolt in the same task receive a stream."""
@@ -207,6 +240,19 @@ class Emitter:
             spreader.check_task(task)
         to.direct_rows.setdefault((component, task), []).append(values)
 
+    def _emit_checked(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """As `emit`; what does not fit the declared types fails here, and not where many are put together."""
+        to = self._stream(stream)
+        if len(values) == to.width:
+            to.check(values)
+        Emitter.emit(self, *values, stream=stream)
+
+    def _emit_direct_checked(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        to = self._stream(stream)
+        if len(values) == to.width:
+            to.check(values)
+        Emitter.emit_direct(self, component, task, *values, stream=stream)
+
     def flush(self) -> None:
         """Hand on the tuples that were emitted one by one."""
         for stream in self.streams.values():
@@ -241,28 +287,24 @@ class Emitter:
         return self.streams[name]
 
 
-def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch:
-    """The tuple of a dead letter, as its source has emitted it. Raises `CorruptRecord` for one that is not."""
-    schema = arrow_schema(topology.output_of(letter.source, letter.stream))
-    values = values_from_json(letter.values)
-    if missing := [name for name in schema.names if name not in values]:
-        raise CorruptRecord(
-            f"dead letter {letter.txid}:{letter.number} lacks {', '.join(missing)}; {letter.source!r} emits "
-            f"{', '.join(schema.names)}"
-        )
-    return batch_from_rows([tuple(values[name] for name in schema.names)], schema, component=letter.source)
-
-
 def make_aggregators(topology: Topology) -> dict[str, Aggregator]:
     """The aggregators of a topology's updates of states, by their component ids."""
     return {c.id: c.bolt.aggregator() for c in topology.components if hasattr(c.bolt, "aggregator")}
 
 
 def make_emitter(
-    topology: Topology, plan: StagePlan, aggregators: Mapping[str, Aggregator], component_id: str, task: int
+    topology: Topology,
+    plan: StagePlan,
+    aggregators: Mapping[str, Aggregator],
+    component_id: str,
+    task: int,
+    *,
+    looks_closer: bool = False,
 ) -> Emitter:
-    """What takes the tuples of a component in one task, connected to all but the bolts in the same task."""
-    emitter = Emitter(component_id, topology.outputs_of(component_id), task, plan.edges.get(component_id, ()))
+    """What takes the tuples of a component in one task, connected to all but the bolts in the same task. One that
+    looks closer finds the tuple whose values don't fit."""
+    outputs, edges = topology.outputs_of(component_id), plan.edges.get(component_id, ())
+    emitter = Emitter(component_id, outputs, task, edges, looks_closer=looks_closer)
     for committer in plan.aggregated.get(component_id, ()):
         [grouping] = topology.component(committer).inputs
         emitter.aggregate(committer, aggregators[committer], grouping.stream)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from transactional.arrow import from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.emitting import Subscription, error_of
+from transactional.emitting import Subscription, error_of, told_of_all
 from transactional.errors import AttemptLost, ReplayMismatch
 from transactional.groupings import DEFAULT_STREAM
-from transactional.ports import LateTuples, Partials, Processed
+from transactional.ports import DeadLetter, LateTuples, Partials, Processed
+from transactional.set_aside import Exclusion
 from transactional.tasks import Item, Report, TaskProgram
 
 
@@ -40,16 +42,23 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     for item in by_kind.get("instance", []):
         instances.setdefault(item.component, []).append(item.payload)
     parts: dict[str, Partials | Sequence[bytes]] = {**instances, **_partials(program, by_kind.get("partial", []))}
-    letters = [item.payload for item in by_kind.get("letter", [])]
+    letters = _letters(batch, by_kind.get("letter", []))
     return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters)
 
 
 def _raise_failure(failures: list[Item]) -> None:
     """Tuples are at fault only where each of the failures can be laid at one's door."""
-    for item in failures:
-        code, text, _ = item.payload
-        faults = [failure.payload[2] for failure in failures]
-        raise error_of(code, text, tuple(e for at_fault in faults for e in at_fault) if all(faults) else ())
+    if failures:
+        code, text, _ = failures[0].payload
+        faults: list[tuple[Exclusion, ...]] = [failure.payload[2] for failure in failures]
+        raise error_of(code, *told_of_all(text, faults))
+
+
+def _letters(batch: BatchMetadata, items: list[Item]) -> list[DeadLetter]:
+    """With the errors, which tasks were not told."""
+    errors = {exclusion.key: exclusion for exclusion in batch.excluded}
+    letters: list[DeadLetter] = [item.payload for item in items]
+    return [replace(letter, exclusion=errors.get(letter.exclusion.key, letter.exclusion)) for letter in letters]
 
 
 def _check_reports(program: TaskProgram, reports: list[Item]) -> None:

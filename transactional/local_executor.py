@@ -10,7 +10,8 @@ from transactional.errors import AttemptLost, ConfigError
 from transactional.gathering import gather
 from transactional.ports import Processed
 from transactional.stages import plan_stages
-from transactional.tasks import AttemptInput, Item, make_program, run_task
+from transactional.task_run import run_task
+from transactional.tasks import AttemptInput, Item, make_program
 from transactional.topology import Topology
 
 

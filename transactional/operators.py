@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, TopologyContext, Tuple
 from transactional.dead_letters import values_to_json
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded
-from transactional.errors import FatalError, OperatingError, SchemaMismatch
-from transactional.functions import BoltFunction, FunctionKind
-from transactional.pickling import DeferredState, dump_instance, load_instance
+from transactional.errors import SchemaMismatch
+from transactional.faults import Faults, can_be_of_a_tuple, fingerprint, tuples
+from transactional.pickling import dump_instance
 from transactional.ports import DeadLetter
 from transactional.set_aside import Exclusion
-from transactional.topology import Component, Topology
 
 
 class Operator(ABC):
-    """A bolt in one task of one attempt."""
+    """A bolt in one task of one attempt. `faults` are those of the task, shared by its operators."""
 
     def __init__(self, component: str, emitter: Emitter) -> None:
         self.component, self.emitter = component, emitter
         self.received: dict[Subscription, int] = {}
         self.excluded: dict[str, Exclusion] = {}
         self.letters: list[DeadLetter] = []
+        self.silent: Collection[tuple[str, str]] = ()
+        """Where the same tuples reach task 0 as well, which makes the letters."""
+        self.faults = Faults()
+        self.fresh: Callable[[Emitter], Operator] | None = None
+        """Makes another one, prepared; None where the bolt keeps nothing from tuple to tuple."""
+        self.notes_origin = False
+        """True for an Arrow-wise bolt with several inputs: each record batch tells where it is from."""
+        self._has_failed = False
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Give the bolt some of its tuples, which `source` has emitted on `stream`."""
@@ -39,16 +44,18 @@ class Operator(ABC):
         self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
         if self.excluded:
             batch = self._without_excluded(batch, source, stream)
+        if self.notes_origin:
+            batch = with_origin(batch, source, stream)
         with guarded(self.component, is_of_many=True):
             self.execute(batch, source, stream)
 
     def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str) -> pa.RecordBatch:
-        kept = []
+        kept, is_silent = [], (source, stream) in self.silent
         for number, row in enumerate(tuples(batch, source, stream)):
             exclusion = self.excluded.get(fingerprint(row))
             if exclusion is None:
                 kept.append(number)
-            else:
+            elif not is_silent:
                 self.letters.append(DeadLetter(exclusion, source, stream, values_to_json(row.as_dict())))
         return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
 
@@ -66,27 +73,100 @@ class Operator(ABC):
         """Called instead of `finish` where the bolt goes on in the commit phase: its pickled instance, if any."""
         return None
 
+    def is_cleared(self, work: Callable[[Operator], None], emitter: Emitter) -> bool:
+        """True for a failure that only an instance has which failed before: what that one says of a tuple is worth
+        nothing then."""
+        if self.fresh is None or not self._has_failed:
+            self._has_failed = True
+            return False
+        other = self.fresh(emitter)
+        try:
+            with guarded(self.component):
+                work(other)
+        except TaskFailed as failed:
+            return not can_be_of_a_tuple(failed, self.component)
+        return True
+
 
 class TupleOperator(Operator):
     """A bolt that works on one tuple at a time: a failure is laid at the door of the tuple that it was given."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt row by row."""
-        work = self.work()
+        """Give the bolt row by row, behind one that it fails on as well."""
+        work, rows = self.work(), tuples(batch, source, stream)
+        while self._fails(work, rows):
+            pass
+
+    def _fails(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
         row: Tuple | None = None
         try:
             with guarded(self.component):
-                for row in tuples(batch, source, stream):
+                for row in rows:
                     work(row)
         except TaskFailed as failed:
-            is_own = failed.component == self.component and not failed.is_of_many
-            if row is not None and is_own and not isinstance(failed.__cause__, OperatingError | FatalError):
-                failed.at_fault = (Exclusion(self.component, fingerprint(row), str(failed)),)
-            raise
+            if row is None or not can_be_of_a_tuple(failed, self.component):
+                raise
+            if not self.faults.is_named(self.component, row):
+                if self.is_cleared(partial(_work_on, row), self.emitter.apart()):
+                    self.faults.fail()
+                self.faults.name(failed, row)
+            return True
+        return False
 
     @abstractmethod
     def work(self) -> Callable[[Tuple], None]:
         """What runs the bolt over one tuple."""
+
+
+def _work_on(row: Tuple, operator: Operator) -> None:
+    assert isinstance(operator, TupleOperator)
+    operator.work()(row)
+
+
+class ArrowOperator(Operator):
+    """A bolt that works on record batches: one that it fails on is halved until single tuples are left."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Give the bolt the record batch."""
+        try:
+            with guarded(self.component):
+                self.work(batch)
+        except TaskFailed as failed:
+            if not batch.num_rows or not can_be_of_a_tuple(failed, self.component):
+                raise
+            if self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
+                self.faults.fail()
+            if not self._halve(batch, source, stream, failed):
+                raise
+
+    def _halve(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
+        """Name the tuples that fail alone. False when there is none: then it is the batch as a whole that fails."""
+        if batch.num_rows == 1:
+            [row] = tuples(batch, source, stream)
+            self.faults.name(failed, row)
+            return True
+        middle, found = batch.num_rows // 2, False
+        for half in (batch.slice(0, middle), batch.slice(middle)):
+            other = self if self.fresh is None else self.fresh(self.emitter)
+            try:
+                with guarded(self.component):
+                    _work_on_batch(half, other)
+            except TaskFailed as failed_half:
+                if not can_be_of_a_tuple(failed_half, self.component):
+                    raise
+                if not self._halve(half, source, stream, failed_half):
+                    raise
+                found = True
+        return found
+
+    @abstractmethod
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Run the bolt over a record batch."""
+
+
+def _work_on_batch(batch: pa.RecordBatch, operator: Operator) -> None:
+    assert isinstance(operator, ArrowOperator)
+    operator.work(batch)
 
 
 class TupleFunction(TupleOperator):
@@ -121,14 +201,14 @@ class TupleFunction(TupleOperator):
         )
 
 
-class ArrowFunction(Operator):
+class ArrowFunction(ArrowOperator):
     """A function from a record batch to a record batch or table."""
 
     def __init__(self, component: str, emitter: Emitter, function: Callable[[pa.RecordBatch], Any]) -> None:
         super().__init__(component, emitter)
         self.function = function
 
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+    def work(self, batch: pa.RecordBatch) -> None:
         """Call the function once."""
         self.emitter.emit_batch(self.function(batch))
 
@@ -164,8 +244,8 @@ class BasicOperator(TupleOperator):
             return dump_instance(self.bolt, self.emitter)
 
 
-class BatchOperator(TupleOperator):
-    """A `BatchBolt` or `ArrowBatchBolt`."""
+class _Batchwise(Operator):
+    """What `BatchBolt` and `ArrowBatchBolt` have in common."""
 
     def __init__(
         self,
@@ -183,18 +263,6 @@ class BatchOperator(TupleOperator):
         with guarded(self.component):
             self.bolt.prepare(self.context, self.emitter, self.attempt)
 
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt the batch, whole or row by row."""
-        if isinstance(self.bolt, ArrowBatchBolt):
-            self.bolt.execute_batch(batch)
-        else:
-            super().execute(batch, source, stream)
-
-    def work(self) -> Callable[[Tuple], None]:
-        """Gives the bolt a tuple."""
-        assert isinstance(self.bolt, BatchBolt)
-        return self.bolt.execute
-
     def finish(self) -> None:
         """Finish the batch."""
         with guarded(self.component):
@@ -206,95 +274,19 @@ class BatchOperator(TupleOperator):
             return dump_instance(self.bolt, self.emitter)
 
 
-class ManyInputs(Operator):
-    """Around the operator of an Arrow-wise bolt with several inputs: notes in each record batch where it is from."""
+class BatchOperator(_Batchwise, TupleOperator):
+    """A `BatchBolt`."""
 
-    def __init__(self, inner: Operator) -> None:
-        super().__init__(inner.component, inner.emitter)
-        self.inner = inner
-
-    def prepare(self) -> None:
-        """Prepare the bolt."""
-        self.inner.prepare()
-
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt the batch."""
-        self.inner.execute(with_origin(batch, source, stream), source, stream)
-
-    def finish(self) -> None:
-        """Finish the batch."""
-        self.inner.finish()
-
-    def dump(self) -> bytes | None:
-        """The bolt with what it keeps of this batch."""
-        return self.inner.dump()
+    def work(self) -> Callable[[Tuple], None]:
+        """Gives the bolt a tuple."""
+        assert isinstance(self.bolt, BatchBolt)
+        return self.bolt.execute
 
 
-def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
-    """The rows of a record batch as tuples."""
-    names = tuple(batch.schema.names)
-    columns = [column.to_pylist() for column in batch.columns]
-    return (Tuple(names, values, source, stream) for values in zip(*columns, strict=True))
+class ArrowBatchOperator(_Batchwise, ArrowOperator):
+    """An `ArrowBatchBolt`."""
 
-
-def fingerprint(row: Tuple) -> str:
-    """Stands for a tuple: equal for equal ones of one stream, in every process."""
-    return hashlib.sha256(repr((row.source, row.stream, row.values)).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an operator works: one task of one attempt. In the commit phase a committer's `state` is at hand."""
-
-    topology: Topology
-    attempt: TransactionAttempt
-    task: int
-    task_count: int
-    state: MapState | None = None
-    excluded: tuple[Exclusion, ...] = ()
-
-    def exclude(self, operator: Operator) -> Operator:
-        """Keep what is set aside from an operator."""
-        operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
-        return operator
-
-    def context(self, component: Component) -> TopologyContext:
-        """What the bolt is told of it."""
-        subscribers = {other.id: other.parallelism for other in self.topology.subscribers(component.id)}
-        state = DeferredState(component.id) if component.is_committer and self.state is None else self.state
-        return TopologyContext(
-            self.topology.id, component.id, self.task, self.task_count, self.topology.options, state, subscribers
-        )
-
-
-def make_operator(place: Place, component: Component, emitter: Emitter) -> Operator:
-    """The operator for a component, still to be prepared. Class bolts are copied from their prototype, fresh for this
-    task and attempt (row T4)."""
-    bolt = component.bolt
-    if isinstance(bolt, BoltFunction):
-        operator = place.exclude(_of_function(component.id, bolt, emitter))
-        return ManyInputs(operator) if bolt.kind is FunctionKind.ARROW and len(component.inputs) > 1 else operator
-    return _of_instance(place, component, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
-
-
-def load_operator(place: Place, component: Component, pickled: bytes, emitter: Emitter) -> Operator:
-    """The operator for a bolt that comes out of the processing phase (see `Operator.dump`), prepared there."""
-    return _of_instance(place, component, load_instance(pickled, emitter, place.state), emitter)
-
-
-def _of_function(component_id: str, bolt: BoltFunction, emitter: Emitter) -> Operator:
-    match bolt.kind:
-        case FunctionKind.DATAFRAME:
-            return PassOn(component_id, emitter)
-        case FunctionKind.TUPLE:
-            return TupleFunction(component_id, emitter, bolt.function)
-        case FunctionKind.ARROW:
-            return ArrowFunction(component_id, emitter, bolt.function)
-
-
-def _of_instance(place: Place, component: Component, bolt: Any, emitter: Emitter) -> Operator:
-    context = place.context(component)
-    if isinstance(bolt, BasicBolt):
-        return place.exclude(BasicOperator(component.id, emitter, bolt, context))
-    operator = place.exclude(BatchOperator(component.id, emitter, bolt, context, place.attempt))
-    return ManyInputs(operator) if isinstance(bolt, ArrowBatchBolt) and len(component.inputs) > 1 else operator
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Give the bolt the record batch."""
+        assert isinstance(self.bolt, ArrowBatchBolt)
+        self.bolt.execute_batch(batch)

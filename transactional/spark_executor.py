@@ -32,7 +32,8 @@ from transactional.spark_jobs import SparkJobs
 from transactional.spark_session import is_running, require_classic, spark_session
 from transactional.spark_workers import collect_less_garbage, end_quietly
 from transactional.stages import plan_stages
-from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program, run_task
+from transactional.task_run import run_task
+from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program
 from transactional.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"

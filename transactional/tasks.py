@@ -1,38 +1,23 @@
-"""What one task does, on an executor or in a thread: read its ranges, run its bolts, address what they emit.
-
-`run_task` is a pure function of the attempt, the task's slot and the items that reach it. It never raises for a
-failure of a bolt or of the source: a failure is an item like any other and travels to the driver as data, so Spark
-does not retry what the coordinator is going to replay, and no count is taken twice (accumulators would be).
-"""
+"""What tasks are told and what they send: the program of a topology, an attempt's input, items; see `task_run`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import pyarrow as pa
-
-from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.emitting import (
-    Emitter,
     Subscription,
-    TaskFailed,
-    batch_of_letter,
-    guarded,
     make_aggregators,
-    make_emitter,
 )
 from transactional.groupings import DEFAULT_STREAM
-from transactional.operators import Operator, Place, make_operator
 from transactional.pickling import check_picklable
 from transactional.ports import Aggregator
 from transactional.set_aside import Exclusion, Letter
-from transactional.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage, StagePlan
-from transactional.topology import Topology, WorkPhase
+from transactional.stages import Edge, StagePlan
+from transactional.topology import Topology
 
 DRIVER = -1
 """The level of what is meant for the driver."""
@@ -40,8 +25,8 @@ DRIVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that one task sends: Arrow batches of an edge, what the commit phase goes on with, a report, a failure;
-    or the milliseconds that a Spark task has taken.
+    """Something that one task sends: Arrow batches of an edge, or that these are incomplete because it failed; what the
+    commit phase goes on with, a report, a failure; or the milliseconds that a Spark task has taken.
 
     `level` and `slot` say where it is for; `order` makes what a task receives the same on every retry. `stream` is
     the stream of tuples, `target` the bolt that late ones are for, whose task is `slot`.
@@ -49,7 +34,7 @@ class Item:
 
     level: int
     slot: int
-    kind: Literal["tuples", "late", "letter", "partial", "instance", "report", "failure", "time"]
+    kind: Literal["tuples", "incomplete", "late", "letter", "partial", "instance", "report", "failure", "time"]
     component: str
     order: tuple[int, int, int]
     payload: Any
@@ -93,7 +78,8 @@ class AttemptInput:
             number = offsets.start // batch.split_records if batch.split_records else 0
             task = (first_task[partition] + number) % task_count
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
-        return cls(attempt, tuple(tuple(part) for part in portions), batch.excluded, batch.letters)
+        excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
+        return cls(attempt, tuple(tuple(part) for part in portions), excluded, batch.letters)
 
 
 @dataclass(frozen=True)
@@ -147,138 +133,3 @@ class _SpoutOutput:
 def _without_state(component: Any) -> Any:
     bolt = None if component.is_update else component.bolt
     return replace(component, state="committer" if component.is_committer else None, bolt=bolt)
-
-
-def run_task(
-    program: TaskProgram, inputs: AttemptInput, level: int, slot: int, items: Iterable[Item]
-) -> Iterator[Item]:
-    """Run one task of one level: yield the items that it sends on."""
-    mine = sorted((item for item in items if item.level == level), key=lambda item: item.order)
-    stage, task = program.plan.slots(level)[slot]
-    received = ((batch, item.component, item.stream) for item in mine for batch in from_ipc(item.payload))
-    return _TaskRun(program, inputs, stage, task).run(received)
-
-
-def run_dataframe_task(
-    program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
-) -> Iterator[Item]:
-    """Address what Spark has computed for a DataFrame bolt, one partition of it."""
-    return _TaskRun(program, inputs, stage, task).run((batch, "", "") for batch in batches)
-
-
-class _TaskRun:
-    def __init__(self, program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int) -> None:
-        self.program, self.inputs, self.stage, self.task = program, inputs, stage, task
-        self.sent: list[Item] = []
-        self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
-        self.letters_sent: Counter[Subscription] = Counter()
-        self.emitters: dict[str, Emitter] = {}
-        self.operators: dict[str, Operator] = {}
-
-    def _add(self, component_id: str) -> None:
-        topology = self.program.topology
-        emitter = self.emitters[component_id] = make_emitter(
-            topology, self.program.plan, self.program.aggregators, component_id, self.task
-        )
-        if component_id == topology.spout_id:
-            return
-        component = topology.component(component_id)
-        place = Place(topology, self.inputs.attempt, self.task, self.stage.task_count, excluded=self.inputs.excluded)
-        operator = self.operators[component_id] = make_operator(place, component, emitter)
-        if component_id != self.stage.components[0]:
-            [grouping] = component.inputs
-            self.emitters[grouping.source].connect(operator, grouping.stream)
-
-    def run(self, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> Iterator[Item]:
-        """Do the task's work on what it has received: record batches with the component and stream they are from."""
-        try:
-            self._work(received)
-        except TaskFailed as failed:
-            return iter([self._failure(failed)])
-        return iter(self.sent)
-
-    def _work(self, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> None:
-        for component_id in self.stage.components:
-            with guarded(component_id):
-                self._add(component_id)
-        for operator in self.operators.values():
-            operator.prepare()
-        self._try_letters_again()
-        if self.stage.index == SPOUT_STAGE:
-            self._read()
-        for batch, source, stream in received:
-            self.operators[self.stage.components[0]].receive(batch, source, stream)
-        self._finish()
-
-    def _try_letters_again(self) -> None:
-        """Some task of the bolt takes them: by which one they were set aside is not known."""
-        for letter in self.inputs.letters if self.task == 0 else ():
-            if letter.component in self.operators:
-                with guarded(letter.component):
-                    batch = batch_of_letter(self.program.topology, letter)
-                self.operators[letter.component].receive(batch, letter.source, letter.stream)
-                self.letters_sent[letter.source, letter.stream, letter.component] += 1
-
-    def _read(self) -> None:
-        emitter = self.emitters[self.program.topology.spout_id]
-        schema = emitter.streams[DEFAULT_STREAM].schema
-        for partition, offsets, metadata in self.inputs.portions[self.task]:
-            digest = RecordDigest(with_checksum=self.program.with_checksum)
-            with guarded(self.program.topology.spout_id):
-                for read in self.program.reader.read(partition, offsets, metadata):
-                    for batch in conform(read, schema, component=emitter.component):
-                        digest.add(batch)
-                        emitter.emit_batch(batch)
-            self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes)
-
-    def _finish(self) -> None:
-        """Finish component after component, so that each has all its tuples before its own `finish_batch` (row T12)."""
-        for component_id in self.stage.components:
-            operator, emitter = self.operators.get(component_id), self.emitters[component_id]
-            if operator is not None:
-                self._finish_one(operator)
-            with guarded(component_id):
-                emitter.flush()
-                self._send_on(component_id, emitter)
-        sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
-        sent.update(self.letters_sent)
-        received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self._send(DRIVER, 0, "report", self.stage.components[0], Report(sent, received, self.digests))
-
-    def _finish_one(self, operator: Operator) -> None:
-        for letter in operator.letters:
-            self._send(DRIVER, 0, "letter", operator.component, letter)
-        if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
-            operator.finish()
-        elif (instance := operator.dump()) is not None:
-            self._send(DRIVER, 0, "instance", operator.component, instance)
-
-    def _send_on(self, component_id: str, emitter: Emitter) -> None:
-        for edge, task, batches in emitter.addressed():
-            stream = edge.grouping.stream
-            data = to_ipc(batches, emitter.streams[stream].schema)
-            if edge.target_stage == COMMIT_STAGE:
-                self._send(DRIVER, task, "late", component_id, data, stream, edge.target)
-            else:
-                slot = self.program.slot(edge, task)
-                self._send(self.program.level_of(edge.target_stage), slot, "tuples", component_id, data, stream)
-        for committer, partial in emitter.partials():
-            self._send(DRIVER, 0, "partial", committer, to_ipc(partial.to_batches(), partial.schema))
-
-    def _send(
-        self,
-        level: int,
-        slot: int,
-        kind: Any,
-        component: str,
-        payload: Any,
-        stream: str = DEFAULT_STREAM,
-        target: str = "",
-    ) -> None:
-        order = (self.stage.index, self.task, len(self.sent))
-        self.sent.append(Item(level, slot, kind, component, order, payload, stream, target))
-
-    def _failure(self, failed: TaskFailed) -> Item:
-        order = (self.stage.index, self.task, 0)
-        text = f"task {self.task} of {self.stage.task_count}: {failed}"
-        return Item(DRIVER, 0, "failure", failed.component, order, (failed.code, text, failed.at_fault))

@@ -13,7 +13,7 @@ PACKAGES = ("transactional", "spouts", "state", "verifier")
 MAY_PICKLE = {
     "transactional.dataframes": "what tasks of a Spark job send to the driver",
     "transactional.loading": "how a topology's module is sent to executors; nothing is read",
-    "transactional.operators": "a copy of a bolt within one process",
+    "transactional.placing": "a copy of a bolt within one process",
     "transactional.pickling": "instances of bolts, from the tasks of a Spark job",
     "transactional.spark_executor": "a task's input, from the driver's own job",
     "transactional.spreading": "a copy of a custom grouping within one process",

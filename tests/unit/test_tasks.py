@@ -23,7 +23,8 @@ from transactional.groupings import GroupingKind
 from transactional.local_executor import LocalExecutor
 from transactional.ports import Partials, Processed
 from transactional.stages import plan_stages
-from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program, run_task
+from transactional.task_run import run_task
+from transactional.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program
 from transactional.topology import Topology
 
 
