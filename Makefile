@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs sim proof soak lock clean java postgres
+.PHONY: help audit run check test bench docs sim proof soak lock clean java postgres strace
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -25,7 +25,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 
 # What each part took is noted there, and told by pytest at the end.
 test: export TOOK := .venv/.took
-test: java postgres $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
+test: java postgres strace $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
@@ -42,7 +42,7 @@ docs: $(READY) ## Write the generated pages of docs/ anew
 sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres $(READY) ## Prove the promises at length, in an hour or two: every crash point, 200 kills, two coordinators; SEED=n
+proof: java postgres strace $(READY) ## Prove the promises at length, in hours: every crash point and power cut, 200 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) --durations=10 tests/proof
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
@@ -63,6 +63,9 @@ java:
 
 postgres:
 	@tools/ensure_postgres.sh
+
+strace:
+	@tools/ensure_strace.sh
 
 $(READY): requirements.lock pyproject.toml
 	@PYTHON="$(PYTHON)" tools/make_venv.sh

@@ -1,0 +1,133 @@
+"""The topologies whose power is cut: a program of its own, to be recorded, and runs over what a cut leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state import DeltaMapState, SqlMapState, delta_log, delta_rewriting, delta_rs, delta_upkeep
+from state.delta_log_table import LogLayout
+from state.store_sql import SqlCoordinatorStore
+from tests.proof.crashing import LEASE_MS
+from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
+from transactional.batch import BatchMetadata
+from transactional.local_executor import LocalExecutor
+from transactional.running import CheckedDriver
+
+WORDS = "abcabda"
+PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the tables are written by: without delta-rs, by its MERGE, as a log; and in SQLite."""
+
+    tables: str
+    is_opaque: bool = True
+    durability: str = "disk"
+
+    def __str__(self) -> str:
+        return f"{self.tables}, {'opaque' if self.is_opaque else 'transactional'}"
+
+
+class _Told:
+    """Tells of each transaction commit, on a file that is not on the disk."""
+
+    told = -1
+
+    def committed(self, batch: BatchMetadata) -> None:
+        super().committed(batch)  # type: ignore[misc]
+        if self.told >= 0:
+            os.write(self.told, b"committed\n")
+
+
+class ToldSpout(_Told, MemoryTransactionalSpout):
+    """A transactional one."""
+
+
+class OpaqueToldSpout(_Told, OpaqueMemoryTransactionalSpout):
+    """An opaque one."""
+
+
+def build(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> Topology:
+    """The topology over tables in a folder."""
+    kind = OpaqueToldSpout if setting.is_opaque else ToldSpout
+    spout = kind([[(word,) for word in WORDS]], fields="word string", take=take)
+    spout.told = told
+    builder = TransactionalTopologyBuilder("cut", "words", spout)
+    of_state = StateKind.OPAQUE if setting.is_opaque else StateKind.TRANSACTIONAL
+    for name in ("one", "other"):
+        builder.set_committer_bolt(name, state_of(setting, folder, name, of_state).count()).fields_grouping(
+            "words", "word"
+        )
+    return builder.build()
+
+
+def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> DeltaMapState | SqlMapState:
+    """One of the two states."""
+    if setting.tables == "sqlite":
+        return SqlMapState(f"sqlite:///{folder}/{name}.db", name, "word string", kind=kind)
+    layout: Any = LogLayout(fold_after=2, fan_out=2) if setting.tables == "log" else "merge"
+    # In a folder that is made with the table.
+    return DeltaMapState(folder / "tables" / name, "word string", kind=kind, layout=layout, properties=PROPERTIES)
+
+
+@contextmanager
+def often_tidied(setting: Setting) -> Iterator[None]:
+    """Everything that deletes files does so after a few transactions."""
+    with (
+        mock.patch.object(delta_upkeep, "LOG_KEPT_S", -10),
+        mock.patch.object(delta_rs, "VACUUM_INTERVAL", 4),
+        mock.patch.object(delta_log, "VACUUM_INTERVAL", 4),
+        mock.patch.object(delta_rs, "COMPACTION_INTERVAL", 5),
+        mock.patch.object(delta_rs, "FILES_MAX", 1),
+        mock.patch.object(delta_rewriting, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),
+    ):
+        yield
+
+
+def live(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> None:
+    """Run until the source is drained. Raises what stops a run."""
+    config = TopologyConfig(
+        stop_when_drained=True,
+        attempts_max=3,
+        lease_ms=LEASE_MS,
+        retry_pause_ms=1,
+        idle_pause_ms=1,
+        tick_ms=1,
+        durability=setting.durability,
+    )
+    with often_tidied(setting), closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+        topology = build(setting, folder, take=take, told=told)
+        # The same owner, so that nobody waits for the lease of the one whose power was cut.
+        CheckedDriver(topology, store, LocalExecutor(topology), config, owner="cut").run()
+
+
+def committed(folder: Path) -> int:
+    """The transaction that the store says is committed, 0 without a store."""
+    if not (folder / "store.db").exists():
+        return 0
+    with closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+        return max((int(status.committed_txid) for status in store.status("cut")), default=0)
+
+
+def check(setting: Setting, folder: Path) -> None:
+    """Both tables hold a plain count, exactly."""
+    for name in ("one", "other"):
+        state: Any = build(setting, folder).component(name).state
+        found = {row["word"]: row["count"] for row in state.read().to_pylist()}
+        assert found == dict(Counter(WORDS)), f"table {name}"
+
+
+if __name__ == "__main__":
+    tables, opaque, durability, folder, told = sys.argv[1:]
+    file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    live(Setting(tables, opaque == "True", durability), Path(folder), told=file)

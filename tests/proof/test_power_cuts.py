@@ -1,0 +1,196 @@
+"""The power is cut after each operation on a file that a run makes; a run over what is left goes on, and counts right.
+
+A run is recorded as the system sees it, by strace: delta-rs and SQLite write without Python. `disk` tells what a cut
+may leave; whatever it is, another run has to go on from there to the end, and no transaction is lost that was told as
+committed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.proof.disk import TRACED, Call, Disk, Tree, cuts, digest, lay_out, plain_cuts, read_calls
+from tests.proof.power import Setting, check, committed, live
+from transactional.errors import TransactionalError
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = [Setting(tables, opaque) for tables in ("small", "merge", "log", "sqlite") for opaque in (True, False)]
+SUBSETS = 20
+SAMPLED = 8
+"""So many of all states a setting tries in `make test`."""
+
+
+State = tuple[int, Tree, int]
+"""After which call, the files, and how many transactions were told as committed."""
+Left = Callable[[Disk], Iterable[Tree]]
+
+
+@dataclass
+class Recorded:
+    """What a run did, and the folder that it was done in."""
+
+    setting: Setting
+    folder: Path
+    told: Path
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        trace = self.folder.parent / "trace"
+        strace = ["strace", "-f", "-qq", "-s", "100000000", "-o", str(trace), "-e", f"trace={','.join(TRACED)}"]
+        given = [self.setting.tables, str(self.setting.is_opaque), self.setting.durability, self.folder, self.told]
+        program = [sys.executable, "-m", "tests.proof.power", *map(str, given)]
+        subprocess.run([*strace, *program], cwd=ROOT, check=True, timeout=120)
+        with trace.open(encoding="latin-1") as lines:
+            self.calls = list(read_calls(lines))
+        trace.unlink()
+
+    def states(self, left: Left, forgets: Callable[[str], bool] = lambda _: False) -> Iterator[State]:
+        """After each operation what a cut may leave, and how many transactions were told as committed by then."""
+        disk, told = Disk(self.folder, forgets), 0
+        for number, call in enumerate(self.calls):
+            told += call.name == "write" and b"committed\n" in call.strings
+            if disk.apply(call):
+                for tree in left(disk):
+                    yield number, tree, told
+
+    def operations(self) -> int:
+        """After how many calls a cut leaves something else than before."""
+        disk = Disk(self.folder)
+        return sum(map(disk.apply, self.calls))
+
+    def go_on(self, tree: Tree, told: int) -> None:
+        """Run over what is left. Raises when something is wrong."""
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        lay_out(tree, self.folder)
+        assert committed(self.folder) >= told, f"{told} transactions were told as committed"
+        live(self.setting, self.folder, take=2 if self.setting.is_opaque else 1)
+        check(self.setting, self.folder)
+
+
+@dataclass
+class CutCounts:
+    """How many states were tried."""
+
+    operations: int = 0
+    states: int = 0
+    tried: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"power cuts: {self.tried:,} different states tried of {self.states:,} that cuts after {self.operations:,} "
+            "operations on files may leave, 0 wrong"
+        )
+
+
+@pytest.fixture(scope="module")
+def cut_counts(told: list[str]) -> Iterator[CutCounts]:
+    counts = CutCounts()
+    yield counts
+    told.append(str(counts))
+
+
+def recorded(setting: Setting, folder: Path) -> Recorded:
+    return Recorded(setting, folder / "disk", folder / "told")
+
+
+def different(states: Iterator[State], counts: CutCounts) -> Iterator[State]:
+    """Each state once, for each number of transactions that were told as committed."""
+    seen, last = set[tuple[str, int]](), -1
+    for number, tree, told in states:
+        counts.states += 1
+        counts.operations += number != last
+        last = number
+        if (state := (digest(tree), told)) not in seen:
+            seen.add(state)
+            yield number, tree, told
+
+
+def go_on_from(run: Recorded, number: int, tree: Tree, told: int) -> None:
+    try:
+        run.go_on(tree, told)
+    except BaseException as wrong:
+        wrong.add_note(f"{run.setting}: the power was cut after call {number}: {run.calls[number]!r:.300}")
+        wrong.add_note("\n".join(f"{path} {'' if content is None else len(content)}" for path, content in tree.items()))
+        raise
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_power_cut(setting: Setting, tmp_path: Path, cut_counts: CutCounts, seed: int) -> None:
+    run = recorded(setting, tmp_path)
+    chance = Random(f"{seed} {setting}")
+    for number, tree, told in different(run.states(lambda disk: cuts(disk, chance, SUBSETS)), cut_counts):
+        go_on_from(run, number, tree, told)
+        cut_counts.tried += 1
+
+
+@pytest.mark.sample
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("setting", SETTINGS[::3], ids=str)
+def test_some_power_cuts(setting: Setting, tmp_path: Path, cut_counts: CutCounts, seed: int) -> None:
+    run, chance = recorded(setting, tmp_path), Random(f"{seed} {setting}")
+    operations = run.operations()
+    chosen, numbers = set(chance.sample(range(operations), k=SAMPLED)), itertools.count()
+
+    def one(disk: Disk) -> Iterator[Tree]:
+        """One of what a cut may leave after a chosen operation."""
+        if next(numbers) in chosen:
+            left = list(cuts(disk, chance, SUBSETS))
+            cut_counts.states += len(left)
+            yield chance.choice(left)
+
+    for number, tree, told in run.states(one):
+        go_on_from(run, number, tree, told)
+        cut_counts.tried += 1
+    cut_counts.operations += operations
+
+
+def of_table(path: str) -> bool:
+    return "/tables/" in path
+
+
+PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
+    ("small", "a data file", lambda path: path.endswith(".parquet") and "_delta_log" not in path),
+    ("small", "an entry", lambda path: "_commit_" in path),
+    ("small", "a table's folder", lambda path: of_table(path) and path.endswith("/one")),
+    ("small", "a log's folder", lambda path: path.endswith("_delta_log")),
+    ("small", "the folder above", lambda path: path.endswith("/tables")),
+    ("small", "a checkpoint", lambda path: path.endswith(".checkpoint.parquet")),
+    ("merge", "delta-rs' file", lambda path: path.endswith(".parquet") and "_delta_log" not in path),
+    ("merge", "delta-rs' entry", lambda path: path.endswith(".json")),
+    ("log", "a new folder", lambda path: "/txid=" in path and not path.endswith(".parquet")),
+    ("log", "a checkpoint", lambda path: path.endswith(".checkpoint.parquet")),
+    ("small", "the store's log", lambda path: path.endswith("store.db-wal")),
+    ("sqlite", "a state's log", lambda path: path.endswith("one.db-wal")),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("tables", "what", "forgets"), PLANTED, ids=[f"{each[0]}: {each[1]}" for each in PLANTED])
+def test_a_sync_that_is_missing_is_found(
+    tables: str, what: str, forgets: Callable[[str], bool], tmp_path: Path
+) -> None:
+    """Else the proof would prove nothing."""
+    del what
+    run = recorded(Setting(tables), tmp_path)
+    states = list(different(run.states(plain_cuts, forgets), CutCounts()))
+
+    def try_all() -> None:
+        # From the end, where most is missing.
+        for number, tree, told in reversed(states):
+            go_on_from(run, number, tree, told)
+
+    with pytest.raises((AssertionError, TransactionalError)):
+        try_all()
