@@ -17,7 +17,7 @@ import pyarrow as pa
 from state.base import StateColumns, WriteRefused
 from state.delta_log import LogHandle
 from state.delta_log_table import LAYOUTS, LogColumns, LogLayout
-from state.delta_open import mend_torn_log, open_table, reading_handle
+from state.delta_open import columns_of, mend_torn_log, open_table, reading_handle
 from state.delta_owner import claim, with_owner
 from state.delta_rs import DeltaHandle
 from state.delta_sums import check_sums, in_memory
@@ -133,13 +133,13 @@ class DeltaMapState(FencedState):
         return self._handle.judge()
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows of the newest snapshot. The state need not be open.
+        """Key and value columns of all rows of the newest snapshot. The state need not be open, and types that were not
+        declared are the table's: `DeltaMapState("tables/words", key="word").read()`.
 
         With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
         the table and the coordinator's store leaves the table one transaction ahead.
         """
-        # Never the one that is written through: whoever reads in another thread would move it on.
-        handle = reading_handle(self._resolved, self._owner, self.columns)
+        handle = self._reading_handle()
         return handle.rows(None if committed_txid is None else TxId(committed_txid + 1), _all)
 
     def view(self, source: str, *, dialect: str = "spark", committed_txid: TxId | None = None) -> str:
@@ -151,8 +151,14 @@ class DeltaMapState(FencedState):
         """
         if dialect not in DIALECTS:
             raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
-        handle = reading_handle(self._resolved, self._owner, self.columns)
+        handle = self._reading_handle()
         return handle.view(None if committed_txid is None else TxId(committed_txid + 1), DIALECTS[dialect], source)
+
+    def _reading_handle(self) -> DeltaHandle:
+        """Never the one that is written through: whoever reads in another thread would move it on."""
+        is_declared = self._key is not None and self._values is not None
+        columns = self.columns if is_declared else columns_of(self._resolved, self.key_names, self._names)
+        return reading_handle(self._resolved, self._owner, columns)
 
     def fold(self) -> None:
         """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between

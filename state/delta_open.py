@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from state.base import StateColumns
 from state.delta_loading import create_table, is_there, load_table
@@ -12,7 +14,9 @@ from state.delta_log import LogHandle
 from state.delta_log_table import LogColumns, LogLayout
 from state.delta_rs import DeltaHandle
 from state.delta_table import DeltaLocation
+from transactional.arrow import declared_schema
 from transactional.errors import OperatingError, SchemaMismatch
+from transactional.schema import Schema
 from transactional.torn_log import set_aside, torn_files
 
 _log = logging.getLogger(__name__)
@@ -56,6 +60,22 @@ def reading_handle(location: DeltaLocation, owner: str, columns: StateColumns) -
     """A handle for a state that is only read. Raises `OperatingError` where there is no table."""
     kind = LogHandle if is_log(location, columns) else DeltaHandle
     return kind(location, owner, columns)
+
+
+def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, str]) -> StateColumns:
+    """The columns of a state whose types were left out, as its table has them. `names` are those of the history.
+
+    Raises `SchemaMismatch` when the table lacks a column of the key, `OperatingError` where there is no table.
+    """
+    table = load_table(location)
+    found = declared_schema(pa.schema(table.schema()))
+    if missing := [name for name in key if name not in found.names]:
+        raise SchemaMismatch(f"Delta table {location} has no column {', '.join(missing)}; it has '{found}'")
+    given = StateColumns(Schema(()), Schema(()), names)
+    others = [field for field in found if field.name not in (*key, given.txid, given.prev_txid)]
+    is_merged = not table.metadata().partition_columns
+    history = {given.prev(field.name) for field in others} if is_merged else set()
+    return StateColumns(found.select(key), Schema(tuple(f for f in others if f.name not in history)), names)
 
 
 def _open_log(

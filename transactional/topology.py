@@ -68,7 +68,7 @@ class Component:
         return {DEFAULT_STREAM: self.output, **self.streams}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Topology:
     """A checked topology. `components` are the bolts, each after those that it reads from."""
 
@@ -80,6 +80,9 @@ class Topology:
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     dead_letters: TransactionState | None = None
+
+    def __repr__(self) -> str:
+        return f"Topology({self.id!r}: {' → '.join([self.spout_id, *(bolt.id for bolt in self.components)])})"
 
     @property
     def committers(self) -> tuple[Component, ...]:

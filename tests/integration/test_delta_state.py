@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import types
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,20 @@ def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.Monkey
     words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
     wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
     assert words.get(place.attempt(2, 2), wanted) == {("3", 1): (3,), ("4", 0): (4,)}
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+@pytest.mark.parametrize("columns", [{}, {"txid": "t", "prev_count": "before"}])
+def test_is_read_with_the_types_that_the_table_has(place: Place, layout: str, columns: dict[str, str]) -> None:
+    key, values = "word string, day date", "count long, price decimal(10,2)"
+    columns = columns if layout == "merge" else {name: to for name, to in columns.items() if name == "txid"}
+    state = opened(place.folder / "t", place, key, values, layout=layout, columns=columns)
+    state.put(place.attempt(1, 1), {("a", None): (1, Decimal("1.25"))})
+    reader = DeltaMapState(place.folder / "t", key=["word", "day"], columns=columns)
+    assert reader.read() == state.read()
+    assert reader.view("t") == state.view("t")
+    with pytest.raises(SchemaMismatch, match="has no column wort; it has 'word string, day date, count long"):
+        DeltaMapState(place.folder / "t", key=["wort"], columns=columns).read()
 
 
 def test_is_read_without_being_opened(place: Place) -> None:

@@ -257,6 +257,7 @@ THIRD_PARTY = {
         "state.delta_log",
         "state.delta_log_lookup",
         "state.delta_log_rows",
+        "state.delta_open",
         "state.delta_rewriting",
         "state.delta_rs",
         "state.delta_spark",

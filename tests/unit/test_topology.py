@@ -39,6 +39,13 @@ class NonTransactional(MemoryMapState):
 # --- what is right ------------------------------------------------------------------------------------------------
 
 
+def test_a_topology_is_shown_in_one_short_line() -> None:
+    made = builder()
+    made.set_bolt("upper", Upper()).shuffle_grouping("spout")
+    made.set_committer_bolt("total", Total(), state=total()).global_grouping("upper")
+    assert repr(made.build()) == "Topology('words': spout → upper → total)"
+
+
 def test_a_topology_holds_its_components_each_after_what_it_reads_from() -> None:
     """Storm row T2."""
     made = builder(parallelism=2)
