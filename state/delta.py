@@ -176,6 +176,14 @@ class DeltaMapState(FencedState):
             else:
                 return
 
+    def fence(self, attempt_id: AttemptId) -> None:
+        """Raise the table's version (see the port). Whoever takes the lead builds on the rows that are there.
+
+        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit.
+        """
+        self._handle.check_as_left()
+        super().fence(attempt_id)
+
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
         self._handle.maintain(committed_txid, may_go_on)

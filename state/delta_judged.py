@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from state.base import StateColumns, WriteRefused
 from state.delta_commit import is_late
 from state.delta_loading import features_of, load_table, refused
-from state.delta_others import check_not_foreign, entries_between
+from state.delta_others import check_not_foreign, entries_between, entries_since_own
 from state.delta_table import DeltaLocation, check_protocol, check_table
 from state.delta_upkeep import LOG_KEPT_S, NOTHING_AFTERWARDS, LogUpkeep
 from transactional.attempt import AttemptId
@@ -135,6 +135,15 @@ class JudgedTable:
             raise
         if any(entry.changes_table for entry in entries):
             self.check()
+
+    def check_as_left(self) -> None:
+        """Raise `StoreMismatch` when something else has changed rows since the owner's last Delta commit.
+
+        What comes after the next one of the owner is looked at as it comes (`refresh`).
+        """
+        if self.version() is not None:
+            since = entries_since_own(self._location, self._owner, self.delta_version)
+            check_not_foreign(self._location, self._owner, since)
 
     @contextmanager
     def writing(self) -> Iterator[DeltaTable]:

@@ -40,6 +40,23 @@ def entries_between(location: DeltaLocation, after: int, until: int) -> list[Ent
     return list(_entries(location, after, until))
 
 
+def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[Entry]:
+    """The Delta commits after the newest one of this owner, oldest first, as far back as the log goes.
+
+    Raises `OperatingError`.
+    """
+    files, since = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
+    for version in range(newest, -1, -1):
+        try:
+            entry = _read(files, location, version)
+        except FileNotFoundError:
+            break
+        if owner in entry.app_versions:
+            break
+        since.append(entry)
+    return since[::-1]
+
+
 def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry]) -> None:
     """Raise `StoreMismatch` when one of these Delta commits has changed rows and is not the topology's (row T56)."""
     if (commit := foreign_change(entries, owner)) is not None:
@@ -53,18 +70,26 @@ def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]
     files = DeltaStorageHandler(location.uri, dict(location.storage_options))
     for version in range(after + 1, until + 1):
         try:
-            with files.open_input_file(commit_path(version)) as file:
-                text = file.read()
-            yield _entry(version, map(json.loads, text.splitlines()))
+            yield _read(files, location, version)
         except FileNotFoundError:
             _log.warning(
                 "Delta table %s: its versions %d to %d are another writer's, and the entry of %d was cleaned out of "
                 "the log: nobody can tell any more whether it changed rows",
                 *(location, after + 1, until, version),
             )
-        except (OSError, ValueError, TypeError) as error:
-            reason = location.reason(error)
-            raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
+
+
+def _read(files: DeltaStorageHandler, location: DeltaLocation, version: int) -> Entry:
+    """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
+    try:
+        with files.open_input_file(commit_path(version)) as file:
+            text = file.read()
+        return _entry(version, map(json.loads, text.splitlines()))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        reason = location.reason(error)
+        raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
 
 
 def _entry(version: int, actions: Iterator[dict[str, Any]]) -> Entry:

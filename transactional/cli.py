@@ -37,12 +37,13 @@ from transactional.display import (
     print_table,
     statuses_table,
 )
+from transactional.doctor_start import explaining
 from transactional.driver import TopologyDriver
 from transactional.errors import CommitStuck, TransactionalError
 from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
 from transactional.observing import Observer
-from transactional.running import CheckedDriver, make_executor
+from transactional.running import make_executor
 from transactional.troubles import LOGGER as TROUBLES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -97,7 +98,7 @@ def run(
         stack.callback(coordinator_store.close)
         if standby:
             observers.append(StandbyTeller(topology.id))
-        driver = CheckedDriver(
+        driver = TopologyDriver(
             topology,
             coordinator_store,
             make_executor(topology, master=master),
@@ -108,7 +109,8 @@ def run(
             standby=standby,
         )
         _stop_on_signals(driver)
-        summary = driver.run()
+        with explaining(topology, coordinator_store):
+            summary = driver.run()
     plain_line(
         f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
         f"{summary.failures} attempts failed"

@@ -12,10 +12,12 @@ import typer
 from transactional.cli_options import DEFAULT_STORE, StoreUrl
 from transactional.config import TopologyConfig
 from transactional.display import letters_table, plain_line, print_table
+from transactional.doctor_start import explaining
+from transactional.driver import TopologyDriver
 from transactional.errors import ConfigError
 from transactional.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.loading import load_topology, open_existing_store
-from transactional.running import CheckedDriver, make_executor
+from transactional.running import make_executor
 
 
 def dead_letters(
@@ -51,8 +53,9 @@ def dead_letters(
     config = TopologyConfig(stop_when_drained=True, attempts_max=attempts_max)
     with closing(open_existing_store(store)) as coordinator_store:
         replaying = replace(topology, spout=spout)
-        driver = CheckedDriver(replaying, coordinator_store, make_executor(replaying, master=master), config)
-        summary = driver.run()
+        driver = TopologyDriver(replaying, coordinator_store, make_executor(replaying, master=master), config)
+        with explaining(replaying, coordinator_store):
+            summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
 
 

@@ -153,7 +153,8 @@ class TransactionState(Protocol):
         """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
 
         Raises `TableConflict` when the table has moved since `version()`, `Fenced` when its version is higher; one that
-        is equal is this fence's own earlier write, whose outcome was not known.
+        is equal is this fence's own earlier write, whose outcome was not known. Raises `StoreMismatch` when something
+        else has changed rows since the owner has written last, where the table tells: a start would build on that.
         """
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
-from transactional.doctor_start import check_at_start, explained
+from transactional.doctor_start import explaining
 from transactional.driver import RunSummary, TopologyDriver
-from transactional.errors import StoreMismatch
 from transactional.loading import open_store
 from transactional.observing import Observer
 from transactional.ports import JobExecutor
@@ -17,20 +16,6 @@ from transactional.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class CheckedDriver(TopologyDriver):
-    """A driver that asks, with the lease in hand, what others have done to the tables; a standby when it takes over."""
-
-    def fence_tables(self) -> None:
-        """Check the tables, and shut out every earlier coordinator. Raises `StoreMismatch` with what the doctor says,
-        `OperatingError` when a table's storage does not answer."""
-        # Before the fence: behind it a foreign Delta commit would be taken for one that the topology has built on.
-        check_at_start(self.topology)
-        try:
-            super().fence_tables()
-        except StoreMismatch as error:
-            raise explained(error, self.topology, self.store) from None
 
 
 def run_topology(
@@ -57,8 +42,9 @@ def run_topology(
     coordinator_store = open_store(store)
     try:
         executor = make_executor(topology, session=session, master=master)
-        driver = CheckedDriver(topology, coordinator_store, executor, config, observers=observers, name=name)
-        return driver.run()
+        driver = TopologyDriver(topology, coordinator_store, executor, config, observers=observers, name=name)
+        with explaining(topology, coordinator_store):
+            return driver.run()
     finally:
         coordinator_store.close()
 

@@ -119,22 +119,6 @@ def read_log(storage: Storage) -> TableLog:
     raise AssertionError("not reached")
 
 
-def commits_since(storage: Storage, app_id: str) -> list[DeltaCommit] | None:
-    """The Delta commits after the newest one with this app transaction, oldest first; None: there is no such one.
-
-    Reads no older ones, if it can. Raises `LogBroken`.
-    """
-    versions = sorted((int(match[1]) for match in map(_COMMIT.fullmatch, storage.names(LOG)) if match), reverse=True)
-    since: list[DeltaCommit] = []
-    for version in versions:
-        commit = _read_commit(storage, version, TableShape())
-        if app_id in commit.app_versions:
-            return since[::-1]
-        since.append(commit)
-    # It may be behind a checkpoint.
-    return since[::-1] if versions and app_id in read_log(storage).base_app_versions else None
-
-
 def _read(storage: Storage) -> TableLog:
     names = storage.names(LOG)
     versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)

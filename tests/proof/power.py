@@ -19,8 +19,8 @@ from state.store_sql import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.batch import BatchMetadata
+from transactional.driver import TopologyDriver
 from transactional.local_executor import LocalExecutor
-from transactional.running import CheckedDriver
 
 WORDS = "abcabda"
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
@@ -108,7 +108,7 @@ def live(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> No
     with often_tidied(setting), closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
         topology = build(setting, folder, take=take, told=told)
         # The same owner, so that nobody waits for the lease of the one whose power was cut.
-        CheckedDriver(topology, store, LocalExecutor(topology), config, owner="cut").run()
+        TopologyDriver(topology, store, LocalExecutor(topology), config, owner="cut").run()
 
 
 def committed(folder: Path) -> int:

@@ -311,7 +311,6 @@ ASK_THE_VERIFIER = (
     "transactional.cli_verify",
     "transactional.doctor",
     "transactional.doctor_source",
-    "transactional.doctor_start",
     "transactional.doctor_tables",
 )
 
