@@ -92,8 +92,18 @@ class Breaks(Batchwise):
             self.is_broken = True
             raise
 
+
+class Balances(Batchwise):
+    """Can't finish when it has begun with more tuples than it has got through."""
+
+    begun = 0
+
+    def execute(self, tuple: Tuple) -> None:
+        self.begun += 1
+        super().execute(tuple)
+
     def finish_batch(self) -> None:
-        assert not self.is_broken
+        assert len(self.seen) == self.begun
         super().finish_batch()
 
 
@@ -250,7 +260,7 @@ def test_a_task_names_no_more_than_can_be_allowed(tmp_path: Path, monkeypatch: p
 # --- and no other one ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bolt", [Breaks(), NeedsTheFirst()], ids=named)
+@pytest.mark.parametrize("bolt", [Breaks(), Balances(), NeedsTheFirst()], ids=named)
 def test_a_tuple_is_not_at_fault_because_the_bolt_is_broken(bolt: Any, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path, partitions=[[(n,) for n in (1, 2, 10, 3, 20, 4)]], parallelism=1)
     numbers.builder.set_bolt("bad", bolt).shuffle_grouping("spout")
