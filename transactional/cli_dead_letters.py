@@ -57,6 +57,12 @@ def dead_letters(
         with explaining(replaying, coordinator_store):
             summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
+    if spout.given_back:
+        names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.given_back))
+        plain_line(
+            f"{len(spout.given_back)} stay where they are, for their transaction failed and none of them alone is at "
+            f"fault: {names}"
+        )
 
 
 def _key(text: str) -> LetterKey:

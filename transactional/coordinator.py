@@ -282,8 +282,19 @@ class Coordinator:
             return None
         if self.sets_aside and at_fault:
             why = self._set_aside(txid, self._failures.used_up_on(txid, at_fault))
-            return None if why is None else self._failures.told(txid) + why
-        return self._failures.told(txid) if self._failures.enough(txid) else None
+        else:
+            why = "" if self._failures.enough(txid) else None
+        return None if why is None or self._gives_letters_back(txid) else self._failures.told(txid) + why
+
+    def _gives_letters_back(self, txid: TxId) -> bool:
+        """What dead letters can't get over must not stand in the way of all that comes after: they stay where they are,
+        and their transaction is an empty one."""
+        batch = self.recorded.get(txid)
+        if batch is None or not batch.letters:
+            return False
+        self.recorded[txid] = replace(batch, letters=())
+        self._failures.begin_anew(txid)
+        return True
 
     def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
         """Leave tuples out of the next attempts. Or why not: these would be too many; or they are left out already, so

@@ -36,10 +36,15 @@ class LetterSpout:
     Letters are read from the table when a transaction is planned, under the topology's lease, and a letter that was
     tried again is left out; so each is tried once, whoever asks for it and how often. `keys` are the letters that are
     wanted, None: all that wait when the first transaction is planned. With it, only one transaction may be in flight.
+
+    `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be told
+    to be at fault. They wait as before, and are not planned a second time.
     """
 
     def __init__(self, topology: Topology, keys: Collection[LetterKey] | None = None) -> None:
         self._topology, self._spout, self._keys = topology, topology.spout, keys
+        self._planned: set[LetterKey] = set()
+        self.given_back: set[LetterKey] = set()
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The next letters; a transaction that was recorded before is planned as by the spout itself."""
@@ -47,11 +52,13 @@ class LetterSpout:
             return self._spout.plan(after, replay=True)
         waiting = letters_of(self._topology, self._keys)
         if self._keys is None:  # what fails again is set aside as a new letter, which is not for this run
-            self._keys = {(letter.txid, letter.number) for letter in waiting}
+            self._keys = {letter.key for letter in waiting}
+        waiting = [letter for letter in waiting if letter.key not in self.given_back][:LETTERS_PER_TRANSACTION]
+        self._planned = {letter.key for letter in waiting}
         if not waiting:
             return None
         ranges = {partition: OffsetRange(offset, offset) for partition, offset in after.positions().items()}
-        return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting[:LETTERS_PER_TRANSACTION]))
+        return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting))
 
     @property
     def batch_records_max(self) -> int:
@@ -93,6 +100,8 @@ class LetterSpout:
 
     def committed(self, batch: BatchMetadata) -> None:
         """Tell the spout."""
+        self.given_back |= self._planned - {letter.key for letter in batch.letters}
+        self._planned = set()
         self._spout.committed(batch)
 
     def lag(self, after: BatchMetadata) -> int | None:

@@ -61,3 +61,8 @@ class Letter:
     stream: str
     values: str
     error: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its row in the table."""
+        return self.txid, self.number
