@@ -53,6 +53,9 @@ class KafkaPartitionReader:
         return records if self.translator is None else self.translator.translate(records)
 
 
+_TIME_MS_MAX = (2**63 - 1) // 1_000
+
+
 def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
     match field.name:
         case "topic":
@@ -66,7 +69,9 @@ def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
         case "value":
             return _bytes(field, list(map(Message.value, messages)), messages)
         case "timestamp":
-            times = [time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages)]
+            known = (time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages))
+            # A producer may give any number; what is no time in microseconds can't be told as one.
+            times = [None if time_ms is None or abs(time_ms) > _TIME_MS_MAX else time_ms for time_ms in known]
             return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(field.type)
         case _:
             return pa.array([message.headers() or [] for message in messages], field.type)

@@ -47,7 +47,8 @@ class Translator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none."""
+    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none; it is an error to ask for
+    one beyond the year 9999, which a producer has given that does not count in milliseconds."""
 
     topic: str
     partition: int
@@ -180,10 +181,45 @@ def checked_translator(translator: Translator, topics: Sequence[str]) -> Transla
     return translator
 
 
+class _TimelessRecord(KafkaRecord):
+    """A record whose timestamp Python does not hold: nothing is wrong as long as nobody asks for it."""
+
+    __slots__ = ("_timestamp",)
+    _timestamp: int
+
+    @property
+    def timestamp(self) -> datetime | None:
+        raise SchemaMismatch(
+            f"the timestamp of the record at {self} is {self._timestamp} microseconds after 1970, and Python has the "
+            "years 1 to 9999: its producer has not counted in milliseconds; don't ask for it, or have it corrected"
+        )
+
+    @timestamp.setter
+    def timestamp(self, value: Any) -> None:
+        object.__setattr__(self, "_timestamp", value)
+
+
 def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
-    columns = [records.column(name).to_pylist() for name in FIELD_TYPES if name != "headers"]
-    for topic, partition, offset, key, value, timestamp, headers in zip(
-        *columns, records.column("headers").to_pylist(), strict=True
-    ):
-        named = tuple((header["key"], header["value"]) for header in headers)
-        yield KafkaRecord(topic, partition, offset, key, value, timestamp, named)
+    names = [name for name in FIELD_TYPES if name not in ("timestamp", "headers")]
+    columns = [records.column(name).to_pylist() for name in names]
+    times, headers = _times(records.column("timestamp")), records.column("headers").to_pylist()
+    for topic, partition, offset, key, value, time, given in zip(*columns, times, headers, strict=True):
+        named = tuple((header["key"], header["value"]) for header in given)
+        kind = _TimelessRecord if isinstance(time, int) else KafkaRecord
+        yield kind(topic, partition, offset, key, value, time, named)
+
+
+def _times(column: pa.Array) -> list[Any]:
+    """Times; those that Python does not hold as numbers."""
+    try:
+        times: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_time(scalar) for scalar in column]
+    return times
+
+
+def _time(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.value

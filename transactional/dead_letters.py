@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
+from transactional.beyond_python import BeyondPython
 from transactional.bolts import Key
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.ports import DeadLetter, TransactionState
@@ -93,6 +94,8 @@ def _from_json(found: dict[str, Any]) -> Any:
 
 
 _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    # What Python does not hold; Arrow takes the number for the time that it is.
+    "$number": (BeyondPython, lambda value: value.text, int),
     "$binary": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "$timestamp": (datetime, datetime.isoformat, datetime.fromisoformat),
     "$date": (date, date.isoformat, date.fromisoformat),

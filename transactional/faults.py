@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
+from transactional.beyond_python import BeyondPython, PartlyReadable, known_values
 from transactional.bolts import Tuple
 from transactional.dead_letters import values_to_json
 from transactional.emitting import TaskFailed
@@ -65,7 +67,7 @@ class Faults:
 
 
 def _told(row: Tuple) -> str:
-    values = values_to_json(row.as_dict())
+    values = letter_text(row)
     shown = values if len(values) <= _SHOWN_CHARACTERS else values[:_SHOWN_CHARACTERS] + "…"
     stream = "" if row.stream == DEFAULT_STREAM else f", stream {row.stream!r}"
     return f", on {shown} from {row.source!r}{stream}"
@@ -80,13 +82,42 @@ def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
 def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
     """The rows of a record batch as tuples."""
     names = tuple(batch.schema.names)
-    columns = [column.to_pylist() for column in batch.columns]
-    return (Tuple(names, values, source, stream) for values in zip(*columns, strict=True))
+    columns, are_all = _columns(batch)
+    rows = zip(*columns, strict=True)
+    if are_all:
+        return (Tuple(names, values, source, stream) for values in rows)
+    return (_tuple(names, values, source, stream) for values in rows)
+
+
+def _tuple(names: tuple[str, ...], values: tuple[Any, ...], source: str, stream: str) -> Tuple:
+    is_readable = not any(isinstance(value, BeyondPython) for value in values)
+    return (Tuple if is_readable else PartlyReadable)(names, values, source, stream)
+
+
+def _columns(batch: pa.RecordBatch) -> tuple[list[list[Any]], bool]:
+    """The columns as Python values; and whether all of them are."""
+    try:
+        return [column.to_pylist() for column in batch.columns], True
+    except (ValueError, OverflowError):
+        return [[_known(value) for value in column] for column in batch.columns], False
+
+
+def _known(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        is_time = pa.types.is_temporal(scalar.type)
+        return BeyondPython(str(scalar.type), str(scalar.value) if is_time else str(scalar.type))
+
+
+def letter_text(row: Tuple) -> str:
+    """The values of a tuple as a dead letter keeps them."""
+    return values_to_json(dict(zip(row.fields, known_values(row), strict=True)))
 
 
 def fingerprint(row: Tuple) -> str:
     """Stands for a tuple: equal for equal ones of one stream, in every process."""
-    return hashlib.sha256(repr((row.source, row.stream, row.values)).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((row.source, row.stream, known_values(row))).encode()).hexdigest()[:32]
 
 
 def _shortened(error: str) -> str:

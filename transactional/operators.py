@@ -12,10 +12,9 @@ import pyarrow as pa
 from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, TopologyContext, Tuple
-from transactional.dead_letters import values_to_json
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded
 from transactional.errors import SchemaMismatch
-from transactional.faults import Faults, can_be_of_a_tuple, fingerprint, tuples
+from transactional.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text, tuples
 from transactional.pickling import dump_instance
 from transactional.ports import DeadLetter
 from transactional.set_aside import Exclusion
@@ -56,7 +55,7 @@ class Operator(ABC):
             if exclusion is None:
                 kept.append(number)
             elif not is_silent:
-                self.letters.append(DeadLetter(exclusion, source, stream, values_to_json(row.as_dict())))
+                self.letters.append(DeadLetter(exclusion, source, stream, letter_text(row)))
         return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
 
     def prepare(self) -> None:  # noqa: B027 - optional

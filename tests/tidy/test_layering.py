@@ -40,6 +40,7 @@ LAYERS = {
         "state.values",
     ],
     CONTRACTS: [
+        "transactional.beyond_python",
         "transactional.bolts",
         "transactional.builder",
         "transactional.dead_letters",
