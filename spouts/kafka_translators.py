@@ -47,8 +47,8 @@ class Translator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none; it is an error to ask for
-    one beyond the year 9999, which a producer has given that does not count in milliseconds."""
+    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none; it is an error to ask
+    for one beyond the year 9999, which a producer has given that does not count in milliseconds."""
 
     topic: str
     partition: int

@@ -5,7 +5,7 @@ An aggregate is computed in steps: per task, over the tasks of a batch, and onto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,12 +13,14 @@ import pyarrow as pa
 
 from state.base import KeyedState, check_names
 from state.sums import Step, reduced
+from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.errors import ConfigError, ProtocolError
+from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.ports import TransactionState
 from transactional.schema import Field, Schema
 
 _DECIMAL_DIGITS_MAX = 38
+_ROW_CHARACTERS = 300
 _SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "float": "double", "double": "double"}
 _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date", "timestamp", "boolean", "binary")
 
@@ -105,6 +107,11 @@ def _ordered(field: str, input_type: str) -> str:
 class AggregatingState(KeyedState):
     """A keyed state that can be updated from a stream without user code."""
 
+    @property
+    def value_limits(self) -> ValueLimits | None:
+        """What it refuses of what Arrow holds; None: nothing."""
+        return None
+
     def count(self, name: str = "count") -> StateUpdate:
         """Count the tuples per key, in column `name`."""
         return self.aggregate({name: Count()})
@@ -167,7 +174,8 @@ class StateUpdate:
 
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
-        return Aggregator(self._state.key, self._state.values, tuple(self._aggregates.items()), self._state.table)
+        state = self._state
+        return Aggregator(state.key, state.values, tuple(self._aggregates.items()), state.table, state.value_limits)
 
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:
@@ -183,6 +191,7 @@ class Aggregator:
     values: Schema
     aggregates: tuple[tuple[str, Aggregate], ...]
     state: str = "a state"
+    limits: ValueLimits | None = None
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
@@ -190,12 +199,15 @@ class Aggregator:
         return {name: aggregate.combine for name, aggregate in self.aggregates}
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Input tuples → one row per key."""
+        """Input tuples → one row per key. Raises `SchemaMismatch` for values that the state refuses."""
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
         steps: list[Step] = [(aggregate.field, aggregate.combine) for _, aggregate in self.aggregates]
-        return self._reduce(pa.concat_tables(tables), steps)
+        rows = self._reduce(pa.concat_tables(tables), steps)
+        if self.limits is not None:
+            self.limits.check(rows, len(self.key))
+        return rows
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
         """One row per key and part → one row per key."""
@@ -226,6 +238,26 @@ def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
     """An Arrow table of rows of Python values. Raises `SchemaMismatch` for a value that doesn't fit its column."""
     schema = arrow_schema(columns)
     return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)
+
+
+def fitting_rows(rows: Sequence[tuple[Any, ...]], columns: Schema, state: str) -> pa.Table:
+    """As `table_of_rows`, for what a state was given. The `SchemaMismatch` names state and row."""
+    try:
+        return table_of_rows(rows, columns)
+    except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
+        row = next((row for row in rows if _is_misfit(row, columns)), "")
+        raise SchemaMismatch(
+            f"state {state} has the columns '{columns}'; what was given does not fit: {error}; the first such row is "
+            f"{repr(row)[:_ROW_CHARACTERS]}"
+        ) from error
+
+
+def _is_misfit(row: tuple[Any, ...], columns: Schema) -> bool:
+    try:
+        table_of_rows([row], columns)
+    except (SchemaMismatch, TypeError, ValueError, OverflowError):
+        return True
+    return False
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:

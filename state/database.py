@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from transactional.errors import ConfigError
 
 _SECRETS = ("password", "sslpassword")
+_PROGRAM_LIMIT_EXCEEDED = "54000"
 
 
 class DatabaseFailed(Exception):
@@ -28,7 +29,9 @@ class DatabaseFailed(Exception):
 
     def __init__(self, error: DBAPIError | NoConnectionFree) -> None:
         self.is_refusal = isinstance(error, ProgrammingError | NotSupportedError)
-        self.is_about_data = isinstance(error, DataError)
+        # A key may also be larger than an index of PostgreSQL takes.
+        is_too_large = getattr(getattr(error, "orig", None), "sqlstate", None) == _PROGRAM_LIMIT_EXCEEDED
+        self.is_about_data = isinstance(error, DataError) or is_too_large
         cause = error.orig if isinstance(error, DBAPIError) else error
         super().__init__(" ".join(str(cause).split()))
 

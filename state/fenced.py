@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from state.base import Verdict, WriteRefused, check_combine
-from state.combine import AggregatingState, check_unique, rows_of, table_of_rows
+from state.combine import AggregatingState, check_unique, fitting_rows, rows_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import OperatingError, ProtocolError, SchemaMismatch, TableConflict
+from transactional.errors import OperatingError, ProtocolError, TableConflict
 from transactional.ports import Partials
 from transactional.schema import Schema
 
@@ -151,9 +151,4 @@ class FencedState(AggregatingState, ABC):
                 ) from refused
 
     def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
-        try:
-            return table_of_rows(rows, columns)
-        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(
-                f"state {self.table} has the columns '{columns}'; what was given does not fit: {error}"
-            ) from error
+        return fitting_rows(rows, columns, self.table)

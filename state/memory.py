@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state.base import Verdict, check_combine
-from state.combine import AggregatingState, check_unique, rows_of, table_of_rows
+from state.combine import AggregatingState, check_unique, fitting_rows, rows_of, table_of_rows
 from state.sums import SumCheck
+from state.value_limits import ValueLimits
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -48,6 +49,11 @@ class MemoryMapState(AggregatingState):
         self.stored = table or MemoryTable()
         self._loaded: AttemptId | None = None
         super().__init__(repr(self.stored.name), key, values, kind=kind, columns=None)
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        """Its values are Python's."""
+        return ValueLimits(self.table)
 
     def identity(self) -> Mapping[str, str]:
         """Name, key, values, kind."""
@@ -112,12 +118,7 @@ class MemoryMapState(AggregatingState):
         """Nothing is held."""
 
     def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
-        try:
-            return table_of_rows(rows, columns)
-        except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(
-                f"state {self.table} has the columns '{self.columns.all}'; what was given does not fit: {error}"
-            ) from error
+        return fitting_rows(rows, columns, self.table)
 
     def _write(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]

@@ -20,6 +20,7 @@ from state.sql_registry import Registration
 from state.sql_table import StateTable
 from state.sql_types import check_columns, check_name
 from state.sums import SumCheck
+from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
@@ -64,6 +65,11 @@ class SqlMapState(FencedState):
     def place(self) -> str | None:
         """The path of a SQLite file."""
         return self._database.file
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        """Its values go through Python; PostgreSQL has no zero bytes in text."""
+        return ValueLimits(self.table, zero_bytes=self._database.is_sqlite)
 
     def identity(self) -> Mapping[str, str]:
         """Database without user and password, table, key, values, kind."""
@@ -143,6 +149,7 @@ class SqlMapState(FencedState):
                 "or a state in Delta"
             )
         rows, _ = self._open_table
+        self.value_limits.check(source, len(self.key))
         new, check = rows_of(source), SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
         is_replay = self._is_replay(self._loaded, attempt)
         with self._moving(attempt.attempt_id) as connection:

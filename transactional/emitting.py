@@ -133,9 +133,14 @@ class _Stream:
             self.emitted += len(rows)
 
     def check(self, values: tuple[Any, ...]) -> None:
-        """Fail for values that don't fit."""
+        """Fail for values that don't fit, or that a state behind would refuse."""
         with guarded(self.component):
-            batch_from_rows([values], self.schema, component=self.component)
+            self.check_batch(batch_from_rows([values], self.schema, component=self.component))
+
+    def check_batch(self, batch: pa.RecordBatch) -> None:
+        """Raise what a state behind raises for it."""
+        for aggregator in self.aggregators.values():
+            aggregator.partial([batch])
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         with guarded(self.component, is_of_many=True):
@@ -193,6 +198,7 @@ class Emitter:
         self._default = self.streams[DEFAULT_STREAM]
         if looks_closer:
             self.emit, self.emit_direct = self._emit_checked, self._emit_direct_checked  # type: ignore[method-assign]
+            self.emit_batch = self._emit_batch_checked  # type: ignore[method-assign]
 
     def apart(self) -> Emitter:
         """One for what is never handed on: values are looked at one by one."""
@@ -247,6 +253,13 @@ class Emitter:
             to.check(values)
         Emitter.emit(self, *values, stream=stream)
 
+    def _emit_batch_checked(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
+        to = self._stream(stream)
+        with guarded(self.component):
+            for part in conform(batch, to.schema, component=self.component):
+                to.check_batch(part)
+        Emitter.emit_batch(self, batch, stream=stream)
+
     def _emit_direct_checked(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         to = self._stream(stream)
         if len(values) == to.width:
@@ -268,7 +281,7 @@ class Emitter:
         """For each state's update that takes this component's output: its partial aggregates of this task."""
         for stream in self.streams.values():
             for committer, aggregator in stream.aggregators.items():
-                with guarded(committer):
+                with guarded(committer, is_of_many=True):
                     partial = aggregator.partial(stream.pending.get(committer, []))
                 yield committer, partial
 

@@ -241,7 +241,8 @@ class Aggregator(Protocol):
         """For each value column how partial values meet: `sum`, `min`, `max`, `last`."""
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Input tuples → partial aggregates: key columns and value columns, one row per key."""
+        """Input tuples → partial aggregates: key columns and value columns, one row per key. May raise for values that
+        the state would refuse; it is asked again for one tuple at a time then."""
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
         """Partial aggregates → partial aggregates, one row per key."""

@@ -179,3 +179,13 @@ def test_a_long_name_is_not_cut_off(postgres_place: Place) -> None:
         state.open(OWNER, postgres_place.txids.__getitem__)
     state.put(postgres_place.attempt(1, 1), {("a",): (1,)})
     assert content(state) == {"a": 1}
+
+
+def test_a_zero_byte_is_refused_by_name_and_a_large_key_is_no_outage(postgres_place: Place) -> None:
+    state = opened(postgres_place)
+    with pytest.raises(SchemaMismatch, match=r"can't hold the value in column 'word' .* text with a zero byte"):
+        state.put(postgres_place.attempt(1, 1), {("a",): (1,), ("b\0",): (1,)})
+    large = "".join(chr(33 + number * number % 9_000) for number in range(9_000))
+    with pytest.raises(SchemaMismatch, match=r"can't hold what was given: .*index row"):
+        state.merge(postgres_place.attempt(1, 2), counts({large: 1}))
+    assert state.version() is None

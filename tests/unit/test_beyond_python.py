@@ -80,6 +80,32 @@ def test_a_bolt_fails_on_it_if_it_asks_for_it(asks: str, tmp_path: Path) -> None
     assert letters.read(TxId(1)).num_rows == len(told)
 
 
+def whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def row_by_row(row: Tuple) -> tuple[int, int]:
+    return (row["n"], FAR_US if row["n"] == 3 else 0)
+
+
+@pytest.mark.parametrize("bolt", [whole, row_by_row])
+def test_a_state_that_would_refuse_it_names_the_tuple(tmp_path: Path, bolt: Any) -> None:
+    """Aggregates are Arrow's, so nobody asks for the value until it is written."""
+    spout = OpaqueMemoryTransactionalSpout([[(n, FAR_US if n == 3 else 0) for n in range(5)]], str(FIELDS), take=5)
+    letters, table = MemoryMapState(LETTER_KEY, LETTER_VALUES), MemoryTable()
+    builder = TransactionalTopologyBuilder("times", "spout", spout)
+    builder.set_bolt("same", bolt, output=str(FIELDS)).shuffle_grouping("spout")
+    latest = MemoryMapState("n long", table=table).max("at")
+    builder.set_committer_bolt("latest", latest).fields_grouping("same", "n")
+    builder.set_dead_letters(letters)
+    config = TopologyConfig(attempts_max=1, retry_pause_ms=1, stop_when_drained=True)
+    run_topology(builder.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, master="none")
+    assert sorted(stored(table)) == [0, 1, 2, 4]
+    [(component, *_, error, _)] = [row.value for row in letters.stored.rows.values()]
+    assert component == "same"
+    assert "state 'memory' can't hold the value in column 'max_at' of the row with n=3: a time outside" in error
+
+
 def test_the_reader_takes_every_number_for_a_time_that_is_one() -> None:
     messages = [
         Message(topic="t", partition=0, offset=n, key=b"", value=b"", timestamp=(1, time_ms))

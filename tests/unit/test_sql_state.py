@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
@@ -16,6 +17,7 @@ from state.base import WriteRefused
 from state.sql import SqlMapState
 from state.sql_registry import LAYOUT
 from state.sql_table import ROWS_PER_STATEMENT, StateTable
+from state.value_limits import ValueLimits
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import (
@@ -152,6 +154,27 @@ class TestNamesAndTypes:
         with pytest.raises(SumOverflow, match="does not fit"):
             state.merge(place.attempt(2, 2), counts({"b": 1, "a": 2**62}))
         assert (state.version(), content(state)) == (1, {"a": 2**62})
+
+    def test_what_a_database_refuses_is_told_in_the_task_with_column_and_key(self, place: Place) -> None:
+        for limits in (ValueLimits("'s'", zero_bytes=False), ValueLimits("'s'")):
+            rows = pa.table({"word": ["a", "b\0"], "note": [None, "c"]})
+            if limits.zero_bytes:
+                limits.check(rows, 1)
+            else:
+                with pytest.raises(SchemaMismatch, match=r"'s' can't hold the value in column 'word' of .*word=b"):
+                    limits.check(rows, 1)
+        state = SqlMapState(place.url, "words", "word string", "day date")
+        days = pa.array([0, 10**7], pa.int32()).cast(pa.date32())
+        partials = Partials({"day": "max"}, pa.table({"word": ["a", "b"], "day": days}))
+        state.open(OWNER, place.txids.__getitem__)
+        with pytest.raises(SchemaMismatch, match="in column 'day' of the row with word=b: a time outside"):
+            state.merge(place.attempt(1, 1), partials)
+        assert state.version() is None
+        assert isinstance(state.value_limits, ValueLimits)
+
+    def test_a_row_that_does_not_fit_is_named(self, place: Place) -> None:
+        with pytest.raises(SchemaMismatch, match=r"state 'words' in .*the first such row is \('b', 10000000"):
+            opened(place).put(place.attempt(1, 1), {("a",): (1,), ("b",): (10**30,)})
 
     def test_a_state_that_is_not_exact_is_refused(self, place: Place) -> None:
         with pytest.raises(ConfigError, match=r"OPAQUE or StateKind\.TRANSACTIONAL"):
