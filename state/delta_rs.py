@@ -36,7 +36,7 @@ from state.delta_table import (
     with_keys,
 )
 from state.delta_upkeep import NOTHING_AFTERWARDS
-from state.delta_vacuum import delete_old_files
+from state.delta_vacuum import Removals, delete_old_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.syncing import sync
 
@@ -61,6 +61,7 @@ class DeltaHandle(JudgedTable):
         super().__init__(location, owner, columns)
         self._small, self._writes = SmallTable(columns), 0
         self._syncs: TableSyncs | None = None
+        self._removals = Removals(location, self.delta_version)
 
     @classmethod
     def open(
@@ -255,7 +256,10 @@ class DeltaHandle(JudgedTable):
                 table.update_incremental()
 
     def _tend_log(self) -> None:
-        if self._upkeep.is_due(self.delta_version) and self._upkeep.run(self._table, self._settle_checkpoint):
+        if not self._upkeep.is_due(self.delta_version):
+            return
+        self._removals.follow(self.delta_version)
+        if self._upkeep.run(self._table, self._settle_checkpoint):
             # The snapshot may be made of log files that are gone.
             self._load()
 
@@ -268,7 +272,7 @@ class DeltaHandle(JudgedTable):
     def _delete_old_files(self) -> None:
         # What the newest version does not need, the one before it may.
         self.make_durable()
-        delete_old_files(self._location, self._if_still_own)
+        delete_old_files(self._location, self._if_still_own, self._removals)
 
     def _if_still_own(self) -> DeltaTable | None:
         """The newest snapshot, unless another coordinator has written to the table."""

@@ -266,6 +266,7 @@ THIRD_PARTY = {
         "state.delta_sums",
         "state.delta_table",
         "state.delta_upkeep",
+        "state.delta_vacuum",
         "state.fenced",
         "state.sql",
         "state.sums",

@@ -87,6 +87,7 @@ class History:
             self.lease = store.acquire(ID, self.fingerprint(), owner="hand", lease_ms=LEASE_MS)
             topology: Any = SimpleNamespace(id=ID, committers=committers)
             fence_tables(topology, store, self.lease)
+            store.record_start(self.lease, self.fingerprint())
             self.attempt_id = self.lease.fence_id
 
     def transaction(self, words: Words, *, dies_after: str | None = None) -> None:
@@ -108,6 +109,9 @@ class History:
                     return
             if dies_after is None:
                 store.record_commit(self.lease, attempt, batch, processed_at_ms=1, started_at_ms=1, at_ms=2)
+                for name, state in self.states.items():
+                    self._look_up(store, name)
+                    state.tidy(attempt.txid, lambda: True)
                 self.positions = {p: offsets.until for p, offsets in batch.ranges.items()}
                 self.txid += 1
 
