@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ def _why_torn(table: Path, entry: Path) -> str:
         return "it is cut short"
     if not actions or not all(isinstance(action, dict) for action in actions):
         return "it is cut short"
-    if _lacks_its_end(entry, actions) or _lacks_what_was_summed(entry, len(content)):
+    if _lacks_its_end(entry, actions) or _lacks_what_was_summed(entry, content):
         return "it is cut short"
     for action in actions:
         if "add" in action and (why := _why_no_file(table, action["add"])):
@@ -107,13 +108,19 @@ def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
     return "txn" not in actions[-1]
 
 
-def _lacks_what_was_summed(entry: Path, size_bytes: int) -> bool:
+def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
     """Whether Spark's file system has summed up more than there is."""
     try:
-        sums = (entry.with_name(f".{entry.name}.crc").stat().st_size - _HEADER_BYTES) // _CHECKSUM_BYTES
+        sums = entry.with_name(f".{entry.name}.crc").read_bytes()[_HEADER_BYTES:]
     except FileNotFoundError:
         return False
-    return sums > -(-size_bytes // _CHUNK_BYTES)
+    chunks = -(-len(content) // _CHUNK_BYTES)
+    last = content[(chunks - 1) * _CHUNK_BYTES :]
+    summed = sums[(chunks - 1) * _CHECKSUM_BYTES :][:_CHECKSUM_BYTES]
+    # Sums that are missing are torn themselves.
+    return len(sums) > chunks * _CHECKSUM_BYTES or (
+        len(summed) == _CHECKSUM_BYTES and int.from_bytes(summed) != zlib.crc32(last)
+    )
 
 
 def _why_no_file(table: Path, add: Mapping[str, Any]) -> str:
