@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,6 +195,25 @@ def test_a_write_is_not_made_again_when_the_lease_has_ended() -> None:
     with pytest.raises(StoreUnavailable):
         world.run(clock=clock)
     assert len(calls) == 2
+
+
+def test_a_renewal_counts_only_once_it_has_succeeded() -> None:
+    """Else its driver would take the lease for longer than the store does, and go on writing."""
+    world, clock = World(), ManualClock()
+    calls: list[str] = []
+
+    def be_away(call: str) -> None:
+        if call == "record_commit":
+            clock.advance(DRAINED.lease_ms // 3)
+        if call == "renew" and clock.monotonic_ms():
+            calls.append(call)
+            clock.advance(DRAINED.lease_ms * 2 // 3 + 1)
+            raise StoreUnavailable("the store does not answer")
+
+    world.store.before = be_away
+    with pytest.raises(StoreUnavailable):
+        world.run(world.topology(words([[("cat",)]])), replace(DRAINED, stop_when_drained=False), clock=clock)
+    assert calls == ["renew"], "by then the lease had ended"
 
 
 def test_the_lease_is_renewed_although_the_store_was_away() -> None:

@@ -128,12 +128,14 @@ def test_nobody_takes_over_from_a_leader_that_was_told_to_end(wish: DesiredState
     assert not world.is_leased
 
 
-def test_a_drain_that_its_leader_did_not_live_to_end_is_taken_up() -> None:
+@pytest.mark.parametrize("leave", [ends, is_given_back])
+def test_a_drain_that_its_leader_has_not_brought_to_its_end_is_taken_up(leave: Callable[[Led], None]) -> None:
+    """It died, or it was interrupted and gave its lease back: what was recorded still has to be replayed."""
     world = Led()
     with in_background(world.standby()) as run:
         world.store.desire("words", DesiredState.DRAINING)
         world.store.wait_for_looks()
-        ends(world)
+        leave(world)
         assert run.result(WAIT_S).transactions == 0
     assert world.store.status()[0].epoch == 2
     assert world.store.desired("words").state is DesiredState.ACTIVE
