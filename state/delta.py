@@ -8,6 +8,7 @@ which a lower one was read. A writer that comes too late finds a higher version,
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -48,7 +49,8 @@ class DeltaMapState(FencedState):
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types
     (`carrier string`); names alone take their types from the input. () is a state of one row. `values` is a DDL string;
     it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`
-    and `prev_<value>`. `engine` is `delta-rs` (in the driver), `spark` (one MERGE job), or `auto`: by size.
+    and `prev_<value>`. `engine` is `delta-rs` (in the driver), `spark` (one MERGE job), or `auto`: by size, where a
+    Spark session with Delta runs in this process, else delta-rs.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are put together on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
@@ -303,7 +305,7 @@ class DeltaMapState(FencedState):
             # Rows that are in memory are written at once, however many.
             return False
         if self._engine == "auto":
-            return rows > DELTA_RS_ROWS_MAX and self.location.is_writable_by_spark
+            return rows > DELTA_RS_ROWS_MAX and self.location.is_writable_by_spark and _delta_runs_on_spark()
         # A merge without rows only rolls back; not worth a Spark job.
         return self._engine == "spark" and rows > 0
 
@@ -336,6 +338,15 @@ class DeltaMapState(FencedState):
         # A bolt may ask key by key.
         self._cache = (handle.delta_version, txid, handle.rows(txid, _all))
         return with_keys(self._cache[2], wanted)
+
+
+def _delta_runs_on_spark() -> bool:
+    # Nobody has a session who has not imported this; to import it takes long.
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from state.delta_spark import is_delta_running
+
+    return is_delta_running()
 
 
 def _checked_engine(engine: str, location: DeltaLocation) -> str:

@@ -45,6 +45,14 @@ def delta_session() -> SparkSession:
     return session
 
 
+def is_delta_running() -> bool:
+    """Whether a Spark session with Delta runs in this process. Starts none."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if session is None or not hasattr(session, "_jsparkSession") or session.sparkContext._jsc is None:
+        return False
+    return _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
+
+
 class SparkMerge:
     """Merges into one table of a state."""
 

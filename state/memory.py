@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+UNNAMED = "memory"
+"""What a table is called that was given no name."""
+
+
 @dataclass(slots=True)
 class MemoryTable:
     """What is stored. Outlives the states that use it, as a table outlives processes."""
 
-    name: str = "memory"
+    name: str = UNNAMED
     version: AttemptId | None = None
     rows: dict[Key, StoredValue] = field(default_factory=dict)
     """Each value is the tuple of the value columns."""
@@ -54,6 +58,11 @@ class MemoryMapState(AggregatingState):
     def value_limits(self) -> ValueLimits:
         """Its values are Python's."""
         return ValueLimits(self.table)
+
+    @property
+    def place(self) -> str | None:
+        """Of a table without a name of its own, the object itself: two such tables are two."""
+        return f"memory:{id(self.stored)}" if self.stored.name == UNNAMED else None
 
     def identity(self) -> Mapping[str, str]:
         """Name, key, values, kind."""

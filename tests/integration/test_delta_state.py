@@ -280,6 +280,17 @@ class TestEngines:
         with pytest.raises(ConfigError, match="may not be merged by Spark"):
             words.merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("x.parquet",)))
 
+    def test_without_a_session_that_runs_many_rows_stay_with_delta_rs(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Spark started for it would be one without Delta, and every attempt would fail."""
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+        monkeypatch.setattr(state.delta, "DELTA_RS_ROWS_MAX", 2)
+        words = opened(place.folder / "t", place)
+        words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
+        assert content(words) == {"a": 1, "b": 1, "c": 1}
+
     @pytest.mark.spark
     def test_take_turns_at_one_table(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_session(master="local[2]")

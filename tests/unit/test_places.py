@@ -12,6 +12,7 @@ import pytest
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta import DeltaMapState
 from state.delta_table import catalog_table
+from state.memory import MemoryMapState
 from state.sql import SqlMapState
 from state.store_sql import SqlCoordinatorStore
 from transactional.builder import TransactionalTopologyBuilder
@@ -22,7 +23,7 @@ from transactional.local_executor import LocalExecutor
 from transactional.places import real_path
 from transactional.topology import Topology
 
-AnyState = DeltaMapState | SqlMapState
+AnyState = DeltaMapState | SqlMapState | MemoryMapState
 
 
 def built(*states: AnyState, letters: AnyState | None = None) -> Topology:
@@ -64,6 +65,13 @@ SAME: dict[str, Callable[[Path], tuple[AnyState, AnyState]]] = {
 def test_two_committers_by_two_spellings_of_one_place_are_refused(folder: Path, way: str) -> None:
     with pytest.raises(ConfigError, match="committers 'count-0' and 'count-1' keep the same table"):
         built(*SAME[way](folder))
+
+
+def test_two_tables_in_memory_without_a_name_are_two_and_one_is_one() -> None:
+    first, second = MemoryMapState("word", "count long"), MemoryMapState("word", "count long")
+    built(first, second)
+    with pytest.raises(ConfigError, match="committers 'count-0' and 'count-1' keep the same table"):
+        built(first, MemoryMapState("word", "count long", table=first.stored))
 
 
 def test_two_tables_of_one_database_and_neighbours_are_fine(folder: Path) -> None:
