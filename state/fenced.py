@@ -17,7 +17,7 @@ from state.combine import AggregatingState, check_unique, fitting_rows, rows_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import OperatingError, ProtocolError, TableConflict
+from transactional.errors import OperatingError, ProtocolError, StoreMismatch, TableConflict
 from transactional.ports import Partials
 from transactional.schema import Schema
 
@@ -49,13 +49,21 @@ class FencedState(AggregatingState, ABC):
             self._confirm(attempt_id, lambda: self._write_version(attempt_id, None))
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before this transaction of those keys that exist. Raises `OperatingError`."""
-        self._read_by = (attempt, self.version())
+        """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
+        version = self.version()
+        self._check_fence(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
         wanted = self._fitting(keys, self.key)
         # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
         asked = rows_of(wanted) if self.key_names else [()] * len(keys)
         width = len(self.key)
-        found = {row[:width]: row[width:] for row in rows_of(self._rows_before(attempt.txid, wanted))}
+        try:
+            rows = self._rows_before(attempt.txid, wanted)
+        except StoreMismatch:
+            # Rows of a later transaction may have come since the version was read: then by another coordinator.
+            self._check_fence(self.version(), attempt.attempt_id)
+            raise
+        found = {row[:width]: row[width:] for row in rows_of(rows)}
         return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:

@@ -87,7 +87,8 @@ class MemoryMapState(AggregatingState):
         self.stored.version = attempt_id
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before this transaction of those keys that exist."""
+        """The values before this transaction of those keys that exist. Raises `Fenced`."""
+        self._check_fence(self.stored.version, attempt.attempt_id)
         # As in a table, a time without a zone is one of UTC.
         asked = rows_of(self._fitting(keys, self.key)) if self.key_names else [()] * len(keys)
         rows = self.stored.rows

@@ -24,6 +24,7 @@ from transactional.cli_config import config_app
 from transactional.cli_dead_letters import dead_letters
 from transactional.cli_doctor import doctor
 from transactional.cli_options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.cli_reset import reset
 from transactional.cli_standby import StandbyTeller
 from transactional.cli_verify import verify
 from transactional.config_sources import load_config
@@ -36,6 +37,7 @@ from transactional.display import (
     plain_line,
     print_table,
     statuses_table,
+    troubles_of,
 )
 from transactional.doctor_start import explaining
 from transactional.driver import TopologyDriver
@@ -44,6 +46,8 @@ from transactional.journal import JournalWriter
 from transactional.loading import load_topology, open_existing_store, open_store
 from transactional.observing import Observer
 from transactional.running import make_executor
+from transactional.status_json import attempt_json, status_json
+from transactional.store_rules import FAILED
 from transactional.troubles import LOGGER as TROUBLES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -129,10 +133,21 @@ def _stop_on_signals(driver: TopologyDriver) -> None:
 
 
 @app.command()
-def status(store: StoreUrl = DEFAULT_STORE, topology_id: Annotated[str | None, typer.Argument()] = None) -> None:
-    """Show the topologies of a store: who runs them, and how far they are."""
+def status(
+    store: StoreUrl = DEFAULT_STORE,
+    topology_id: Annotated[str | None, typer.Argument()] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per topology.")] = False,
+) -> None:
+    """Show the topologies of a store: who runs them, how far they are, since when one fails, how the last run ended."""
     with closing(open_existing_store(store)) as coordinator_store:
-        print_table(statuses_table(statuses_of(coordinator_store, topology_id)))
+        found = statuses_of(coordinator_store, topology_id)
+    if as_json:
+        for each in found:
+            plain_line(json.dumps(status_json(each)))
+        return
+    print_table(statuses_table(found))
+    for line in troubles_of(found):
+        plain_line(line)
 
 
 @app.command()
@@ -141,15 +156,20 @@ def txns(
     store: StoreUrl = DEFAULT_STORE,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many attempts.")] = 20,
     errors: Annotated[bool, typer.Option("--errors", help="Show the errors in full, with their tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per attempt, with whole errors.")] = False,
 ) -> None:
     """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
     with closing(open_existing_store(store)) as coordinator_store:
         statuses_of(coordinator_store, topology_id)
         attempts = coordinator_store.attempts(topology_id, limit=limit)
+    if as_json:
+        for each in attempts:
+            plain_line(json.dumps(attempt_json(each)))
+        return
     print_table(attempts_table(attempts))
     for record in attempts if errors else ():
         if record.error:
-            plain_line(f"\nattempt {record.attempt} failed in {record.error}")
+            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {record.error}")
 
 
 class Format(StrEnum):
@@ -180,6 +200,7 @@ def describe(
 
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
     app.command()(_command)
+app.command()(reset)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)

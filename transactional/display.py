@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ from transactional.protocol import (
     StartCommit,
     StopRequested,
 )
+from transactional.status_json import state_of
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.topology import Topology
 
@@ -210,20 +212,55 @@ class Display:
         return table
 
 
-def statuses_table(statuses: Sequence[TopologyStatus]) -> Table:
+def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
     """The topologies of a store."""
-    table = Table("topology", "name", "committed", "desired", "running", "owner", "epoch")
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    table = Table("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
+    table.columns[4].min_width = len("59 min")  # the table does not get wider with time
     for status in statuses:
         table.add_row(
             status.topology_id,
             status.name or status.topology_id,
+            state_of(status),
             str(status.committed_txid),
+            _age(status.committed_at_ms, now_ms),
+            "-" if status.lag is None else str(status.lag),
             status.desired.value,
-            "yes" if status.is_leased else "no",
             status.owner or "-",
             str(status.epoch),
         )
     return table
+
+
+def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
+    """A line for each topology that fails, and for each whose last run ended by an error."""
+    lines = []
+    for status in statuses:
+        trouble, end = status.trouble, status.run.end if status.run is not None else None
+        if trouble is not None:
+            since = f"has been failing since {_moment(trouble.since_ms)} at transaction {trouble.txid}"
+            lines.append(f"{status.topology_id} {since}: {first_line(trouble.error)}")
+        if status.run is not None and end is not None and end.code is not None and not status.is_leased:
+            ended = f"its last run ended {_moment(status.run.ended_at_ms)}"
+            lines.append(f"{status.topology_id}: {ended} with {end.code}: {first_line(end.reason)}")
+    return lines
+
+
+def _age(at_ms: int | None, now_ms: int) -> str:
+    """How long ago, in the unit that suits it."""
+    if at_ms is None:
+        return "-"
+    seconds = max(now_ms - at_ms, 0) // 1_000
+    unit, length = next((unit, length) for unit, length in _UNITS if seconds >= length or length == 1)
+    return f"{seconds // length} {unit}"
+
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def _moment(at_ms: int | None) -> str:
+    """Day and time, in UTC."""
+    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def settings_table(settings: Sequence[Setting]) -> Table:

@@ -27,11 +27,15 @@ def run_topology(
     master: str = "local[*]",
     observers: Sequence[Observer] = (),
     name: str | None = None,
+    accept_changes: bool = False,
 ) -> RunSummary:
     """Run a topology in this process until it is done, and return what it did.
 
     A whole `TopologyConfig` says every option. A mapping says those that it names, over `builder.build(config=…)`, the
     environment and the file transactional.toml. `name` is what `transactional status` calls the run.
+
+    With `accept_changes` a topology that differs from the stored one goes on from the stored progress, and becomes the
+    stored one once its tables are fenced; else `TopologyChanged` is raised.
 
     With `session` its jobs run on that Spark; else one is started on `master`, where `"none"` stands for no Spark at
     all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` when a table's
@@ -42,7 +46,15 @@ def run_topology(
     coordinator_store = open_store(store)
     try:
         executor = make_executor(topology, session=session, master=master)
-        driver = TopologyDriver(topology, coordinator_store, executor, config, observers=observers, name=name)
+        driver = TopologyDriver(
+            topology,
+            coordinator_store,
+            executor,
+            config,
+            observers=observers,
+            name=name,
+            accept_changes=accept_changes,
+        )
         with explaining(topology, coordinator_store):
             return driver.run()
     finally:

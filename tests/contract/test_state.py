@@ -280,6 +280,15 @@ class TestReplays:
         assert content(state, committed_txid=1) == {"a": 1, "b": 1}
         assert content(state, committed_txid=2) == {"a": 4, "b": 1, "c": 7}
 
+    def test_a_fenced_coordinator_that_reads_is_told_so(self, place: Place, state: AnyState) -> None:
+        """Not that store and table do not belong together: what it reads are another coordinator's transactions."""
+        state.put(place.attempt(1, 1), {("a",): (1,)})
+        state.put(place.attempt(2, 3), {("a",): (2,)})
+        state.put(place.attempt(3, 4), {("a",): (3,)})
+        with pytest.raises(Fenced, match="another coordinator has taken over"):
+            state.get(place.attempt(2, 2), [("a",)])
+        assert content(state) == {"a": 3}
+
     @pytest.mark.parametrize("txid", [1, 4])
     def test_refuses_a_transaction_that_does_not_follow(self, place: Place, state: AnyState, txid: int) -> None:
         """Storm row T56."""

@@ -50,6 +50,7 @@ LAYERS = {
         "transactional.ports",
         "transactional.store",
         "transactional.stages",
+        "transactional.status_json",
         "transactional.store_history",
         "transactional.store_rules",
         "transactional.topology",
@@ -100,6 +101,7 @@ LAYERS = {
         "transactional.cli_doctor",
         "transactional.cli_lifecycle",
         "transactional.cli_options",
+        "transactional.cli_reset",
         "transactional.cli_standby",
         "transactional.cli_verify",
         "transactional.cluster_check",
@@ -297,6 +299,7 @@ THIRD_PARTY = {
         "transactional.cli_doctor",
         "transactional.cli_lifecycle",
         "transactional.cli_options",
+        "transactional.cli_reset",
         "transactional.cli_verify",
     ],
 }

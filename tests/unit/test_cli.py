@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -46,17 +47,47 @@ def test_status_and_txns_show_what_the_store_knows(command: Command) -> None:
     assert status.code == 0
     header, row = status.out.splitlines()[1], status.out.splitlines()[3]
     assert header.replace("┃", " ").split() == [
-        *("topology", "name", "committed", "desired", "running", "owner", "epoch")
+        *("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
     ]
-    assert row.replace("│", " ").split() == ["words", "words", "2", "active", "no", "-", "1"]
-    assert command("status", "words").out == status.out
+    shown = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert shown[4].endswith((" s", " min"))
+    assert shown[:4] + shown[5:] == ["words", "words", "drained", "2", "0", "active", "-", "1"]
+    [known] = map(json.loads, command("status", "words", "--json").out.splitlines())
+    assert {name: known[name] for name in ("topology", "state", "committed_txid", "lag", "error")} == {
+        "topology": "words",
+        "state": "drained",
+        "committed_txid": 2,
+        "lag": 0,
+        "error": None,
+    }
+    assert known["run"]["ended"] == "drained"
     txns = command("txns", "words")
     assert txns.code == 0
     rows = [line.replace("│", " ").split() for line in txns.out.splitlines()[3:-1]]
     assert [row[:4] for row in rows] == [["2", "3", "committed", "1"], ["1", "2", "committed", "2"]]
+    attempts = [json.loads(line) for line in command("txns", "words", "--json").out.splitlines()]
+    assert [(each["txid"], each["attempt"], each["phase"], each["details"]) for each in attempts] == [
+        (2, 3, "committed", {"lag": 0}),
+        (1, 2, "committed", {"lag": 1}),
+    ]
     assert [
         row[:4] for row in (command("txns", "words", "-n", "1").out.splitlines()[3].replace("│", " ").split(),)
     ] == [["2", "3", "committed", "1"]]
+
+
+def test_a_reset_says_what_it_would_do_and_then_does_it(command: Command) -> None:
+    command(*RUN, "{m}:topology")
+    told = command("reset", "words")
+    assert (told.code, told.out.startswith("topology 'words': committed up to transaction 2, 2 attempts would")) == (
+        0,
+        True,
+    )
+    assert "2 transactions" not in command(*RUN, "{m}:topology").out
+    done = command("reset", "words", "--yes")
+    assert (done.code, "are forgotten" in done.out) == (0, True)
+    [known] = map(json.loads, command("status", "--json").out.splitlines())
+    assert (known["committed_txid"], known["state"], known["run"]) == (0, "not running", None)
+    assert command("reset", "nowhere").code == 1
 
 
 def test_the_store_may_be_named_by_the_environment(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +106,10 @@ def test_a_journal_is_written_and_replays(command: Command) -> None:
 def test_a_run_has_a_name_and_the_next_one_resumes_under_another(command: Command, module: str) -> None:
     """Progress goes by the transactional id, whatever the run is called (Storm: a redeployed topology)."""
     assert command(*RUN, "--name", "deploy-7", "{m}:topology").out.splitlines()[-1].startswith("2 transactions")
-    assert command("status").out.splitlines()[3].replace("│", " ").split()[:3] == ["words", "deploy-7", "2"]
+    assert command("status").out.splitlines()[3].replace("│", " ").split()[:4] == ["words", "deploy-7", "drained", "2"]
     again = command(*RUN, "--name", "deploy-8", "{m}:topology")
     assert (again.code, again.out) == (0, "0 transactions committed, the last is 2; 0 attempts failed\n")
-    assert command("status").out.splitlines()[3].replace("│", " ").split()[:3] == ["words", "deploy-8", "2"]
+    assert command("status").out.splitlines()[3].replace("│", " ").split()[:4] == ["words", "deploy-8", "drained", "2"]
 
 
 def test_a_changed_topology_runs_when_it_is_told_so(command: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,15 @@ from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config_sources import Given, Setting
-from transactional.display import Display, attempts_table, first_line, print_table, settings_table, statuses_table
+from transactional.display import (
+    Display,
+    attempts_table,
+    first_line,
+    print_table,
+    settings_table,
+    statuses_table,
+    troubles_of,
+)
 from transactional.protocol import (
     AbortAttempt,
     Action,
@@ -36,6 +45,7 @@ from transactional.protocol import (
     Tick,
 )
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
+from transactional.store_history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.testing import ManualClock
 
 WORDS = PartitionId("memory", 0)
@@ -168,10 +178,23 @@ def test_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     running = TopologyStatus("flights", Epoch(3), "host:1:ab", 5_000, True, TxId(7), AttemptId(9), {})
     words = Epoch(1), None, None, False, TxId(0), AttemptId(1)
     stopped = TopologyStatus("words", *words, {}, "deploy-7", DesiredState.INACTIVE)
-    assert printed(statuses_table([running, stopped]), capsys) == [
-        ["topology", "name", "committed", "desired", "running", "owner", "epoch"],
-        ["flights", "flights", "7", "active", "yes", "host:1:ab", "3"],
-        ["words", "deploy-7", "0", "inactive", "no", "-", "1"],
+    trouble = Trouble(1_700_000_000_000, TxId(8), "planning: TX301 no broker answers\nTraceback")
+    failing = replace(running, topology_id="orders", trouble=trouble, committed_at_ms=1_700_000_000_999, lag=12)
+    run = RunRecord(Epoch(1), "host:2", None, RunAbout(), 1, TxId(0), 1_700_000_060_000, TxId(0))
+    ended = replace(run, end=RunEnd(EndedHow.FAILED, "TX406", "the topic is gone\nmore"))
+    statuses = [running, failing, stopped, replace(stopped, topology_id="gone", run=ended)]
+    day = "2023-11-14 22:13:20"
+    now_ms = 1_700_000_000_999 + 3 * 60_000
+    assert printed(statuses_table(statuses, now_ms), capsys) == [
+        ["topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch"],
+        ["flights", "flights", "running", "7", "-", "-", "active", "host:1:ab", "3"],
+        ["orders", "orders", "failing", "7", "3 min", "12", "active", "host:1:ab", "3"],
+        ["words", "deploy-7", "not running", "0", "-", "-", "inactive", "-", "1"],
+        ["gone", "deploy-7", "failed", "0", "-", "-", "inactive", "-", "1"],
+    ]
+    assert troubles_of(statuses) == [
+        f"orders has been failing since {day} at transaction 8: planning: TX301 no broker answers",
+        "gone: its last run ended 2023-11-14 22:14:20 with TX406: the topic is gone",
     ]
 
 

@@ -1,0 +1,78 @@
+"""What `transactional status --json` and `txns --json` print: the store's values as what JSON can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transactional.store import AttemptRecord, TopologyStatus
+from transactional.store_history import RunRecord
+
+
+def state_of(status: TopologyStatus) -> str:
+    """One word: `running`, `failing` (it runs, and tries again), how its last run ended, or `not running`."""
+    if status.is_leased:
+        return "running" if status.trouble is None else "failing"
+    if status.run is not None and status.run.end is not None:
+        return status.run.end.how.value
+    return "not running"
+
+
+def status_json(status: TopologyStatus) -> dict[str, Any]:
+    """A topology; times in milliseconds since 1970."""
+    trouble = status.trouble
+    return {
+        "topology": status.topology_id,
+        "name": status.name or status.topology_id,
+        "state": state_of(status),
+        "desired": status.desired.value,
+        "running": status.is_leased,
+        "owner": status.owner,
+        "epoch": status.epoch,
+        "leased_until_ms": status.leased_until_ms,
+        "stop_at_ms": status.stop_at_ms,
+        "committed_txid": status.committed_txid,
+        "committed_at_ms": status.committed_at_ms,
+        "lag": status.lag,
+        "failing_since_ms": None if trouble is None else trouble.since_ms,
+        "failing_txid": None if trouble is None else trouble.txid,
+        "error": None if trouble is None else trouble.error,
+        "run": None if status.run is None else _run_json(status.run),
+    }
+
+
+def _run_json(run: RunRecord) -> dict[str, Any]:
+    end = run.end
+    return {
+        "epoch": run.epoch,
+        "owner": run.owner,
+        "version": run.about.version,
+        "began_at_ms": run.began_at_ms,
+        "began_at_txid": run.began_at_txid,
+        "ended_at_ms": run.ended_at_ms,
+        "ended_at_txid": run.ended_at_txid,
+        "ended": None if end is None else end.how.value,
+        "code": None if end is None else end.code,
+        "reason": None if end is None else end.reason,
+    }
+
+
+def attempt_json(record: AttemptRecord) -> dict[str, Any]:
+    """An attempt; times in milliseconds since 1970, ranges as `[source, partition, start, until]`."""
+    return {
+        "txid": record.attempt.txid,
+        "attempt": record.attempt.attempt_id,
+        "phase": record.phase,
+        "rows": record.rows,
+        "issued_at_ms": record.issued_at_ms,
+        "planned_at_ms": record.planned_at_ms,
+        "processed_at_ms": record.processed_at_ms,
+        "commit_started_at_ms": record.commit_started_at_ms,
+        "committed_at_ms": record.committed_at_ms,
+        "failed_at_ms": record.failed_at_ms,
+        "error": record.error,
+        "details": None if record.details is None else dict(record.details),
+        "ranges": [
+            [partition.source, partition.index, each.start, each.until]
+            for partition, each in sorted(record.batch.ranges.items())
+        ],
+    }
