@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from transactional.cli_options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.clock import SystemClock
 from transactional.display import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
@@ -27,7 +27,7 @@ def reset(
     """
     with closing(open_existing_store(store)) as coordinator_store:
         [status] = statuses_of(coordinator_store, topology_id)
-        check_free_to_reset(status, int(time.time() * 1000))
+        check_free_to_reset(status, SystemClock().wall_ms())
         kept = len(coordinator_store.attempts(topology_id, limit=10_000))
         what = f"topology {topology_id!r}: committed up to transaction {status.committed_txid}, {kept} attempts"
         if not yes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata
+from transactional.clock import SystemClock
 from transactional.config_sources import Given, Setting
 from transactional.describing import table_rows
 from transactional.protocol import (
@@ -214,7 +214,7 @@ class Display:
 
 def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
     """The topologies of a store."""
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
     table = Table("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
     table.columns[4].min_width = len("59 min")  # the table does not get wider with time
     for status in statuses:
