@@ -37,13 +37,13 @@ def doctor(
 
     topology = load_topology(target)
     with closing((open_store if repair else open_existing_store)(store)) as coordinator_store:
-        findings = examine(topology, coordinator_store)
+        findings = examine(topology, coordinator_store, store)
         for line in _lines(findings, unexamined(topology)):
             plain_line(line)
         if repair and any(each.can_repair for each in findings):
             for text in carry_out(topology, coordinator_store, findings, journal):
                 plain_line(f"repaired: {text}")
-            findings = examine(topology, coordinator_store)
+            findings = examine(topology, coordinator_store, store)
             for line in _lines(findings, []):
                 plain_line(f"still: {line}")
     wrong = [each for each in findings if not each.is_harmless]

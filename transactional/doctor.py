@@ -14,6 +14,7 @@ from typing import Any
 from transactional.attempt import AttemptId, TxId
 from transactional.diagnosis import Diagnosis, Problem
 from transactional.doctor_source import examine_source
+from transactional.doctor_store import examine_files, examine_store
 from transactional.doctor_tables import answering, delta_states
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.fencing import txid_lookup
@@ -52,13 +53,15 @@ class Table:
         return f"table of {self.component!r} ({self.uri})"
 
 
-def examine(topology: Topology, store: CoordinatorStore) -> list[Diagnosis]:
+def examine(topology: Topology, store: CoordinatorStore, store_url: str | None = None) -> list[Diagnosis]:
     """Everything that is wrong, in the order in which it should be put right. Changes nothing.
 
-    States that are not in Delta tables are left out: `unexamined` names them.
+    With `store_url` the store's own rows are looked at, too. States that are not in Delta tables are left out:
+    `unexamined` names them.
     """
     status = status_of(topology, store)
-    return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
+    rows = examine_store(topology, store_url) if status is not None and store_url is not None else ()
+    return [*rows, *examine_tables(topology, store, status), *examine_source(topology, store, status)]
 
 
 def status_of(topology: Topology, store: CoordinatorStore) -> TopologyStatus | None:
@@ -123,6 +126,8 @@ def _examine_table(
         yield Diagnosis(Problem.TABLE_UNREADABLE, table.where, table.broken, remedy, table.component)
         return
     yield from _examine_shape(table)
+    if table.log is not None:
+        yield from examine_files(table.component, table.where, storage_of(table.uri, table.options), table.log)
     yield from _examine_others(table)
     yield from _examine_place(table, topology, store, status)
 

@@ -15,7 +15,7 @@ from verifier.rows import RowColumns, check_count, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look
 from verifier.storage import storage_of
 from verifier.store import Store, StoreHistory
-from verifier.tables import TableTxid, check_log, check_reached
+from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
 ROW_CHANGES = 1_000
@@ -111,13 +111,20 @@ def _check_table(
     columns = _columns_of(table, log)
     stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
     check_reached(table.component, stands, history, txid_before, findings)
+    storage = storage_of(table.uri, table.storage_options)
+    changed = list(changed_files(storage, log))
+    for path, expected, found in changed:
+        where = f"table of {table.component!r}, data file {path}"
+        findings.add(Kind.FILE_CHANGED, where, f"{expected} bytes, as were written", found)
+    if changed:
+        findings.note(f"table of {table.component!r}: its rows were not looked at, for its files are not those it had")
+        return
     try:
         _check_snapshot(table, log, columns, stands, history, txid_before, findings)
     except OSError as error:
         where = f"table of {table.component!r}, Delta version {log.version}"
         findings.add(Kind.BROKEN_LOG, where, "rows that can be read", str(error).splitlines()[0])
         return
-    storage = storage_of(table.uri, table.storage_options)
     check_row_changes(table.component, storage, log, history, columns, commits_max=row_changes, findings=findings)
 
 

@@ -31,6 +31,7 @@ class DataFile:
     stats: str | None
     data_change: bool
     partition: Mapping[str, str | None]
+    size_bytes: int | None = None
 
     def statistics(self) -> Mapping[str, Any]:
         """The writer's statistics; empty without."""
@@ -217,7 +218,7 @@ def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaComm
 
 
 def _file_of(add: Mapping[str, Any]) -> DataFile:
-    return DataFile(add["path"], add.get("stats"), add["dataChange"], add.get("partitionValues") or {})
+    return DataFile(add["path"], add.get("stats"), add["dataChange"], add.get("partitionValues") or {}, add.get("size"))
 
 
 def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:

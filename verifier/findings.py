@@ -50,6 +50,8 @@ class Kind(StrEnum):
     """The source is not the one that was read: a topic was created anew, or cut off."""
     BROKEN_STORE = "broken-store"
     """The store contradicts itself."""
+    FILE_CHANGED = "file-changed"
+    """A data file is not the one that was written: its size is another."""
     BROKEN_LOG = "broken-log"
     """The log of a table has a hole, or can't be read."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from verifier.store import CommittedBatch, StoreHistory
 from verifier.transactions import Partition, named
 
 BATCH_RECORDS = 10_000
+POLL_S = 0.1
 
 
 class SourceUnreadable(CheckImpossible):
@@ -111,13 +113,16 @@ def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end
     topic, index = topic_of(partition[0]), partition[1]
     try:
         consumer.assign([TopicPartition(topic, index, starts[0])])
-        position = starts[0]
+        position, quiet_since_s = starts[0], time.monotonic()
         while position < end:
-            messages = consumer.consume(BATCH_RECORDS, source.timeout_s)
+            # What is asked for waits until so many records are there, which they are not at a range's end.
+            messages = consumer.consume(BATCH_RECORDS, POLL_S)
             offsets = [int(message.offset() or 0) for message in messages if message.error() is None]
             counted.update(bisect_right(starts, offset) - 1 for offset in offsets if offset < end)
             [now] = consumer.position([TopicPartition(topic, index)])
-            if not messages and now.offset <= position:
+            if messages or now.offset > position:
+                quiet_since_s = time.monotonic()
+            elif time.monotonic() - quiet_since_s > source.timeout_s:
                 raise SourceUnreadable(f"{named(partition)} gives nothing from offset {position} on")
             position = max(position, now.offset)
         return counted

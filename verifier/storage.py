@@ -24,6 +24,9 @@ class Storage(Protocol):
     def read(self, path: str) -> bytes:
         """A whole file. Raises `FileNotFoundError`."""
 
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a data file; None when it is not there."""
+
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
 
@@ -56,6 +59,13 @@ class FolderStorage:
         finally:
             os.close(number)
 
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a data file; None when it is not there."""
+        try:
+            return os.stat(f"{self._root}/{unquote(path)}").st_size
+        except FileNotFoundError:
+            return None
+
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
@@ -84,6 +94,11 @@ class ObjectStorage:
         """A whole file. Raises `FileNotFoundError`."""
         with self._files.open_input_stream(path) as stream:
             return bytes(stream.read())
+
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a data file; None when it is not there."""
+        [info] = self._files.get_file_info([unquote(path)])
+        return None if info.size is None else int(info.size)
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from verifier.delta_log import DataFile, DeltaCommit, TableLog
 from verifier.findings import Findings, Kind
+from verifier.storage import Storage
 from verifier.store import StoreHistory
 
 
@@ -31,6 +32,17 @@ def check_log(
     walk.end()
     findings.looked_at("Delta commits", len(log.commits))
     return TableTxid(walk.attempt_id, walk.txid)
+
+
+def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int, int]]:
+    """The data files of the newest version whose size is not the one that was written: path, written size, size now.
+
+    One that is not there is left to whoever reads it.
+    """
+    for file in log.files().values():
+        found = storage.size_bytes(file.path) if file.size_bytes is not None else None
+        if found is not None and file.size_bytes is not None and found != file.size_bytes:
+            yield file.path, file.size_bytes, found
 
 
 def check_reached(

@@ -111,6 +111,7 @@ LAYERS = {
         "transactional.doctor",
         "transactional.doctor_repairs",
         "transactional.doctor_source",
+        "transactional.doctor_store",
         "transactional.doctor_start",
         "transactional.doctor_tables",
         "transactional.gathering",
@@ -318,6 +319,7 @@ ASK_THE_VERIFIER = (
     "transactional.cli_verify",
     "transactional.doctor",
     "transactional.doctor_source",
+    "transactional.doctor_store",
     "transactional.doctor_tables",
 )
 

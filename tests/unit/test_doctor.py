@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures
 
@@ -73,7 +75,7 @@ class Patient:
     def examine(self, topology: Topology | None = None) -> list[Diagnosis]:
         """What the doctor says."""
         with closing(SqlCoordinatorStore(self.url)) as store:
-            return examine(topology or self.topology(), store)
+            return examine(topology or self.topology(), store, self.url)
 
     def problems(self) -> list[tuple[Problem, str, bool]]:
         """What it finds, where, and whether it can repair it."""
@@ -196,6 +198,25 @@ def tear_entry(patient: Patient) -> None:
     (log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"timest')
 
 
+def change_store(statement: str) -> Callable[[Patient], None]:
+    """Change the store behind everybody's back."""
+
+    def change(patient: Patient) -> None:
+        with closing(sqlite3.connect(patient.folder / "store.db")) as connection, connection:
+            connection.execute(statement)
+
+    return change
+
+
+def change_file(patient: Patient) -> None:
+    """Not the newest one, which a power cut may have torn."""
+    file = min(map(Path, patient.delta("other").file_uris()), key=lambda file: int(file.parent.name.split("=")[1]))
+    with pq.ParquetFile(file) as opened:
+        rows = opened.read()
+    pq.write_table(pa.concat_tables([rows, rows]), file)
+
+
+BROKEN = (Problem.STORE_BROKEN, "", False)
 BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
 
 
@@ -214,6 +235,10 @@ BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
         (remove_table, [(Problem.TABLE_MISSING, "count", False)]),
         (tear_entry, [(Problem.TABLE_TORN, "count", True)]),
         (make_hole, [(Problem.TABLE_UNREADABLE, "count", False)]),
+        (change_file, [(Problem.FILE_CHANGED, "other", False)]),
+        (change_store("UPDATE transactional_topologies SET committed_txid = committed_txid - 1"), [BROKEN]),
+        (change_store("DELETE FROM transactional_attempts WHERE txid = 3"), [BROKEN, BROKEN]),
+        (change_store("UPDATE transactional_attempts SET batch = replace(batch, '2, 3, 1', '1, 3, 1')"), [BROKEN]),
     ],
 )
 def test_what_is_wrong_is_found(

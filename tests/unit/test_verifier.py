@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, Transaction
 
@@ -220,6 +222,13 @@ def change_a_row_in_its_file(history: History, component: str) -> None:
         older["count"] += 1
 
 
+def change_the_size_of_a_file(history: History, component: str) -> None:
+    file = Path(history.delta(component).file_uris()[0])
+    with pq.ParquetFile(file) as opened:
+        rows = opened.read()
+    pq.write_table(pa.concat_tables([rows, rows]), file)
+
+
 def bring_a_row_forward(history: History, component: str) -> None:
     """The statistics of its file don't say so."""
     with history.changed_file(component) as rows:
@@ -299,6 +308,7 @@ def lie_about_a_change(history: History, component: str) -> None:
         (update_then_go_on, Kind.FOREIGN_WRITER),
         (restore_an_older_version, Kind.FOREIGN_WRITER),
         (change_a_row_in_its_file, Kind.WRONG_COUNT),
+        (change_the_size_of_a_file, Kind.FILE_CHANGED),
         (lose_a_row_of_the_file, Kind.WRONG_COUNT),
         (double_a_row_of_the_file, Kind.BROKEN_ROW),
         (lose_the_last_commits, Kind.TABLE_BEHIND),
