@@ -171,6 +171,11 @@ class KafkaSpout(PartitionedSpout):
                     f"{described(partition)} was planned as {partition.source!r}, but the topic {what}"
                 )
 
+    @property
+    def sets_records_aside(self) -> bool:
+        """True when the translator has `on_error="dead_letter"`: the topology needs a table for these records."""
+        return self._translator is not None and self._translator.sets_aside
+
     def reader(self) -> KafkaPartitionReader:
         """What reads the ranges on the executors."""
         return KafkaPartitionReader(self.connection, self.output, self._translator)

@@ -18,9 +18,9 @@ from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Field, Schema, did_you_mean
 
-OnError = Literal["fail", "null", "skip"]
+OnError = Literal["fail", "null", "skip", "dead_letter"]
 
-_CHOICES = ("fail", "null", "skip")
+_CHOICES = ("fail", "null", "skip", "dead_letter")
 _SHOWN_CHARACTERS = 100
 
 
@@ -32,7 +32,8 @@ class JsonTranslator(Translator):
     bytes, a decimal a number or text. Nothing is guessed or rounded: `"1"` is no long, `1.5` neither, 1 is no string.
 
     A value that is no JSON object, or does not fit, fails the attempt with its topic, partition and offset; with
-    `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is left out. A record without value (a tombstone) is
+    `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is left out, with `"dead_letter"` the record is put
+    into the topology's table of dead letters, from where it can be tried again. A record without value (a tombstone) is
     such a value too. `record_fields` are those of the record (topic, key, timestamp, ...) that come before the others.
     Finding the values that do not fit takes time: 30,000 records a second are read when it is one in a hundred.
     Raises `ConfigError` for a schema that JSON has no values for.
@@ -44,7 +45,7 @@ class JsonTranslator(Translator):
             raise ConfigError('JsonTranslator needs a schema, such as "carrier string, dep_delay long"')
         if on_error not in _CHOICES:
             near = did_you_mean(str(on_error), _CHOICES)
-            raise ConfigError(f"on_error is 'fail', 'null' or 'skip', not {on_error!r}{near}")
+            raise ConfigError(f"on_error is 'fail', 'null', 'skip' or 'dead_letter', not {on_error!r}{near}")
         for field in parsed:
             if "map<" in field.type:
                 raise ConfigError(f"JsonTranslator can't read field '{field}': use a struct, or SimpleTranslator")
@@ -56,25 +57,42 @@ class JsonTranslator(Translator):
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records' values as columns."""
-        found, bad = _Parser(self._parsed).parse(records.column("value").to_pylist())
+        return self._translated(records, *self._parse(records))
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """The records' values as columns; and what can't be read, with `on_error="dead_letter"`."""
+        found, bad = self._parse(records)
+        refused = bad if self.sets_aside else ()
+        return self._translated(records, found, bad), [(position, self._why(records, position)) for position in refused]
+
+    @property
+    def sets_aside(self) -> bool:
+        """With `on_error="dead_letter"`."""
+        return self._on_error == "dead_letter"
+
+    def _parse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        return _Parser(self._parsed).parse(records.column("value").to_pylist())
+
+    def _translated(self, records: pa.RecordBatch, found: pa.RecordBatch, bad: list[int]) -> pa.RecordBatch:
         if bad and self._on_error == "fail":
-            raise self._told(records, bad[0])
+            raise SchemaMismatch(
+                f"{self._why(records, bad[0])}. Correct the schema, or choose on_error='dead_letter', 'null' or 'skip'"
+            )
         if bad and self._on_error == "null":
             found = _with_nulls(found, bad)
         kept = records.select(list(self._record_fields))
-        if bad and self._on_error == "skip":
+        if bad and self._on_error in ("skip", "dead_letter"):
             kept = kept.take(pa.array(_without(bad, records.num_rows), pa.int64()))
         schema = arrow_schema(self.output)
         return pa.RecordBatch.from_arrays([*kept.columns, *found.columns], schema=schema)
 
-    def _told(self, records: pa.RecordBatch, index: int) -> SchemaMismatch:
+    def _why(self, records: pa.RecordBatch, index: int) -> str:
         topic, partition, offset, value = (
             records.column(name)[index].as_py() for name in ("topic", "partition", "offset", "value")
         )
-        return SchemaMismatch(
+        return (
             f"the value at offset {offset} of partition {partition} of topic {topic!r} is no JSON object of "
-            f"'{self._parsed}': {_Parser(self._parsed).reason(value)}; it is {_shown(value)}. Correct the schema, or "
-            "choose on_error='null' or 'skip'"
+            f"'{self._parsed}': {_Parser(self._parsed).reason(value)}; it is {_shown(value)}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from spouts.kafka_consumers import consumer_pool
-from spouts.kafka_settings import KafkaConnection, record_schema
+from spouts.kafka_settings import FIELD_TYPES, KafkaConnection, record_schema
 from spouts.kafka_translators import Translator
-from transactional.arrow import arrow_schema
+from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import OffsetRange, PartitionId
-from transactional.errors import SchemaMismatch
+from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
+from transactional.ports import RefusedRecord
 from transactional.schema import Schema
 
 
@@ -30,11 +31,31 @@ class KafkaPartitionReader:
     translator: Translator | None = None
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        """As `read_or_refuse`, without what is refused."""
+        for read in self.read_or_refuse(partition, offsets, metadata):
+            if isinstance(read, pa.RecordBatch):
+                yield read
+
+    def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """The tuple of a record that was refused once, by the translator of today."""
+        schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
+        try:
+            if self.translator is None:
+                raise SchemaMismatch("the spout has no translator any more")
+            row = tuple(values[name] for name in schema.names)
+            yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
+        except (ConfigError, BoltFailed, KeyError) as error:
+            yield RefusedRecord(values, str(error))
+
+    def read_or_refuse(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
 
         Raises `ReplayMismatch` when the log has lost records of the range; `SourceUnavailable` when the broker does not
         deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and whatever the translator
-        raises. Of which incarnation of the topic the records are is asked once per batch, by the spout's `check_read`.
+        raises, unless it refuses a record. Of which incarnation of the topic the records are is asked once per batch,
+        by the spout's `check_read`.
         """
         if not len(offsets):
             return
@@ -42,15 +63,44 @@ class KafkaPartitionReader:
             records = 0
             for messages in consumer.read(partition, offsets):
                 records += len(messages)
-                yield self._batch(messages)
+                yield from self._tuples(messages)
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
 
-    def _batch(self, messages: list[Message]) -> pa.RecordBatch:
-        fields = self.output if self.translator is None else record_schema(self.translator.fields)
-        schema = arrow_schema(fields)
-        records = pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
-        return records if self.translator is None else self.translator.translate(records)
+    def _tuples(self, messages: list[Message]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        if self.translator is None:
+            yield _records(messages, self.output)
+        else:
+            records = _records(messages, record_schema(self.translator.fields))
+            yield from self._translated(records, lambda position: _as_letter(messages[position]))
+
+    def _translated(
+        self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, Any]]
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        assert self.translator is not None
+        records = records.select(list(self.translator.fields))
+        batch, refused = self.translator.translate_or_refuse(records)
+        yield batch
+        for position, why in refused:
+            yield RefusedRecord(letter(position), why)
+
+
+def _records(messages: list[Message], fields: Schema) -> pa.RecordBatch:
+    schema = arrow_schema(fields)
+    return pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+
+
+def _as_letter(message: Message) -> dict[str, Any]:
+    """All of a record: readable where it is text."""
+    [row] = _records([message], record_schema(tuple(FIELD_TYPES))).to_pylist()
+    return {**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])}
+
+
+def _as_text(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 _TIME_MS_MAX = (2**63 - 1) // 1_000

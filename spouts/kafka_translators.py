@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -44,6 +44,15 @@ class Translator(ABC):
     def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
         """Raise `ConfigError` when there are no tuples for the records of a topic."""
 
+    @property
+    def sets_aside(self) -> bool:
+        """True when it refuses records, which become dead letters, instead of failing the attempt."""
+        return False
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """As `translate`; and which records were refused: their positions, and why."""
+        return self.translate(records), ()
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
@@ -67,12 +76,23 @@ class SimpleTranslator(Translator):
 
         SimpleTranslator(lambda record: (record.value.decode(), record.offset), "line string, offset long")
 
-    What the function raises fails the attempt, with the record's place in the message. For many records
+    What the function raises fails the attempt, with the record's place in the message; with `on_error="dead_letter"`
+    the record is set aside instead, and so is one whose values don't fit. An `OperatingError` fails the attempt in any
+    case: raise one where it is not the record's fault. For many records
     `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is several times faster.
     """
 
-    def __init__(self, function: Callable[[KafkaRecord], Sequence[Any] | None], output: str | Schema) -> None:
+    def __init__(
+        self,
+        function: Callable[[KafkaRecord], Sequence[Any] | None],
+        output: str | Schema,
+        *,
+        on_error: Literal["fail", "dead_letter"] = "fail",
+    ) -> None:
         super().__init__(output, tuple(FIELD_TYPES))
+        if on_error not in ("fail", "dead_letter"):
+            raise ConfigError(f"on_error is 'fail' or 'dead_letter', not {on_error!r}")
+        self._on_error = on_error
         if not callable(function):
             raise ConfigError(f"SimpleTranslator takes a function of a KafkaRecord, got {function!r}")
         self._function = function
@@ -86,6 +106,28 @@ class SimpleTranslator(Translator):
             return batch_from_rows([values for _, values in kept], schema, component=_NAME)
         except SchemaMismatch as error:
             raise self._told(kept) or error from error
+
+    @property
+    def sets_aside(self) -> bool:
+        """With `on_error="dead_letter"`."""
+        return self._on_error == "dead_letter"
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """The function's tuples, and what it can't make any of."""
+        try:
+            return self.translate(records), ()
+        except (BoltFailed, SchemaMismatch):
+            if not self.sets_aside:
+                raise
+        parts, refused = [], []
+        for position in range(records.num_rows):
+            try:
+                parts.append(self.translate(records.slice(position, 1)))
+            except (BoltFailed, SchemaMismatch) as error:
+                refused.append((position, str(error)))
+        schema = arrow_schema(self.output)
+        table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
+        return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
 
     def _told(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
         """The same error for the one record that it is about."""
@@ -161,13 +203,25 @@ class ByTopicTranslator(Translator):
             )
         chosen.check_topic(topic)
 
+    @property
+    def sets_aside(self) -> bool:
+        """When one of them does."""
+        return any(t.sets_aside for t in (*self._routes.values(), *([self._default] if self._default else [])))
+
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """What the topic's translator makes of the records."""
+        return self._chosen(records).translate(records.select(list(self._chosen(records).fields)))
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """What the topic's translator makes of the records."""
+        return self._chosen(records).translate_or_refuse(records.select(list(self._chosen(records).fields)))
+
+    def _chosen(self, records: pa.RecordBatch) -> Translator:
         topic = records.column("topic")[0].as_py()
         self.check_topic(topic)
         chosen = self._routes.get(topic, self._default)
         assert chosen is not None
-        return chosen.translate(records.select(list(chosen.fields)))
+        return chosen
 
 
 def checked_translator(translator: Translator, topics: Sequence[str]) -> Translator:

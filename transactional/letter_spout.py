@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LETTERS_PER_TRANSACTION = 100
 """A letter is part of the recorded batch, so a transaction takes some and no more."""
 
+_LETTER_COLUMNS = ("component", "source", "stream", "tuple", "error")
+
 LetterKey = tuple[int, int]
 """The transaction that has set a tuple aside, and the letter's number in it."""
 
@@ -136,6 +138,8 @@ def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[L
 
 
 def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
+    if row["component"] == row["source"] == topology.spout_id:
+        return Letter(row["transaction"], row["number"], *(row[name] for name in _LETTER_COLUMNS))
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
     origin = (row["source"], row["stream"])
     if origin not in inputs.get(row["component"], []):

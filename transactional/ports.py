@@ -36,6 +36,27 @@ class PartitionReader(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """A record that a reader can make no tuple of, and sets aside as a dead letter: its fields, and why."""
+
+    values: Mapping[str, Any]
+    error: str
+
+
+@runtime_checkable
+class RefusingReader(Protocol):
+    """A reader that sets records aside, instead of failing the attempt."""
+
+    def read_or_refuse(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """As `PartitionReader.read`; which records are refused depends on nothing but themselves."""
+
+    def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """The tuples of a record that was refused once, from its fields. Never raises because of the record."""
+
+
 class Spout(Protocol):
     """A source of batches, as the driver sees it."""
 

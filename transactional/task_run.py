@@ -15,15 +15,19 @@ import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.batch import Digest, OffsetRange, PartitionId
+from transactional.dead_letters import values_from_json, values_to_json
 from transactional.emitting import Emitter, Subscription, TaskFailed, guarded, make_emitter
+from transactional.errors import CorruptRecord
 from transactional.faults import Faults
 from transactional.groupings import DEFAULT_STREAM
 from transactional.operators import Operator
 from transactional.placing import Place, make_operator
+from transactional.ports import DeadLetter, RefusedRecord, RefusingReader
+from transactional.set_aside import Exclusion, Letter
 from transactional.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage
 from transactional.tasks import DRIVER, AttemptInput, Item, Report, TaskProgram
 from transactional.topology import WorkPhase
-from transactional.trying_again import batch_of_letter, refused_letters, subscription, takes_letters
+from transactional.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 
 
 def run_task(
@@ -46,6 +50,11 @@ def run_dataframe_task(
 ) -> Iterator[Item]:
     """Address what Spark has computed for a DataFrame bolt, one partition of it."""
     return _TaskRun(program, inputs, stage, task).run(lambda: ((batch, "", "") for batch in batches))
+
+
+def read_of(reader: Any) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
+    """What reads ranges; where it can, it sets records aside."""
+    return reader.read_or_refuse if isinstance(reader, RefusingReader) else reader.read
 
 
 Received = Iterable[tuple[pa.RecordBatch, str, str]]
@@ -147,7 +156,10 @@ class _TaskRun:
         topology = self.program.topology
         if self.stage.index == SPOUT_STAGE and self.task == 0:
             for refused in refused_letters(topology, self.inputs.letters):
-                self._send(DRIVER, 0, "letter", refused.exclusion.component, refused)
+                self._send_letter(refused)
+            for letter in self.inputs.letters:
+                if letter.component == topology.spout_id:
+                    self._read_again(letter)
         for letter in self.inputs.letters:
             operator = self.operators.get(letter.component)
             grouping = subscription(topology, letter.component, letter.source, letter.stream)
@@ -157,6 +169,31 @@ class _TaskRun:
                     operator.receive(batch, letter.source, letter.stream)
                     self.letters_sent[letter.source, letter.stream, letter.component] += 1
 
+    def _read_again(self, letter: Letter) -> None:
+        """A record that was set aside is read once more, by what reads them today."""
+        emitter, reader = self.emitters[letter.component], self.program.reader
+        if not isinstance(reader, RefusingReader):
+            self._send_letter(returned(letter, f"spout {letter.component!r} reads no such records any more"))
+            return
+        try:
+            values = values_from_json(letter.values)
+        except CorruptRecord as error:
+            self._send_letter(returned(letter, str(error)))
+            return
+        for read in reader.read_again(values):
+            if isinstance(read, RefusedRecord):
+                self._send_letter(returned(letter, read.error))
+            else:
+                emitter.emit_batch(read)
+
+    def _set_aside(self, record: RefusedRecord) -> None:
+        spout = self.program.topology.spout_id
+        values = values_to_json(record.values)
+        self._send_letter(DeadLetter(Exclusion(spout, "", record.error), spout, DEFAULT_STREAM, values))
+
+    def _send_letter(self, letter: DeadLetter) -> None:
+        self._send(DRIVER, 0, "letter", letter.exclusion.component, letter)
+
     def _read(self) -> None:
         emitter = self.emitters[self.program.topology.spout_id]
         schema = emitter.streams[DEFAULT_STREAM].schema
@@ -164,7 +201,10 @@ class _TaskRun:
             digest = RecordDigest(with_checksum=self.program.with_checksum)
             self.faults.reading = f"{partition} {offsets}"
             with guarded(self.program.topology.spout_id):
-                for read in self.program.reader.read(partition, offsets, metadata):
+                for read in read_of(self.program.reader)(partition, offsets, metadata):
+                    if isinstance(read, RefusedRecord):
+                        self._set_aside(read)
+                        continue
                     for batch in conform(read, schema, component=emitter.component):
                         digest.add(batch)
                         emitter.emit_batch(batch)

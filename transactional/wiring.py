@@ -71,6 +71,11 @@ def check_states(topology: Topology, *, strict: bool) -> None:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
         )
+    if topology.dead_letters is None and getattr(topology.spout, "sets_records_aside", False):
+        raise ConfigError(
+            f"spout {topology.spout_id!r} sets records aside (on_error='dead_letter'), and topology "
+            f"{topology.id!r} has no table for them: add set_dead_letters(DeadLetterTable('path/of/a/table'))"
+        )
     tables: dict[str, str] = {}
     for component in topology.committers:
         assert component.state is not None
