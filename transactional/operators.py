@@ -127,16 +127,25 @@ class ArrowOperator(Operator):
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Give the bolt the record batch."""
+        failed = self._tried(self, batch)
+        if failed is None:
+            return
+        if batch.num_rows and self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
+            self.faults.fail()
+        if not batch.num_rows or not self._halve(batch, source, stream, failed):
+            raise failed
+
+    def _tried(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
+        """How a record batch fails, where that can be of its tuples. Returned, so that what fails next does not tell of
+        this one as well: it is not raised while this one is handled."""
         try:
             with guarded(self.component):
-                self.work(batch)
+                _work_on_batch(batch, operator)
         except TaskFailed as failed:
-            if not batch.num_rows or not can_be_of_a_tuple(failed, self.component):
+            if not can_be_of_a_tuple(failed, self.component):
                 raise
-            if self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
-                self.faults.fail()
-            if not self._halve(batch, source, stream, failed):
-                raise
+            return failed
+        return None
 
     def _halve(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
         """Name the tuples that fail alone. False when there is none: then it is the batch as a whole that fails."""
@@ -146,15 +155,10 @@ class ArrowOperator(Operator):
             return True
         middle, found = batch.num_rows // 2, False
         for half in (batch.slice(0, middle), batch.slice(middle)):
-            other = self if self.fresh is None else self.fresh(self.emitter)
-            try:
-                with guarded(self.component):
-                    _work_on_batch(half, other)
-            except TaskFailed as failed_half:
-                if not can_be_of_a_tuple(failed_half, self.component):
-                    raise
+            failed_half = self._tried(self if self.fresh is None else self.fresh(self.emitter), half)
+            if failed_half is not None:
                 if not self._halve(half, source, stream, failed_half):
-                    raise
+                    raise failed_half
                 found = True
         return found
 
