@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from transactional.errors import ConfigError
 
+_SQLITE = b"SQLite format 3\0"
 _SECRETS = ("password", "sslpassword")
 _PROGRAM_LIMIT_EXCEEDED = "54000"
 
@@ -152,7 +154,22 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
         raise ConfigError(f"{used_for} in SQLite is forgotten without a file; give it one: sqlite:///{example}")
     if not Path(str(parsed.database)).parent.is_dir():
         raise ConfigError(f"the folder of {used_for}, {parsed.database}, does not exist; create it")
+    _check_writable(Path(str(parsed.database)), used_for)
     return parsed
+
+
+def _check_writable(file: Path, used_for: str) -> None:
+    """Raise `ConfigError` for a path that SQLite would not open, or open for reading only. It also writes beside it."""
+    if file.is_dir():
+        raise ConfigError(f"{used_for}, {file}, is a folder; name a file in it, such as {file / 'store.db'}")
+    for path in (file, file.parent):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ConfigError(f"{used_for} can't be written: this user may not write {path}; allow it, or name another")
+    if file.is_file():
+        with file.open("rb") as content:
+            head = content.read(len(_SQLITE))
+        if head not in (b"", _SQLITE):
+            raise ConfigError(f"{used_for}, {file}, is a file of another kind than SQLite's; name another one")
 
 
 def shown(url: URL) -> str:

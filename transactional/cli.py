@@ -13,6 +13,7 @@ import sys
 import warnings
 from contextlib import ExitStack, closing
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -31,10 +32,10 @@ from transactional.config_sources import load_config
 from transactional.describing import as_mermaid, described
 from transactional.display import (
     Display,
-    attempts_table,
     components_table,
     first_line,
     plain_line,
+    print_attempts,
     print_table,
     statuses_table,
     troubles_of,
@@ -50,7 +51,29 @@ from transactional.status_json import attempt_json, status_json
 from transactional.store_rules import FAILED
 from transactional.troubles import LOGGER as TROUBLES
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+DISTRIBUTION = "transactional"
+"""What it is installed as."""
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
+    if wanted:
+        plain_line(f"transactional {metadata.version(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+@app.callback()
+def transactional(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run topologies whose transactions each count exactly once, and look after them.
+
+    MODULE:TOPOLOGY names a topology: a Python module in this folder, or an installed one, and in it a Topology or a
+    function that returns one, such as words:build. COMMAND --help tells more of a command.
+    """
 
 
 @app.command()
@@ -135,7 +158,7 @@ def _stop_on_signals(driver: TopologyDriver) -> None:
 @app.command()
 def status(
     store: StoreUrl = DEFAULT_STORE,
-    topology_id: Annotated[str | None, typer.Argument()] = None,
+    topology_id: Annotated[str | None, typer.Argument(help="A topology's id; all, unless one is given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per topology.")] = False,
 ) -> None:
     """Show the topologies of a store: who runs them, how far they are, since when one fails, how the last run ended."""
@@ -166,7 +189,7 @@ def txns(
         for each in attempts:
             plain_line(json.dumps(attempt_json(each)))
         return
-    print_table(attempts_table(attempts))
+    print_attempts(attempts)
     for record in attempts if errors else ():
         if record.error:
             plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {record.error}")

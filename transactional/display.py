@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -27,6 +28,7 @@ from transactional.protocol import (
     BatchPlanned,
     DrainRequested,
     Event,
+    Halt,
     PauseRequested,
     PlanBatch,
     ProcessingSucceeded,
@@ -42,6 +44,8 @@ from transactional.store import AttemptRecord, TopologyStatus
 from transactional.topology import Topology
 
 WIDTH_MAX = 10_000
+WIDE = 160
+"""Columns from which on a screen shows attempts with all their times."""
 
 REQUESTS: Mapping[type[Event], str] = {
     PauseRequested: "no new transactions are issued until the topology is activated",
@@ -110,6 +114,29 @@ class Flight:
     limit: BatchLimit | None = None
 
 
+RECENT = 10
+"""Rows per second are told of so many transactions, the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """When a transaction was in flight, and the rows that it has committed."""
+
+    began_ms: int
+    ended_ms: int
+    rows: int
+
+
+def rows_per_second(spells: Iterable[Spell]) -> int:
+    """The pace while at least one of these transactions was in flight: to wait for a source is not to be slow."""
+    busy_ms, until_ms, rows = 0, 0, 0
+    for spell in sorted(spells, key=lambda each: each.began_ms):
+        busy_ms += max(0, spell.ended_ms - max(spell.began_ms, until_ms))
+        until_ms = max(until_ms, spell.ended_ms)
+        rows += spell.rows
+    return rows * 1000 // max(busy_ms, 1)
+
+
 class Display:
     """An observer of the driver: shows what is in flight, rows per second and lag while the topology runs."""
 
@@ -117,8 +144,8 @@ class Display:
         self._topology, self._console = topology, console or plain_console()
         self._flights: dict[int, Flight] = {}
         self._live: Live | None = None
-        self._rows = 0
-        self._first_ms: int | None = None
+        self._stopping = False
+        self._recent = deque[Spell](maxlen=RECENT)
 
     def __enter__(self) -> Display:
         if self._console.is_terminal:
@@ -134,7 +161,7 @@ class Display:
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Take in what has happened."""
-        self._first_ms = self._first_ms or at_ms
+        self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
         if isinstance(event, ProcessingSucceeded):
             self._enter(event.attempt, "processed", at_ms)
         elif isinstance(event, BatchPlanned):
@@ -159,15 +186,15 @@ class Display:
             case AbortAttempt(attempt, _):
                 self._enter(attempt, "aborting", at_ms)
             case RecordFailure(attempt, phase, reason, retry_in_ms):
-                again = f"again in {retry_in_ms} ms: {first_line(reason)}"
-                self._line(f"transaction {attempt} failed in {phase.value}, {again}")
+                again = "" if self._stopping else f", again in {retry_in_ms} ms"
+                self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
             case RecordCommit(attempt, batch):
                 flight = self._flights.pop(attempt.txid, None)
-                self._rows += batch.record_count or 0
+                self._recent.append(Spell(flight.started_ms if flight else at_ms, at_ms, batch.record_count or 0))
                 took = f" in {at_ms - flight.started_ms} ms" if flight else ""
                 took += f", {flight.limit}" if flight and flight.limit else ""
                 self._line(
-                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(at_ms, batch)}"
+                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(batch)}"
                 )
 
     def _enter(self, attempt: TransactionAttempt, phase: str, at_ms: int) -> Flight:
@@ -187,10 +214,9 @@ class Display:
         if flight is not None and flight.attempt == attempt:
             del self._flights[attempt.txid]
 
-    def _pace(self, at_ms: int, batch: BatchMetadata) -> str:
-        elapsed_ms = max(at_ms - (self._first_ms or at_ms), 1)
+    def _pace(self, batch: BatchMetadata) -> str:
         lag = self._topology.spout.lag(batch)
-        return f"{self._rows * 1000 // elapsed_ms} rows/s" + ("" if lag is None else f", lag {lag}")
+        return f"{rows_per_second(self._recent)} rows/s" + ("" if lag is None else f", lag {lag}")
 
     def _line(self, text: str) -> None:
         if self._live is not None:
@@ -278,36 +304,64 @@ def _text(given: Given) -> str:
     return str(given.value).lower()
 
 
+def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
+    """Attempts as wide as the screen is: on a narrow one errors stand below the table, each in a line of its own."""
+    if not sys.stdout.isatty() or plain_console().width >= WIDE:
+        print_table(attempts_table(attempts))
+        return
+    print_table(narrow_attempts_table(attempts))
+    for record in attempts:
+        if record.error:
+            plain_line(f"{record.attempt} {first_line(record.error)}")
+
+
+def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
+    """Attempts in 80 columns: when the last step ended, and the milliseconds that each took."""
+    table = Table("attempt", "phase", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("rows", "at", "plan ms", "process", "wait", "commit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in attempts:
+        ends = (record.committed_at_ms, record.processed_at_ms, record.planned_at_ms, record.issued_at_ms)
+        table.add_row(
+            str(record.attempt),
+            record.phase,
+            _rows(record),
+            _time(next((at_ms for at_ms in ends if at_ms is not None), None)).partition(".")[0],
+            *_steps(record),
+        )
+    return table
+
+
 def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
     """Attempts with the time at which each step ended, and the milliseconds that it took."""
-    table = Table(
-        "txid",
-        "attempt",
-        "phase",
-        "rows",
-        "planned",
-        "processed",
-        "committed",
-        "plan ms",
-        "process ms",
-        "wait ms",
-        "commit ms",
-        "error",
-    )
+    table = Table("txid", "attempt", "phase", "rows", "planned", "processed", "committed")
+    for name in ("plan ms", "process ms", "wait ms", "commit ms", "error"):
+        table.add_column(name)
     for record in attempts:
         table.add_row(
             str(record.attempt.txid),
             str(record.attempt.attempt_id),
             record.phase,
-            "-" if record.rows is None else str(record.rows),
+            _rows(record),
             *(_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
-            _between(record.issued_at_ms, record.planned_at_ms),
-            _between(record.planned_at_ms, record.processed_at_ms),
-            _between(record.processed_at_ms, record.commit_started_at_ms),
-            _between(record.commit_started_at_ms, record.committed_at_ms),
+            *_steps(record),
             first_line(record.error),
         )
     return table
+
+
+def _rows(record: AttemptRecord) -> str:
+    return "-" if record.rows is None else str(record.rows)
+
+
+def _steps(record: AttemptRecord) -> tuple[str, str, str, str]:
+    """The milliseconds that planning, processing, waiting and committing took."""
+    return (
+        _between(record.issued_at_ms, record.planned_at_ms),
+        _between(record.planned_at_ms, record.processed_at_ms),
+        _between(record.processed_at_ms, record.commit_started_at_ms),
+        _between(record.commit_started_at_ms, record.committed_at_ms),
+    )
 
 
 def _time(at_ms: int | None) -> str:

@@ -39,6 +39,8 @@ def load_topology(target: str) -> Topology:
     cloudpickle.register_pickle_by_value(module)
     _register_with_spark(module)
     topology: Any = _call(found, target) if callable(found) else found
+    if topology is None:
+        raise ConfigError(f"{target} returned nothing: let it end with `return builder.build()`")
     if not isinstance(topology, Topology):
         raise ConfigError(f"{target} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
     return topology

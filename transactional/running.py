@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
 from transactional.doctor_start import explaining
 from transactional.driver import RunSummary, TopologyDriver
+from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.observing import Observer
 from transactional.ports import JobExecutor
@@ -16,6 +18,8 @@ from transactional.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_MASTER = re.compile(r"local(-cluster)?(\[.+\])?|spark://.+|k8s://.+|yarn")
 
 
 def run_topology(
@@ -67,6 +71,11 @@ def make_executor(topology: Topology, *, session: SparkSession | None = None, ma
         from transactional.local_executor import LocalExecutor
 
         return LocalExecutor(topology)
+    if session is None and not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"{master!r} is no Spark master: give local[*], local[2], spark://host:7077, k8s://https://host:443 or "
+            "yarn; or none, to run the bolts in this process without Spark"
+        )
     from transactional.spark_executor import SparkExecutor
 
     return SparkExecutor(topology, session, master=master)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from transactional.errors import ConfigError
 from transactional.jars import JarSet, find_java
+from transactional.spark_jvm import start_jvm
 
 JVM_OPTIONS = (
     # A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual. A small job
@@ -50,6 +51,9 @@ def spark_session(
         find_java()  # PySpark would only say that its gateway has exited
         builder = builder.master(master).appName(app_name)
         settings = defaults(master, parallelism) | settings
+        if sys.stderr.isatty():
+            sys.stderr.write("starting Spark …\n")
+        start_jvm(settings | {"spark.master": master, "spark.app.name": app_name})
     for name, value in settings.items():
         builder = builder.config(name, value)
     return require_classic(builder.getOrCreate())

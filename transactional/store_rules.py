@@ -122,7 +122,8 @@ def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
         raise TopologyInUse(
             f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease (epoch {status.epoch}) "
             f"holds until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
-            "process, which gives the lease back; if it is dead already, start again once the lease has ended"
+            "process, which gives the lease back; if it is dead already, start again once the lease has ended. With "
+            "--standby this one waits, and takes over as soon as that one has left"
         )
 
 

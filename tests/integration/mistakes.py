@@ -30,6 +30,10 @@ def fine() -> Topology:
     return counted(builder())
 
 
+def no_return() -> None:
+    fine()
+
+
 def kafka(topic: str) -> OpaqueKafkaSpout:
     return OpaqueKafkaSpout(os.environ["BOOTSTRAP"], topics=[topic], value_type="string", timeout_ms=2_000)
 

@@ -17,8 +17,6 @@ from tests.integration.signals import Gate, Signals
 
 MISTAKES = "tests.integration.mistakes"
 TIMEOUT_S = 60
-# Java itself prints it, whatever one sets, since Spark asks for that module.
-JVM_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
 
 
 def run(target: str, folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +32,7 @@ def refusal(target: str, folder: Path, *options: str, **variables: str) -> str:
     """The one line that a run is refused with."""
     done = run(target, folder, *(options or ("--master", "none")), **variables)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    [line] = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
+    [line] = done.stderr.splitlines()
     return line
 
 
@@ -47,6 +45,7 @@ def run_well(target: str, folder: Path) -> None:
     ("target", "line"),
     [
         (f"{MISTAKES}:fien", r"TX100: module tests\.integration\.mistakes has no 'fien' — did you mean 'fine'\?"),
+        (f"{MISTAKES}:no_return", r"TX100: .*:no_return returned nothing: let it end with `return builder\.build\(\)`"),
         (f"{MISTAKES}:no_topology", r"TX100: .*:no_topology is a int, not a Topology"),
         (
             f"{MISTAKES}:no_build",
@@ -136,6 +135,20 @@ def test_a_second_run_at_the_same_time(tmp_path: Path, signals: Signals, gate: G
         gate.open()
         assert program.wait() == 0, program.text
     assert program.lines[-1] == "3 transactions committed, the last is 3; 0 attempts failed"
+
+
+def test_a_master_that_is_none(tmp_path: Path) -> None:
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "sprak://there:7077")
+    assert re.match(r"TX100: 'sprak://there:7077' is no Spark master: give local\[\*\], .* or none, to run", line)
+
+
+def test_a_store_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", "sqlite:///folder")
+    assert line == "TX100: the coordinator's store, folder, is a folder; name a file in it, such as folder/store.db"
+    (tmp_path / "notes.txt").write_text("no database")
+    line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", "sqlite:///notes.txt")
+    assert line.startswith("TX100: the coordinator's store, notes.txt, is a file of another kind than SQLite's; name")
 
 
 @pytest.mark.spark

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "examples.transactional_global_count"]
 
 
-JAVA_SAYS = ("NOTE: Picked up JDK_JAVA_OPTIONS", "WARNING: Using incubator modules")
+JAVA_SAYS = "NOTE: Picked up JDK_JAVA_OPTIONS"  # since the tests set it
 
 
 def test_workers_that_spark_closes_say_nothing(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ LAYERS = {
         "transactional.running",
         "transactional.spark_executor",
         "transactional.spark_jobs",
+        "transactional.spark_jvm",
         "transactional.spark_session",
         "transactional.spark_workers",
         "transactional.task_run",
@@ -204,6 +205,7 @@ SPARK = [
     "transactional.dataframes",
     "transactional.spark_executor",
     "transactional.spark_jobs",
+    "transactional.spark_jvm",
     "transactional.spark_session",
 ]
 

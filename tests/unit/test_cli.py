@@ -127,10 +127,11 @@ def test_a_changed_topology_runs_when_it_is_told_so(command: Command) -> None:
 def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command: Command) -> None:
     done = command(*RUN, "--attempts-max", "2", "{m}:failing")
     told = "TX302 task 0 of 1: component 'bolt' raised ValueError: no [/red] :cat: [0, 1)"
+    told += """, on {"word": "cat"} from 'spout', in memory[0] [0, 1)"""
     assert done.code == 1
     assert done.err == f"TX408: transaction 1 failed 2 times (attempts_max = 2); the last error: {told}\n"
     failed = [line for line in done.out.splitlines() if "failed in processing" in line]
-    assert [line.split("ms: ")[1] for line in failed] == [told, told]
+    assert [line.split(" failed in processing")[1] for line in failed] == [f", again in 100 ms: {told}", f": {told}"]
     txns = command("txns", "words")
     assert txns.out.count(told) == 2
     assert "Traceback" not in txns.out
@@ -284,3 +285,10 @@ def test_a_second_signal_ends_what_hangs(module: str) -> None:
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
     assert process.returncode in (-signal.SIGINT, -signal.SIGTERM)
+
+
+def test_the_version_and_what_a_shell_completes(command: Command) -> None:
+    assert re.fullmatch(r"transactional \d+\.\d+\.\d+\n", command("--version").out)
+    told = command("--help").out
+    assert "--install-completion" in told
+    assert "cli_lifecycle" not in told, "what stands in which module is nothing for users"

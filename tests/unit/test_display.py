@@ -16,10 +16,15 @@ from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config_sources import Given, Setting
 from transactional.display import (
+    RECENT,
     Display,
+    Spell,
     attempts_table,
     first_line,
+    narrow_attempts_table,
+    plain_console,
     print_table,
+    rows_per_second,
     settings_table,
     statuses_table,
     troubles_of,
@@ -32,6 +37,7 @@ from transactional.protocol import (
     CommitSucceeded,
     DrainRequested,
     Event,
+    Halt,
     PauseRequested,
     Phase,
     PlanBatch,
@@ -128,6 +134,35 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
     committed, failed = capsys.readouterr().out.splitlines()
     assert committed.startswith("transaction 1:2 committed: 8 rows in 250 ms; 32 rows/s")
     assert failed == "transaction 2:3 failed in committing, again in 100 ms: no [/red] luck"
+
+
+def test_a_failure_that_is_the_last_one_promises_no_other_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = RecordFailure(attempt(1, 2), Phase.PROCESSING, "no luck", 100)
+    display = Display(World().topology(words([[]])))
+    display(1_000, AttemptFailed(attempt(1, 2), "no luck"), [failure, Halt("TX408", "failed 1 times")])
+    assert capsys.readouterr().out == "transaction 1:2 failed in processing: no luck\n"
+    display = Display(World().topology(words([[]])))
+    display(1_000, StopRequested(), [AbortAttempt(attempt(1, 2), "the topology is being stopped")])
+    display(1_100, AttemptFailed(attempt(1, 2), "given up"), [failure])
+    assert capsys.readouterr().out.splitlines()[1] == "transaction 1:2 failed in processing: no luck"
+
+
+def test_rows_per_second_are_those_of_the_last_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slow start, and the time in which there was nothing to do, say nothing of the pace now."""
+    display = Display(World().topology(words([[]])))
+    at_ms = 1_000
+    for number, took_ms in enumerate([60_000, *[10] * RECENT], start=1):
+        display(at_ms, Tick(0), [RecordAttempt(attempt(number, number), BATCH, forget_later=False)])
+        at_ms += took_ms
+        display(at_ms, CommitSucceeded(attempt(number, number)), [RecordCommit(attempt(number, number), READ)])
+        at_ms += 5_000
+    lines = capsys.readouterr().out.splitlines()
+    assert ("; 0 rows/s" in lines[0], "; 800 rows/s" in lines[-1]) == (True, True)
+
+
+def test_the_time_of_transactions_in_flight_at_once_counts_once() -> None:
+    assert rows_per_second([Spell(0, 100, 10), Spell(50, 150, 10), Spell(60, 90, 10), Spell(1_000, 1_050, 10)]) == 200
+    assert rows_per_second([]) == 0
 
 
 @pytest.mark.parametrize(
@@ -234,3 +269,16 @@ def test_attempts(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("text", "expected"), [(None, ""), ("", ""), ("one", "one"), ("one\ntwo", "one")])
 def test_first_line(text: str | None, expected: str) -> None:
     assert first_line(text) == expected
+
+
+def test_attempts_fit_into_80_columns() -> None:
+    longest = attempt(1_234_567, 12_345_678)
+    record = AttemptRecord(
+        longest, "processing", BATCH, 12_345_678, 0, 99_999, 199_998, 299_997, 399_996, "TX302 " * 99
+    )
+    console = plain_console(80)
+    with console.capture() as captured:
+        console.print(narrow_attempts_table([record]))
+    head, line = captured.get().splitlines()
+    assert head.split() == ["attempt", "phase", "rows", "at", "plan", "ms", "process", "wait", "commit"]
+    assert line.split() == ["1234567:12345678", "processing", "12345678", "00:06:39", *["99999"] * 4]
