@@ -48,6 +48,22 @@ def check_executors(context: SparkContext) -> None:
         )
 
 
+def check_program(context: SparkContext, program: object) -> None:
+    """Have one worker unpickle what all tasks are given. Raises `ConfigError`: what can't be had there never works."""
+
+    def use(numbers: Iterable[int]) -> Iterator[str]:
+        return iter([type(program).__name__ for _ in numbers])
+
+    try:
+        with _unlogged(context):
+            context.parallelize([0], 1).mapPartitions(use).collect()
+    except Exception as error:
+        raise ConfigError(
+            f"Spark's executors can't unpickle the topology's bolts: {_reason(str(error))}. Install the module on "
+            "every worker, or ship it with spark.submit.pyFiles; `transactional run MODULE:NAME` sends MODULE along"
+        ) from error
+
+
 @contextmanager
 def _unlogged(context: SparkContext) -> Iterator[None]:
     """Spark logs each failed task with pages of Java. What matters of it becomes the error's one line."""

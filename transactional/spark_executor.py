@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
-from transactional.cluster_check import check_executors
+from transactional.cluster_check import check_executors, check_program
 from transactional.dataframes import dataframe_items
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.gathering import gather
@@ -72,6 +72,7 @@ class SparkExecutor:
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
+        check_program(self.context, self.program)
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -352,3 +354,21 @@ def test_batches_that_take_no_time_run_in_one_spark_task(
     assert found[0] == 2
     # The first one may have had to start a worker.
     assert found[-2:] == [spark_tasks] * 2
+
+
+def test_a_bolt_that_workers_can_not_load_is_told_at_the_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every attempt would fail, for ever."""
+    code = "from transactional import Tuple\n\n\ndef same(row: Tuple) -> Tuple:\n    return row\n"
+    (tmp_path / "known_to_the_driver.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    module: Any = importlib.import_module("known_to_the_driver")
+    spout = MemoryTransactionalSpout([[("cat",)]], fields="word string", take=1)
+    made = TransactionalTopologyBuilder("unknown", "words", spout)
+    made.set_bolt("same", module.same, output="word string").shuffle_grouping("words")
+    made.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("same", "word")
+    executor = SparkExecutor(made.build(), spark)
+    with pytest.raises(ConfigError, match="can't unpickle the topology's bolts: No module named 'known_to_the_driver'"):
+        executor.open()
+    executor.close()
