@@ -257,10 +257,8 @@ class DeltaMapState(FencedState):
             self._spark_engine().merge_files(attempt, source, combine)
         elif not self._goes_to_spark(source.num_rows):
             handle.merge(attempt, source, combine)
-            return
         else:
             self._spark_engine().merge_table(attempt, source, combine)
-        handle.refresh()
 
     def _check_log(
         self,
@@ -319,7 +317,7 @@ class DeltaMapState(FencedState):
             from state.delta_spark import SparkLog, SparkMerge
 
             kind = SparkLog if isinstance(self._handle, LogHandle) else SparkMerge
-            self._spark = kind(self._resolved, self._owner, self.columns)
+            self._spark = kind(self._resolved, self.columns, self._handle)
         return self._spark
 
     def _shape(self) -> tuple[StateColumns, str]:

@@ -185,6 +185,14 @@ class DeltaHandle(JudgedTable):
         """Write the version and no row. Raises `WriteRefused`."""
         self.commit([], self._commit_properties(attempt_id, attempt))
 
+    def files(self) -> list[dict[str, Any]]:
+        """The files of this Delta version, as its add actions tell of them. Raises `OperatingError`."""
+        try:
+            found: list[dict[str, Any]] = pa.table(self._table.get_add_actions()).to_pylist()
+            return found
+        except (DeltaError, OSError) as error:
+            raise unreadable(self._location, error) from None
+
     def replace_files(
         self, attempt: TransactionAttempt, gone: Sequence[RemoveAction], new: Sequence[AddAction]
     ) -> None:

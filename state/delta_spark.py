@@ -1,29 +1,45 @@
-"""The Spark engine: one MERGE per transaction, for batches that are too large for the driver; and catalog names.
+"""The Spark engine: a MERGE as a job, for batches that are too large for the driver; and catalog names.
 
-Spark writes the app transaction from session confs, and silently skips a statement whose version is not higher than the
-table's. Confs that are left behind would swallow some later statement, so each MERGE has a session of its own.
+The job reads the Delta version that was judged, and writes files which are no part of the table yet. The Delta commit
+is the driver's (`delta_staging`). A job has settings of its own, so each has a session of its own.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
 from state.base import StateColumns, WriteRefused
-from state.delta_table import SPARK_SQL, DeltaLocation, MergeClauses, commit_metadata, merge_clauses
+from state.delta_staging import Staging, named
+from state.delta_table import SPARK_SQL, DeltaLocation, MergeClauses, merge_clauses
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError, ProtocolError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from state.delta_rs import DeltaHandle
+
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # A sum is exact or an error, whatever the application's sessions do.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    # As delta-rs writes and reads times and dates, however old.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+_FILE = "_file_of_row"
+_CAME = "_came_with_the_batch"
+_WAS_THERE = "_was_in_the_table"
 
 
 def delta_session() -> SparkSession:
@@ -54,16 +70,14 @@ def is_delta_running() -> bool:
 
 
 class SparkMerge:
-    """Merges into one table of a state."""
+    """Merges into one table of a state, which is written through its handle."""
 
-    def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
-        self._uri = location.uri
-        self._target = f"delta.`{location.uri.replace('`', '``')}`"
-        self._owner, self._columns = owner, columns
+    def __init__(self, location: DeltaLocation, columns: StateColumns, handle: DeltaHandle) -> None:
+        self._location, self._columns, self._handle = location, columns, handle
 
     def merge_table(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
         """Apply rows, one per key. Raises `WriteRefused`."""
-        session = self._session(attempt)
+        session = self._session()
         self._merge(session, session.createDataFrame(source), attempt, combine)
 
     def merge_files(self, attempt: TransactionAttempt, files: Sequence[str], combine: Mapping[str, str]) -> None:
@@ -72,7 +86,7 @@ class SparkMerge:
             raise ProtocolError(
                 f"partial aggregates in files have no order, so they can't be combined with {dict(combine)}"
             )
-        session = self._session(attempt)
+        session = self._session()
         source = session.read.parquet(*files)
         aggregates = [
             getattr(functions, how)(_column(name)).cast(_type(self._columns, name)).alias(name)
@@ -87,17 +101,10 @@ class SparkMerge:
             combine,
         )
 
-    def _session(self, attempt: TransactionAttempt) -> SparkSession:
+    def _session(self) -> SparkSession:
         session = delta_session().newSession()
-        metadata = json.dumps(commit_metadata(self._owner, attempt, attempt.attempt_id))
-        session.conf.set("spark.databricks.delta.write.txnAppId", self._owner)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(attempt.attempt_id))
-        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
-        session.conf.set("spark.sql.session.timeZone", "UTC")
-        # A sum is exact or an error, whatever the application's sessions do.
-        session.conf.set("spark.sql.ansi.enabled", "true")
-        session.conf.set("spark.sql.storeAssignmentPolicy", "ANSI")
-        session.conf.set("spark.sql.decimalOperations.allowPrecisionLoss", "false")
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
         # Later transactions are being processed meanwhile, and wait for this one.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
         return session
@@ -105,14 +112,29 @@ class SparkMerge:
     def _merge(
         self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
     ) -> None:
-        source.createOrReplaceTempView("state_source")
-        clauses = merge_clauses(self._columns, attempt.txid, combine, SPARK_SQL)
-        try:
-            # An empty result: Spark took the transaction for an old one and did nothing. The version will tell.
-            session.sql(_statement(self._target, clauses)).collect()
-        except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
-            is_conflict = isinstance(error, DeltaConcurrentModificationException)
-            raise WriteRefused(str(error), is_conflict=is_conflict) from error
+        """What a MERGE would leave of the files that have a touched key, or rows of a dead attempt."""
+        clauses, files = merge_clauses(self._columns, attempt.txid, combine, SPARK_SQL), self._handle.files()
+        with _failing():
+            rows = session.read.format("delta").option("versionAsOf", self._handle.delta_version)
+            every = rows.load(self._location.uri).select("*", functions.col("_metadata.file_name").alias(_FILE))
+            if len(files) > 1:
+                names = self._touched(every, source, attempt)
+                files, every = named(files, names, self._location), every.where(functions.col(_FILE).isin(names))
+            staging = self._staged(_merged(every, source, clauses, self._columns))
+            added = staging.added({})
+        self._handle.replace_files(attempt, staging.removed(files), added)
+
+    def _touched(self, rows: DataFrame, source: DataFrame, attempt: TransactionAttempt) -> list[str]:
+        """The files that have a key of the source, or a row of this transaction."""
+        same = [rows[_quoted(name)].eqNullSafe(source[_quoted(name)]) for name in self._columns.key.names]
+        met = rows.join(source, same, "left_semi") if same else rows
+        own = rows.where(_column(self._columns.txid) == functions.lit(int(attempt.txid)))
+        return [row[0] for row in met.select(_FILE).union(own.select(_FILE)).distinct().collect()]
+
+    def _staged(self, rows: DataFrame) -> Staging:
+        staging = Staging(self._location)
+        rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(staging.uri)
+        return staging
 
 
 class SparkLog(SparkMerge):
@@ -122,31 +144,52 @@ class SparkLog(SparkMerge):
         self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
     ) -> None:
         """Replace the rows of the attempt's transaction by the source's. Raises `WriteRefused`."""
-        txid = self._columns.txid
-        names = [*self._columns.key.names, *self._columns.values.names]
-        rows = source.select(*map(_column, names)).withColumn(txid, functions.lit(attempt.txid).cast("bigint"))
-        try:
-            rows.write.format("delta").mode("overwrite").option(
-                "replaceWhere", f"{SPARK_SQL.name(txid)} = {attempt.txid}"
-            ).save(self._uri)
-        except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
-            is_conflict = isinstance(error, DeltaConcurrentModificationException)
-            raise WriteRefused(str(error), is_conflict=is_conflict) from error
+        names, partition = (
+            [*self._columns.key.names, *self._columns.values.names],
+            {self._columns.txid: str(attempt.txid)},
+        )
+        with _failing():
+            types = session.read.format("delta").load(self._location.uri).schema
+            rows = source.select(*(_column(name).cast(types[name].dataType).alias(name) for name in names))
+            staging = self._staged(rows)
+            added = staging.added(partition)
+        own = [file for file in self._handle.files() if str(file["partition"][self._columns.txid]) == str(attempt.txid)]
+        self._handle.replace_files(attempt, staging.removed(own), added)
 
 
-def _statement(target: str, clauses: MergeClauses) -> str:
-    columns, values = ", ".join(clauses.not_matched), ", ".join(clauses.not_matched.values())
-    return (
-        f"MERGE INTO {target} t USING state_source s ON {clauses.condition}\n"
-        f"WHEN MATCHED THEN UPDATE SET {_assignments(clauses.matched)}\n"
-        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})\n"
-        f"WHEN NOT MATCHED BY SOURCE AND {clauses.is_rolled_back} THEN UPDATE SET {_assignments(clauses.rolled_back)}\n"
-        f"WHEN NOT MATCHED BY SOURCE AND {clauses.is_forgotten} THEN DELETE"
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
+        raise WriteRefused(str(error), is_conflict=False) from error
+    except OSError as error:
+        raise WriteRefused(f"what Spark has written can't be looked at: {error}", is_conflict=False) from error
+
+
+def _merged(rows: DataFrame, source: DataFrame, clauses: MergeClauses, columns: StateColumns) -> DataFrame:
+    """The rows as the clauses of a MERGE leave them."""
+    types, names = rows.schema, columns.all.names
+    there = rows.withColumn(_WAS_THERE, functions.lit(True)).alias("t")
+    came = source.withColumn(_CAME, functions.lit(True)).alias("s")
+    both = there.join(came, functions.expr(clauses.condition), "full_outer")
+    both = both.where(f"s.{_CAME} OR NOT COALESCE({clauses.is_forgotten}, false)")
+    return both.select(*(_met(name, clauses).cast(types[name].dataType).alias(name) for name in names))
+
+
+def _met(name: str, clauses: MergeClauses) -> Column:
+    """A column's value: of a row that is in both, came only, is rolled back, or stays."""
+    column = SPARK_SQL.name(name)
+    matched, rolled_back = (each.get(column, f"t.{column}") for each in (clauses.matched, clauses.rolled_back))
+    new = clauses.not_matched.get(column, "NULL")
+    return functions.expr(
+        f"CASE WHEN s.{_CAME} AND t.{_WAS_THERE} THEN {matched} WHEN s.{_CAME} THEN {new} "
+        f"WHEN {clauses.is_rolled_back} THEN {rolled_back} ELSE t.{column} END"
     )
 
 
-def _assignments(updates: Mapping[str, str]) -> str:
-    return ", ".join(f"t.{column} = {value}" for column, value in updates.items())
+def _quoted(name: str) -> str:
+    return SPARK_SQL.name(name)
 
 
 def _column(name: str) -> Column:

@@ -20,6 +20,7 @@ from state.delta_log_table import LogLayout
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
+from transactional.spark_session import spark_session
 
 BEFORE = {"dog": 2, "cat": 1, "cow": 1}
 AFTER = {"dog": 3, "cat": 1, "cow": 1, "bird": 5}
@@ -93,6 +94,12 @@ WAYS = {
     "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),
     "a table that becomes a log: its first rows": Way(fourth, AFTER, turns_to=NEVER, passes=2),
 }
+BY_SPARK = {
+    "rows by Spark": Way(fourth, AFTER, engine="spark"),
+    "rows by Spark, a replay": Way(again, REPLAYED, next_txid=4, engine="spark"),
+    "rows of a log by Spark": Way(fourth, AFTER, engine="spark", layout=NEVER),
+    "rows of a log by Spark, a replay": Way(again, REPLAYED, next_txid=4, engine="spark", layout=NEVER),
+}
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,9 @@ class Scene:
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    way: Way = WAYS[request.param]
+    way: Way = {**WAYS, **BY_SPARK}[request.param]
+    if way.engine == "spark":
+        spark_session(master="local[2]")
     if way.by_delta_rs:
         monkeypatch.setattr("state.delta_rs.replaceable_files", lambda _: None)
     if not way.is_small:
@@ -146,8 +155,12 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return replace(scene, state=scene.opened(way.turns_to or way.layout))
 
 
+def every_way(ways: dict[str, Way]) -> list[object]:
+    return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
+
+
 @pytest.mark.parametrize("strike", HARMLESS)
-@pytest.mark.parametrize("scene", [*WAYS], indirect=True)
+@pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.strikes(strike)
     scene.writes()
@@ -159,7 +172,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
 
 
 @pytest.mark.parametrize("strike", HARMFUL)
-@pytest.mark.parametrize("scene", [*WAYS], indirect=True)
+@pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
     found: list[object] = []
 

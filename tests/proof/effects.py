@@ -225,10 +225,6 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
         patch.setattr(delta_log, "VACUUM_INTERVAL", 3)
         patch.setattr(delta_log, "write_deltalake", numbered_write(numbered))
-        if spark:
-            from state.delta_spark import SparkMerge
-
-            wrap(patch, SparkMerge, "_merge", lambda merge: name_of(merge._target.strip("`")))
         yield
         if not effects.is_dead or effects.has_given_up:
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
