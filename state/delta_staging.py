@@ -68,9 +68,11 @@ class Staging:
         if not rows:
             return None
         if self._location.scheme == "file":
-            folder = Path(self._location.uri)
-            path = file.base_name
-            (folder / file.path).rename(folder / path)
+            # Where vacuums look for the table's files.
+            home = Path(self._location.uri, *(f"{name}={value}" for name, value in partition.items()))
+            home.mkdir(exist_ok=True)
+            Path(self._location.uri, file.path).rename(home / file.base_name)
+            path = (home / file.base_name).relative_to(self._location.uri).as_posix()
         at_ms = file.mtime_ns // 1_000_000
         return AddAction(path, file.size, partition, at_ms, True, json.dumps({"numRecords": rows}))
 
