@@ -227,7 +227,6 @@ THIRD_PARTY = {
         "spouts.kafka_topics",
         "verifier.source",
     ],
-    "delta": ["state.delta_spark"],
     "deltalake": [
         "transactional.doctor_repairs",
         "state.delta_compaction",
