@@ -209,10 +209,11 @@ def describe(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     format: Annotated[Format, typer.Option(help="A table, a Mermaid flowchart, or JSON.")] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show a topology: its components, what they read from, and in which phase of a transaction each works."""
     topology = load_topology(target)
-    match format:
+    match Format.JSON if as_json else format:
         case Format.TEXT:
             print_table(components_table(topology))
         case Format.MERMAID:

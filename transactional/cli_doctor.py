@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +28,7 @@ def doctor(
     journal: Annotated[
         Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be filled again.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found, and repaired, as JSON.")] = False,
 ) -> None:
     """Compare a topology's store, tables and source, and say what is wrong and what would help.
 
@@ -35,19 +38,27 @@ def doctor(
     from transactional.doctor import examine, unexamined
     from transactional.doctor_repairs import repair as carry_out
 
-    topology = load_topology(target)
+    def say(line: str) -> None:
+        if not as_json:
+            plain_line(line)
+
+    topology, repaired = load_topology(target), list[str]()
     with closing((open_store if repair else open_existing_store)(store)) as coordinator_store:
         findings = examine(topology, coordinator_store, store)
         for line in _lines(findings, unexamined(topology)):
-            plain_line(line)
+            say(line)
         if repair and any(each.can_repair for each in findings):
             for text in carry_out(topology, coordinator_store, findings, journal):
-                plain_line(f"repaired: {text}")
+                repaired.append(text)
+                say(f"repaired: {text}")
             findings = examine(topology, coordinator_store, store)
             for line in _lines(findings, []):
-                plain_line(f"still: {line}")
+                say(f"still: {line}")
     wrong = [each for each in findings if not each.is_harmless]
-    plain_line(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
+    if as_json:
+        told = {"is_well": not wrong, "findings": list(map(asdict, findings)), "repaired": repaired}
+        plain_line(json.dumps({**told, "not_looked_at": unexamined(topology)}, indent=2))
+    say(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
     if wrong:
         raise typer.Exit(1)
 

@@ -22,6 +22,7 @@ def test_describe_shows_components_and_phases(command: Command) -> None:
     ]
     assert command("describe", "{m}:topology", "--format", "mermaid").out.startswith("flowchart LR\n")
     assert json.loads(command("describe", "{m}:topology", "--format", "json").out)["topology"] == "words"
+    assert json.loads(command("describe", "{m}:topology", "--json").out)["topology"] == "words"
     assert command("describe", "{m}:nothing").err.startswith("TX100: module ")
     assert command("describe", "{m}:topology", "--format", "pdf").code == 2
 

@@ -104,6 +104,16 @@ def test_the_doctor_tells_and_repairs(animals: Command) -> None:
     assert animals("verify", "animals:build").code == 0
 
 
+def test_the_doctor_tells_it_as_json(animals: Command) -> None:
+    told = json.loads(animals("doctor", "animals:build", "--json").out)
+    assert (told["is_well"], told["findings"], told["repaired"]) == (True, [], [])
+    update()
+    done = animals("doctor", "animals:build", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["is_well"]) == (1, False)
+    assert [each["problem"] for each in told["findings"]] == ["foreign-writer"]
+
+
 def test_the_doctor_fills_a_wiped_store_from_a_journal(animals: Command) -> None:
     """Storm row T56."""
     for file in Path.cwd().glob("transactional.db*"):
