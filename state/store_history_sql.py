@@ -60,8 +60,12 @@ _IS_RECORDED = (
 TRIM = delete(attempts).where(
     attempts.c.topology_id == _TOPOLOGY,
     attempts.c.attempt_id.in_(_OLDEST),
-    attempts.c.attempt_id < bindparam("newest"),
-    or_(attempts.c.attempt_id <= bindparam("up_to"), attempts.c.issued_at_ms < bindparam("since_ms")),
+    # As expressions: SQLite would look for them in the index, and so go through all attempts but the newest.
+    attempts.c.attempt_id + 0 < bindparam("newest", type_=BigInteger),
+    or_(
+        attempts.c.attempt_id + 0 <= bindparam("up_to", type_=BigInteger),
+        attempts.c.issued_at_ms < bindparam("since_ms"),
+    ),
     ~_IS_RECORDED,
 )
 
