@@ -198,7 +198,11 @@ class TransactionalTopologyBuilder:
     def _given_state(bolt_id: str, state: TransactionState | None) -> TransactionState:
         example = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
         if state is None:
-            raise ConfigError(f"committer bolt {bolt_id!r} has no state: give state=…, for example {example}")
+            raise ConfigError(
+                f"committer bolt {bolt_id!r} has no state: give state=…, for example {example}. It is what tells a "
+                "transaction that was committed from one that was not; a committer that only works in order keeps a "
+                "state of one row, with key=()"
+            )
         if not hasattr(state, "fence"):
             raise ConfigError(
                 f"committer bolt {bolt_id!r}: state=… is a {type(state).__name__}, which is no state; give for "

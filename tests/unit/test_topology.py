@@ -294,7 +294,9 @@ MISTAKES = [
         a_committer_without_state,
         (
             "committer bolt 'sum' has no state: give state=…, for example "
-            "state=DeltaMapState('tables/totals', key='name string', values='total long')"
+            "state=DeltaMapState('tables/totals', key='name string', values='total long'). It is what tells a "
+            "transaction that was committed from one that was not; a committer that only works in order keeps a "
+            "state of one row, with key=()"
         ),
     ),
     (
