@@ -33,6 +33,11 @@ BEGAN_S = time.perf_counter()
 COLLECTED_S = pytest.StashKey[float]()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
+    config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail when a test was skipped or expected to fail")
 
