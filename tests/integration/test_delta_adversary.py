@@ -19,6 +19,7 @@ from state.delta import DeltaMapState
 from state.delta_log_table import LogLayout
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
+from transactional.attempt import TxId
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.spark_session import spark_session
 
@@ -48,6 +49,11 @@ class Way:
 
 def fourth(state: DeltaMapState, place: Place) -> None:
     state.merge(place.attempt(4, 9), counts({"dog": 1, "bird": 5}))
+
+
+def upkeep(state: DeltaMapState, place: Place) -> None:
+    fourth(state, place)
+    state.tidy(TxId(4), lambda: True)
 
 
 def again(state: DeltaMapState, place: Place) -> None:
@@ -83,13 +89,13 @@ WAYS = {
     "a MERGE, a replay": Way(again, REPLAYED, next_txid=4, is_small=False),
     "a version without rows": Way(nothing, BEFORE),
     "a fence": Way(fence, BEFORE, next_txid=4),
-    "a compaction": Way(fourth, AFTER, is_small=False, is_upkeep=True, passes=1),
+    "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
     "rows of a log": Way(fourth, AFTER, layout=NEVER),
     "rows of a log, a replay": Way(again, REPLAYED, next_txid=4, layout=NEVER),
     "a version without rows of a log": Way(nothing, BEFORE, layout=NEVER),
     "a fence of a log": Way(fence, BEFORE, next_txid=4, layout=NEVER),
     "a fold": Way(fold, BEFORE, next_txid=4, layout=NEVER),
-    "a fold that is due": Way(fourth, AFTER, layout=LogLayout(fold_after=3, fan_out=2), is_upkeep=True, passes=1),
+    "a fold that is due": Way(upkeep, AFTER, layout=LogLayout(fold_after=3, fan_out=2), is_upkeep=True, passes=1),
     "a table that becomes a log: how its values meet": Way(fourth, AFTER, turns_to=NEVER),
     "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),
     "a table that becomes a log: its first rows": Way(fourth, AFTER, turns_to=NEVER, passes=2),
