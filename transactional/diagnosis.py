@@ -51,6 +51,7 @@ class Diagnosis:
 
     `can_repair`: `--repair` does it; else `remedy` says what a person has to do. `is_harmless`: nothing has to be done.
     `target` is for the repair: the Delta version that a table is to have again, or the transaction that it holds.
+    `seen` is the Delta version of the table in which this was found.
     """
 
     problem: Problem
@@ -61,3 +62,4 @@ class Diagnosis:
     can_repair: bool = False
     is_harmless: bool = False
     target: int | None = None
+    seen: int | None = None

@@ -183,7 +183,10 @@ def _examine_others(table: Table) -> Iterator[Diagnosis]:
         can_repair = not built_on
         remedy = f"the rows are put back to what they were at Delta version {target}, as a new Delta commit"
         remedy = remedy if can_repair else "see what was changed before"
-        yield Diagnosis(problem, table.where, what, remedy, table.component, can_repair=can_repair, target=target)
+        seen = table.log.version
+        yield Diagnosis(
+            problem, table.where, what, remedy, table.component, can_repair=can_repair, target=target, seen=seen
+        )
 
 
 def _healed(log: TableLog, owner: str) -> set[int]:

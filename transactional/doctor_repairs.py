@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
@@ -85,6 +85,8 @@ def repair(
     of_tables = [each for each in wanted if each.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)]
     if of_tables:
         with _lease(topology, store):
+            # Rows first: they are put back on the version that was looked at, and any other repair makes a new one.
+            of_tables.sort(key=lambda each: each.target is None)
             done += [_of_table(tables[each.component], each) for each in of_tables]
     return done
 
@@ -133,12 +135,21 @@ def take_torn_away(table: Table) -> str:
 
 
 def put_back(table: Table, finding: Diagnosis) -> str:
-    """Put a table's rows back to what the topology has left, as a new Delta commit. Raises `OperatingError`."""
+    """Put a table's rows back to what the topology has left, as the Delta commit after the one that was looked at.
+
+    Raises `OperatingError`, also when the table has moved since.
+    """
     assert finding.target is not None
-    properties = CommitProperties(app_transactions=[Transaction(f"{table.owner}#repair", finding.target)])
+    repair = Transaction(f"{table.owner}#repair", finding.target)
+    properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
     try:
         handle = DeltaTable(table.uri, storage_options=table.options)
-        handle.restore(finding.target, commit_properties=properties)
+        if handle.version() == finding.seen:
+            handle.restore(finding.target, commit_properties=properties)
+        else:
+            raise _moved(table, finding)
+    except CommitFailedError:
+        raise _moved(table, finding) from None
     except (DeltaError, OSError) as error:
         reason = reason_of(error, table.options)
         raise OperatingError(
@@ -146,6 +157,13 @@ def put_back(table: Table, finding: Diagnosis) -> str:
             "already, restore the table and the store from one backup"
         ) from None
     return f"{table.where}: its rows are again those of Delta version {finding.target}"
+
+
+def _moved(table: Table, finding: Diagnosis) -> OperatingError:
+    return OperatingError(
+        f"{table.where} was written by someone else since it was looked at, at Delta version {finding.seen}: "
+        "nothing was put back; ask again"
+    )
 
 
 def unset_retention(table: Table) -> str:

@@ -20,6 +20,9 @@ from state.delta_log_table import LogLayout
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
+from transactional.diagnosis import Diagnosis, Problem
+from transactional.doctor import Table
+from transactional.doctor_repairs import put_back
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.spark_session import spark_session
 
@@ -230,3 +233,36 @@ def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     with pytest.raises(Fenced):
         scene.state.merge(scene.place.attempt(4, 10), counts({"dog": 9}))
     scene.check(BEFORE)
+
+
+@pytest.mark.parametrize("strike", [*HARMLESS, *HARMFUL])
+@pytest.mark.parametrize("scene", ["an entry of our own", "rows of a log"], indirect=True)
+def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, strike: str) -> None:
+    left = scene.others.table.version()
+    scene.others.updates()
+    found: list[object] = []
+
+    def struck() -> None:
+        getattr(scene.others, strike)()
+        found.extend(rows_of(scene))
+
+    scene.adversary.lies_in_wait(struck)
+    seen = scene.others.table.version()
+    # What was cleaned out of the log is nowhere.
+    is_gone, is_late = strike.endswith("cleans"), strike not in ("checkpoints", "vacuums")
+    why = "can't be put back" if is_gone else "nothing was put back"
+    with pytest.raises(OperatingError, match=why) if is_late else nullcontext():
+        repaired(scene, left, seen)
+    assert scene.adversary.struck == 1
+    assert not is_late or rows_of(scene) == found
+    if is_gone:
+        return
+    if is_late:
+        repaired(scene, left, scene.others.table.version())
+    assert content(scene.opened(scene.way.layout)) == BEFORE
+
+
+def repaired(scene: Scene, target: int, seen: int) -> None:
+    """As the doctor does, who has found a foreign change in this Delta version."""
+    table = Table("committer", OWNER, str(scene.others.path), {}, "txid", None)
+    put_back(table, Diagnosis(Problem.FOREIGN_WRITER, "", "", "", target=target, seen=seen))

@@ -376,6 +376,35 @@ def test_nothing_is_repaired_while_a_coordinator_runs(patient: Patient) -> None:
         patient.repair()
 
 
+def run_on_between(patient: Patient) -> None:
+    """The rows were put back by somebody else, and the topology has gone on."""
+    patient.repair()
+    patient.run([*WORDS, "late"])
+
+
+@pytest.mark.parametrize("meanwhile", [run_on_between, update_rows])
+def test_rows_are_put_back_on_the_version_that_was_looked_at_or_not_at_all(
+    patient: Patient, meanwhile: Callable[[Patient], None]
+) -> None:
+    update_rows(patient)
+    looked_at = patient.delta("count").version()
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        findings = examine(patient.topology(), store)
+        meanwhile(patient)
+        found, version = patient.counts("count"), patient.delta("count").version()
+        with pytest.raises(OperatingError, match=f"since it was looked at, at Delta version {looked_at}: nothing was"):
+            repair(patient.topology(), store, findings)
+    assert (patient.counts("count"), patient.delta("count").version()) == (found, version)
+    patient.repair()
+    assert not any(each.can_repair for each in patient.examine())
+
+
+def test_rows_are_put_back_before_a_property_is_taken_away(patient: Patient) -> None:
+    set_retention(patient)
+    update_rows(patient)
+    assert (len(patient.repair()), patient.examine()) == (2, [])
+
+
 def test_a_table_whose_files_are_deleted_is_not_put_back(patient: Patient) -> None:
     restore_rows(patient)
     patient.delta("count").vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
