@@ -1,4 +1,4 @@
-"""Seed 004's TransactionalGlobalCount: how many tuples are there? Run it twice: the second run counts nothing again.
+"""Storm's TransactionalGlobalCount: how many tuples are there? Run it twice: the second run counts nothing again.
 
 `python -m examples.transactional_global_count`, or `transactional run examples.transactional_global_count:build`.
 """

@@ -1,4 +1,4 @@
-"""Storm's TransactionalWords (row E2): one database counts words, another how many words there are per range of counts.
+"""Storm's TransactionalWords: one database counts words, another how many words there are per range of counts.
 
 A word that grows out of its bucket is taken from it and added to the next, exactly once, also when the process dies
 between the two databases. `python -m examples.transactional_words`, or `transactional run` on this module's `build`.

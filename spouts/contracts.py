@@ -1,7 +1,7 @@
 """The contracts for a spout of your own: say what the next batch is and emit it, and leave the bookkeeping to us.
 
-Storm's three kinds (rows T8, T10, T11). What you return on the driver as metadata is recorded before anything is
-emitted, comes back to you as `previous`, and is what executors emit from. `docs/howto/own-spout.md` builds one.
+There are three, as in Storm. What you return on the driver as metadata is recorded before anything is emitted,
+comes back to you as `previous`, and is what executors emit from. `docs/howto/own-spout.md` builds one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SpoutContract(ABC):
     with the columns of `output`; or both, in any order. Best write a generator: then only a part of the batch is in
     memory.
 
-    **Metadata** come back to you by way of JSON (row T58). So return lists, not tuples, and text for the keys of
+    **Metadata** come back to you by way of JSON. So return lists, not tuples, and text for the keys of
     dictionaries; a `ConfigError` tells what JSON would not give back. Keep them small, below a million characters per
     partition: say where the tuples are, not what they are.
     """
@@ -85,7 +85,7 @@ class SpoutContract(ABC):
 
 
 class TransactionalSpout(SpoutContract, Generic[Metadata]):
-    """A source whose batches can be emitted again exactly, and that is not made of partitions (row T8).
+    """A source whose batches can be emitted again exactly, and that is not made of partitions.
 
     What must hold: `emit_batch` is a pure function of its arguments, so that any attempt, on any executor, today or
     after a restart, emits the same tuples in the same order; and each tuple belongs to one batch. This is checked by
@@ -116,7 +116,7 @@ class TransactionalSpout(SpoutContract, Generic[Metadata]):
         """
 
     def committed(self, metadata: Metadata) -> None:
-        """On the driver, after the transaction commit of a batch, in txid order. Storm's committer spouts (row T9).
+        """On the driver, after the transaction commit of a batch, in txid order; Storm's committer spouts were told so.
 
         For telling the source that all up to here may be forgotten. All tables have the batch by then, and the store
         knows. Nothing depends on it: what it raises is logged, and **it may be left out, or come twice**, because a
@@ -138,7 +138,7 @@ class PartitionedContract(SpoutContract, Generic[Metadata]):
         """On the driver: the names of the partitions that are there now; one may have nothing to read.
 
         Names may come and go. A name stands for the same partition for ever: one that is not there keeps its position,
-        and goes on from it when it comes back (row T46). A new one joins with the next batch that it has something for.
+        and goes on from it when it comes back. A new one joins with the next batch that it has something for.
         """
 
     @abstractmethod
@@ -146,7 +146,7 @@ class PartitionedContract(SpoutContract, Generic[Metadata]):
         """On the driver: the metadata of what comes next in this partition; None when there is nothing new.
 
         `previous` are those of the last batch that had something of the partition, None if there was none. The answer
-        starts exactly where `previous` ends (row T50), takes in no more than is good for one batch, and is final: it
+        starts exactly where `previous` ends, takes in no more than is good for one batch, and is final: it
         says where the tuples end as well, so that what arrives later is not among them.
         """
 
@@ -154,11 +154,11 @@ class PartitionedContract(SpoutContract, Generic[Metadata]):
     def emit_partition_batch(self, partition: str, metadata: Metadata) -> Emission:
         """On an executor: the tuples that the metadata tell of, in their order.
 
-        Raise something when they can't be read to the end: never emit less in silence (row K7a).
+        Raise something when they can't be read to the end: never emit less in silence.
         """
 
     def committed(self, metadata: Mapping[str, Metadata]) -> None:
-        """On the driver, after the transaction commit of a batch, in txid order. Storm's committer spouts (row T9).
+        """On the driver, after the transaction commit of a batch, in txid order; Storm's committer spouts were told so.
 
         `metadata` holds those of the partitions of which the batch had something. It may be left out when a process
         dies, is never called for what was not committed, and what it raises is logged: `TransactionalSpout.committed`
@@ -167,12 +167,12 @@ class PartitionedContract(SpoutContract, Generic[Metadata]):
 
 
 class PartitionedTransactionalSpout(PartitionedContract[Metadata]):
-    """A source of partitions whose batches can be emitted again exactly (row T10).
+    """A source of partitions whose batches can be emitted again exactly.
 
     What must hold: `emit_partition_batch` is a pure function of its arguments, so that any attempt emits the same
     tuples in the same order, after a restart as well, and whatever has come to the partition since. This is checked by
     number and checksum: a replay that differs fails with `ReplayMismatch`. A replay uses what was recorded and does not
-    ask the driver's side, so a partition that has come meanwhile waits for the next transaction (row T45). If you can't
+    ask the driver's side, so a partition that has come meanwhile waits for the next transaction. If you can't
     promise this, use `OpaquePartitionedTransactionalSpout`.
     """
 
@@ -188,13 +188,12 @@ class PartitionedTransactionalSpout(PartitionedContract[Metadata]):
 
 
 class OpaquePartitionedTransactionalSpout(PartitionedContract[Metadata]):
-    """A source of partitions that may have to replay a batch with other tuples, or without a partition (row T11).
+    """A source of partitions that may have to replay a batch with other tuples, or without a partition.
 
     What must hold: a tuple that was in a committed batch is in no other, and none is skipped. For that `next_batch`
     goes on exactly where `previous` ends. A replay asks `partitions` and `next_batch` again; `previous` then says where
     the transaction before it ends now. The answer may be another one than before: less, more, None, other partitions. A
-    replay without anything is a batch too (row T43). Use an opaque state behind it; the builder warns of any other (row
-    T39).
+    replay without anything is a batch too. Use an opaque state behind it; the builder warns of any other.
     """
 
     def as_spout(self, parallelism: int) -> ContractSpout:

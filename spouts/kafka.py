@@ -1,6 +1,6 @@
 """`TransactionalKafkaSpout` and `OpaqueKafkaSpout`: the driver's side, which plans batches and reads no record.
 
-Storm's KafkaTridentSpoutTransactional and KafkaTridentSpoutOpaque (rows K1 to K9). Ranges end at the last stable
+Storm's KafkaTridentSpoutTransactional and KafkaTridentSpoutOpaque. Ranges end at the last stable
 offset, so that no batch waits for a Kafka transaction that is still open.
 """
 
@@ -41,7 +41,7 @@ class KafkaSpout(PartitionedSpout):
     """What the two Kafka spouts share; use one of them.
 
     `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin what no batch has a position
-    for; a position always wins (row K4): `"earliest"`, `"latest"` (the end when the topology first runs), a time
+    for; a position always wins: `"earliest"`, `"latest"` (the end when the topology first runs), a time
     (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or given offsets
     `{topic: {partition: offset}}`. Partitions that come later are read from their beginning under `"latest"` too.
 

@@ -1,4 +1,4 @@
-"""Where a Kafka spout begins to read a partition for which no batch has a position (Storm rows K4, K5, K7c, K7d).
+"""Where a Kafka spout begins to read a partition for which no batch has a position.
 
 The rules, for both kinds of spout:
 
@@ -35,7 +35,7 @@ Begin = Literal["earliest", "latest"] | int | datetime
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """Begin at the offsets that a consumer group has committed (Storm's UNCOMMITTED_*, row K4).
+    """Begin at the offsets that a consumer group has committed (Storm's UNCOMMITTED_*).
 
     `otherwise` says where to begin in a partition for which the group has none, or one that the log no longer holds.
     `group_id` is the group; None means the spout's own `group_id`. `start="group"` is short for `GroupOffsets()`.

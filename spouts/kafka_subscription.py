@@ -1,4 +1,4 @@
-"""What a Kafka spout reads: topics by name, topics by a pattern, or some partitions of topics (Storm rows K2, K8)."""
+"""What a Kafka spout reads: topics by name, topics by a pattern, or some partitions of topics."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TopicNames:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Every topic whose whole name matches a regular expression: those there are, and those that come (Storm row K8).
+    """Every topic whose whole name matches a regular expression: those there are, and those that come.
 
-    The cluster is asked for its topics every `refresh_ms` milliseconds, 2,000 unless given (Storm row K2), when a batch
+    The cluster is asked for its topics every `refresh_ms` milliseconds, 2,000 unless given, when a batch
     is planned. Kafka's internal topics never match. A topic that comes later is read from its beginning. None has to
     be there when the topology starts. Raises `ConfigError` for what is no regular expression.
     """

@@ -1,4 +1,4 @@
-"""Record translators: from what a Kafka record holds to the tuples of a spout (Storm row K9).
+"""Record translators: from what a Kafka record holds to the tuples of a spout.
 
 A translator is a pure function of the record: the same record gives the same tuple, in every process and on every
 replay. A transactional spout checks that (by count and checksum), and fails a replay that differs.
@@ -157,7 +157,7 @@ class SimpleTranslator(Translator):
 
 
 class ByTopicTranslator(Translator):
-    """Another translator for each topic; all give the same fields, for a spout has one stream (Storm's ByTopic, K9).
+    """Another translator for each topic; all give the same fields, for a spout has one stream (Storm's ByTopic).
 
         ByTopicTranslator().for_topic("orders", JsonTranslator(...)).for_topic("old-orders", SimpleTranslator(...))
 

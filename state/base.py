@@ -183,7 +183,7 @@ class KeyedState:
         self._owner, self._txid_of, self._known = owner, txid_of, None
 
     def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch` (row T56)."""
+        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
         if version == attempt.attempt_id:
             # Its own earlier write, whose outcome was not known.
             return Verdict.NOTHING

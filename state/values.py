@@ -49,7 +49,7 @@ class StoredValue:
     def before(self, txid: TxId) -> Any:
         """The value before transaction `txid`, `ABSENT` if the key did not exist then.
 
-        Raises `StoreMismatch` for a transaction before the one that wrote the value (row T56): that far back nothing
+        Raises `StoreMismatch` for a transaction before the one that wrote the value: that far back nothing
         is known.
         """
         if txid < self.txid:
@@ -64,7 +64,7 @@ class StoredValue:
         return self.value if self.txid <= committed_txid else self._previous()
 
     def roll_back(self, txid: TxId) -> Self | None:
-        """What is left when transaction `txid` is undone; None: the key goes (row T60).
+        """What is left when transaction `txid` is undone; None: the key goes.
 
         Of another transaction nothing is undone. Two steps back nothing is known: so afterwards the value is its own
         previous one.
@@ -96,7 +96,7 @@ class TransactionalValue(StoredValue):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueValue(StoredValue):
-    """A value behind a spout whose replays may carry other tuples (row R24)."""
+    """A value behind a spout whose replays may carry other tuples."""
 
     def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
         """`update(value before txid)`, whether or not transaction `txid` has already written the value."""

@@ -19,10 +19,10 @@ NO_TRANSACTION = TxId(0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionAttempt:
-    """One try at one transaction (Storm row T1).
+    """One try at one transaction.
 
     `txid` stays the same however often the transaction is replayed; `attempt_id` tells two tries apart and only
-    grows, which Storm's did not over restarts (row T47).
+    grows, which Storm's did not over restarts.
     """
 
     txid: TxId

@@ -31,7 +31,7 @@ class PartitionId:
 class OffsetRange:
     """The offsets `start <= offset < until` of one partition.
 
-    Half-open, so that an empty range is not a range of one record (Storm row K7b).
+    Half-open, so that an empty range is not a range of one record.
     """
 
     start: Offset
@@ -65,10 +65,10 @@ class BatchMetadata:
     """What a batch holds, without holding it: the input of every attempt of one transaction.
 
     `ranges` names every partition seen so far. A partition with nothing new, or one that has vanished, is there
-    with an empty range, so that positions are always carried forward (rows T43, T46, T50). `digests` is
+    with an empty range, so that positions are always carried forward. `digests` is
     filled in once the batch was processed; a replay that reads something else is refused.
 
-    `metadata` is what a spout keeps per partition instead of offsets, as JSON (row T10). A range longer than
+    `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than
     `split_records` is cut at multiples of it, for several tasks to read. `excluded` are tuples set aside as dead
     letters, `letters` those that are tried again: both are part of what is recorded, so that replays agree.
     """
@@ -137,7 +137,7 @@ class BatchMetadata:
 
     @classmethod
     def from_json(cls, text: str) -> BatchMetadata:
-        """The inverse of `to_json` (row T58: what is written is what is read back).
+        """The inverse of `to_json`: what is written is what is read back.
 
         Raises `CorruptRecord` for anything that `to_json` has not written.
         """

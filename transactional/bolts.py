@@ -57,11 +57,11 @@ class OutputCollector(Protocol):
         """Emit many tuples at once, as Arrow columns named as the stream's fields."""
 
     def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping` (row C7)."""
+        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
 
 
 class MapState(Protocol):
-    """Key → values, as a committer bolt sees its state in `finish_batch` (Storm row R22).
+    """Key → values, as a committer bolt sees its state in `finish_batch`.
 
     What is read is the state before this transaction, plus what this attempt has put. What is put becomes visible
     with the transaction commit, all of it or nothing. A time without a zone is one of UTC.
@@ -100,7 +100,7 @@ class TopologyContext:
 
 class Bolt:
     """Base of the bolts that are classes. An instance given to the builder is a prototype: each task of each attempt
-    works on a fresh copy of it (row T4).
+    works on a fresh copy of it.
 
     `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty. `streams` declares
     the fields of further streams by their names.
@@ -111,7 +111,7 @@ class Bolt:
 
 
 class BasicBolt(Bolt, ABC):
-    """Works on one tuple at a time and knows nothing of batches (seed 004, "Bolts", 1)."""
+    """Works on one tuple at a time and knows nothing of batches."""
 
     def prepare(self, context: TopologyContext) -> None:
         """Called once per task and attempt, before the first tuple."""
@@ -122,7 +122,7 @@ class BasicBolt(Bolt, ABC):
 
 
 class BatchBolt(Bolt, ABC):
-    """Works on the tuples of one batch that reach one task (seed 004, "Bolts", 2).
+    """Works on the tuples of one batch that reach one task.
 
     Set with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
     """
@@ -137,7 +137,7 @@ class BatchBolt(Bolt, ABC):
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """Called once, after the last tuple of the batch; also when there was none (row T12)."""
+        """Called once, after the last tuple of the batch; also when there was none."""
 
 
 class ArrowBatchBolt(Bolt, ABC):

@@ -21,7 +21,7 @@ from transactional.wiring import check_id, check_parallelism, check_states, chec
 class BoltDeclarer:
     """Returned by `set_bolt`: says what the bolt subscribes to. Each call adds an input and returns the declarer.
 
-    `source` is the spout or a bolt, `stream` one of its streams (row C7). Raises `ConfigError` for a stream that is
+    `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is
     subscribed to already; what else may be wrong is told by `build`.
     """
 
@@ -94,7 +94,7 @@ class BoltDeclarer:
 
 
 class TransactionalTopologyBuilder:
-    """Puts a transactional topology together (seed 004, "The basics through example"; row T2).
+    """Puts a transactional topology together.
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id goes on where
     it ended. `parallelism` is the number of tasks that read the spout's partitions.
@@ -112,7 +112,7 @@ class TransactionalTopologyBuilder:
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
     ) -> BoltDeclarer:
-        """Add a bolt. It works in the processing phase, or behind a committer in the commit phase (row T5).
+        """Add a bolt. It works in the processing phase, or behind a committer in the commit phase.
 
         `bolt` is a `BasicBolt`, `BatchBolt` or `ArrowBatchBolt`, or a function from a `Tuple`, a
         `pyarrow.RecordBatch` or a Spark `DataFrame`; `output` declares a function's fields in Spark's DDL.
@@ -131,7 +131,7 @@ class TransactionalTopologyBuilder:
         *,
         state: TransactionState | None = None,
     ) -> BoltDeclarer:
-        """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order (row T5).
+        """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order.
 
         `bolt` is a state's update, such as `DeltaMapState(…).count()`, or a batch bolt with its `state`. Raises
         `ConfigError` for what is neither, and for an id that is taken.

@@ -22,7 +22,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "transactional.zookeeper.servers": "the store's URL",
     "transactional.zookeeper.root": "the store's URL",
 }
-"""Storm's options (row T41), and what bears their meaning here."""
+"""Storm's options, and what bears their meaning here."""
 
 UNITS: Final = ("ms", "days")
 MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms")

@@ -16,7 +16,7 @@
         ├── Fenced                   another coordinator has taken over
         ├── TopologyInUse            another coordinator holds the lease
         ├── TopologyChanged          the topology is not the one whose progress is stored
-        ├── StoreMismatch            store and tables do not belong together (row T56)
+        ├── StoreMismatch            store and tables do not belong together
         ├── StoreTooNew              the store was written by a newer version
         ├── BatchLost                a transactional spout can't replay what was recorded
         ├── CorruptRecord            something stored can't be read
@@ -63,7 +63,7 @@ class SchemaMismatch(ConfigError):
 
 
 class FailedException(TransactionalError):
-    """Raise it in a bolt to fail and replay this batch (seed 004, "Failing a transaction"; row T7)."""
+    """Raise it in a bolt to fail and replay this batch."""
 
     code = "TX200"
 
@@ -89,7 +89,7 @@ class BoltFailed(OperatingError):
 
 
 class ReplayMismatch(OperatingError):
-    """A replayed batch is not complete, or holds other records than were recorded (rows K7a, C3)."""
+    """A replayed batch is not complete, or holds other records than were recorded."""
 
     code = "TX303"
     is_outage = False
@@ -133,7 +133,7 @@ class Fenced(FatalError):
 
 
 class TopologyInUse(FatalError):
-    """Another coordinator of this topology id holds the lease (row T2: two at once are dangerous)."""
+    """Another coordinator of this topology id holds the lease: two at once are dangerous."""
 
     code = "TX402"
 
@@ -145,7 +145,7 @@ class TopologyChanged(FatalError):
 
 
 class StoreMismatch(FatalError):
-    """The store and a state table disagree about what was committed (row T56)."""
+    """The store and a state table disagree about what was committed."""
 
     code = "TX404"
 

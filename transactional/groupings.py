@@ -1,4 +1,4 @@
-"""Groupings: how the tuples of a stream are spread over the tasks of a bolt that subscribes to it (row C7)."""
+"""Groupings: how the tuples of a stream are spread over the tasks of a bolt that subscribes to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GroupingKind(Enum):
 
 
 class CustomStreamGrouping(ABC):
-    """Says by itself which tasks get a tuple (Storm's CustomStreamGrouping, row C7).
+    """Says by itself which tasks get a tuple (Storm's CustomStreamGrouping).
 
     An instance is a prototype: each emitting task of each attempt works on a fresh copy. What it chooses has to follow
     from what it is given, so that a task that Spark runs again spreads its tuples as before.

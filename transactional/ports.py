@@ -32,7 +32,7 @@ class PartitionReader(Protocol):
 
         `metadata` is what the batch keeps for the partition; None for spouts to which offsets say all.
 
-        Raises an `OperatingError` when the range can't be read to its end (row K7a): never yields less in silence.
+        Raises an `OperatingError` when the range can't be read to its end: never yields less in silence.
         """
 
 
@@ -121,7 +121,7 @@ class SizedSpout(Protocol):
 
 
 class SpoutContract(Protocol):
-    """What a user implements for a source of their own: it makes a `Spout` of itself (rows T8, T10, T11)."""
+    """What a user implements for a source of their own: it makes a `Spout` of itself."""
 
     def as_spout(self, parallelism: int) -> Spout:
         """The spout, to be read by so many tasks."""
@@ -131,7 +131,7 @@ class SpoutContract(Protocol):
 
 
 class StateKind(Enum):
-    """How a state guards itself against a replay (row T39). `value` is the word used in messages."""
+    """How a state guards itself against a replay. `value` is the word used in messages."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -179,14 +179,14 @@ class TransactionState(Protocol):
         """
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before `attempt.txid` of those keys that exist (row R24: of an own row, the previous value)."""
+        """The values before `attempt.txid` of those keys that exist (of an own row, the previous value)."""
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set new values for the given keys as transaction `attempt.txid`, also when `rows` is empty.
 
-        Rows that an earlier attempt of this txid has touched, and that are not given, go back to what they were
-        (row T60). A transactional state that already is at this txid changes no row (row T39). Either way the
-        table's version is `attempt.attempt_id` afterwards.
+        Rows that an earlier attempt of this txid has touched, and that are not given, go back to what they were.
+        A transactional state that already is at this txid changes no row. Either way the table's version is
+        `attempt.attempt_id` afterwards.
         Raises `Fenced`, or `TableConflict` when another writer came between (nothing was written then).
         """
 
@@ -237,7 +237,7 @@ class Partials:
 
 
 class StateUpdate(Protocol):
-    """A committer without user code: aggregates a batch and merges it into a state (row R11, persistentAggregate)."""
+    """A committer without user code: aggregates a batch and merges it into a state (Trident's persistentAggregate)."""
 
     @property
     def state(self) -> TransactionState:

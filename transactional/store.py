@@ -18,7 +18,7 @@ from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, Ru
 
 
 class DesiredState(Enum):
-    """What people want a topology to do (rows T32, O5). It is kept with its progress; `value` is the word shown."""
+    """What people want a topology to do. It is kept with its progress; `value` is the word shown."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -102,8 +102,7 @@ class TopologyStatus:
 
 
 class CoordinatorStore(Protocol):
-    """Where progress is kept (seed 004: ZooKeeper's part). Every write but `desire` is a compare-and-set on the
-    lease's epoch.
+    """Where progress is kept (in Storm: ZooKeeper). Every write but `desire` is a compare-and-set on the lease's epoch.
 
     A write raises `Fenced` when the lease is not the current one, and then has changed nothing; `StoreUnavailable` when
     the store does not answer, whereupon the same call may be repeated: it succeeds also when it had succeeded before;
@@ -159,7 +158,7 @@ class CoordinatorStore(Protocol):
         """Store a new attempt and its batch as those of its txid; raise the attempt counter to its id.
 
         Refused with `Fenced` also when the counter already is at or above the attempt id, and with `ProtocolError`
-        when the transaction before it is neither committed nor recorded: txids have no holes (row T25).
+        when the transaction before it is neither committed nor recorded: txids have no holes.
         With `forget_later` the batches of all later txids go in the same write.
         """
 

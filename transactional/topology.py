@@ -19,7 +19,7 @@ AnyBolt = Bolt | BoltFunction | StateUpdate
 
 
 class WorkPhase(Enum):
-    """When a component works on a batch (seed 004, "Design 3"; row T5).
+    """When a component works on a batch.
 
     PROCESSING: wholly in the processing phase, in parallel with other transactions.
     BOTH: takes tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that is fed by

@@ -17,7 +17,7 @@ from transactional.topology import AnyBolt, Component, Topology, WorkPhase
 
 
 class WeakerGuaranteeWarning(UserWarning):
-    """A spout and a state are combined in a way that is not exactly once (row T39)."""
+    """A spout and a state are combined in a way that is not exactly once."""
 
 
 class Declared(Protocol):
