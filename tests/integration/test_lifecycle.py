@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -42,10 +43,10 @@ class Operator:
             [status] = store.status(ID)
             return status
 
-    def shown(self) -> list[str]:
-        """The cells of the row that `transactional status` shows."""
-        [row] = [line for line in self.do("status", ID).splitlines() if ID in line]
-        return row.replace("│", " ").split()
+    def shown(self) -> list[object]:
+        """What `transactional status` tells: name, committed txid, what is desired, and the state."""
+        told = json.loads(self.do("status", "--json", ID))
+        return [told[name] for name in ("name", "committed_txid", "desired", "state")]
 
 
 def committed_while_inactive(folder: Path) -> list[list[str]]:
@@ -73,7 +74,7 @@ def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_proce
         assert operator.do("deactivate", ID).startswith(f"{ID} is to be inactive: no new transaction until it is act")
         program.await_line(INACTIVE)
         operator.add("owl", "cow")
-        assert operator.shown()[:5] == [ID, "deploy-1", "3", "inactive", "yes"]
+        assert operator.shown() == ["deploy-1", 3, "inactive", "running"]
         with operator.run("--name", "deploy-2") as second:
             second.await_line(f"TX402: topology '{ID}' is coordinated by ")
             assert second.wait() == 1
@@ -84,14 +85,14 @@ def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_proce
     # Under another name it resumes, still inactive, until it is activated; and is drained.
     with operator.run("--name", "deploy-2") as program:
         program.await_line(INACTIVE)
-        assert operator.shown()[:5] == [ID, "deploy-2", "3", "inactive", "yes"]
+        assert operator.shown() == ["deploy-2", 3, "inactive", "running"]
         operator.do("activate", ID)
         program.await_line("transaction 4:.* committed")
         program.await_line("transaction 5:.* committed")
         operator.do("drain", ID)
         assert program.wait() == 0, program.text
         assert program.lines[-1] == "2 transactions committed, the last is 5; 0 attempts failed"
-    assert operator.shown()[:5] == [ID, "deploy-2", "5", "active", "no"]
+    assert operator.shown() == ["deploy-2", 5, "active", "drained"]
 
     # A drained topology is active again; killed, it has its time, and ends well too.
     with operator.run() as program:

@@ -179,7 +179,7 @@ def test_a_bolt_that_fails_is_replayed_until_it_succeeds(spout: Any, error: Exce
     assert len(told) == 2
     for text in told:
         first, *rest = text.replace("task 1", "task 0").splitlines()
-        assert first == f"processing: {reason}"
+        assert first == f"""processing: {reason}, on {{"word": "banana"}} from 'spout', in memory[1] [1, 2)"""
         assert bool(rest) == isinstance(error, ValueError)
 
 
