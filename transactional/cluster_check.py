@@ -59,8 +59,9 @@ def check_program(context: SparkContext, program: object) -> None:
             context.parallelize([0], 1).mapPartitions(use).collect()
     except Exception as error:
         raise ConfigError(
-            f"Spark's executors can't unpickle the topology's bolts: {_reason(str(error))}. Install the module on "
-            "every worker, or ship it with spark.submit.pyFiles; `transactional run MODULE:NAME` sends MODULE along"
+            f"Spark's executors can't unpickle the topology's bolts: {_reason(str(error))}. Modules that "
+            "are not installed are sent along where they can be pickled; install this one on every worker, or ship it "
+            "with spark.submit.pyFiles"
         ) from error
 
 

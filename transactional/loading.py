@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
+from transactional.by_value import send_by_value
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
 from transactional.store import CoordinatorStore
@@ -36,8 +35,7 @@ def load_topology(target: str) -> Topology:
     if found is None:
         known = [known for known, value in vars(module).items() if isinstance(value, Topology) or callable(value)]
         raise ConfigError(f"module {module_name} has no {name!r}{did_you_mean(name, known)}")
-    cloudpickle.register_pickle_by_value(module)
-    _register_with_spark(module)
+    send_by_value(module)
     topology: Any = _call(found, target) if callable(found) else found
     if topology is None:
         raise ConfigError(f"{target} returned nothing: let it end with `return builder.build()`")
@@ -59,13 +57,6 @@ def _import(module_name: str, target: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{target}: {error}; run from the folder that holds it, or install it") from error
-
-
-def _register_with_spark(module: ModuleType) -> None:
-    """Spark carries a cloudpickle of its own."""
-    from pyspark import cloudpickle as spark_cloudpickle
-
-    spark_cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def open_existing_store(url: str) -> CoordinatorStore:

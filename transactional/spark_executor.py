@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
+from transactional.by_value import sent_by_value
 from transactional.cluster_check import check_executors, check_program
 from transactional.dataframes import dataframe_items
 from transactional.errors import AttemptLost, TransactionalError
@@ -59,6 +60,7 @@ class SparkExecutor:
         self._lock = threading.Lock()
         self._running: dict[TransactionAttempt, str] = {}
         self._cancelled: set[TransactionAttempt] = set()
+        self._open = contextlib.ExitStack()
 
     def open(self) -> None:
         """Start Spark when no session was given and none runs, check the executors, and plan the first level once."""
@@ -72,6 +74,8 @@ class SparkExecutor:
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
         self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
+        # Spark pickles the program once more whenever it packs tasks in another way, so this lasts until the end.
+        self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
@@ -189,6 +193,7 @@ class SparkExecutor:
 
     def close(self) -> None:
         """Stop Spark, when it was started here."""
+        self._open.close()
         if self._owns_session and self.session is not None:
             self.session.stop()
             self.session = None

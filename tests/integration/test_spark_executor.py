@@ -356,19 +356,43 @@ def test_batches_that_take_no_time_run_in_one_spark_task(
     assert found[-2:] == [spark_tasks] * 2
 
 
+def known_to_the_driver(folder: Path, patch: pytest.MonkeyPatch, name: str, code: str) -> Any:
+    """A module that this process can import, and Spark's workers can't."""
+    (folder / f"{name}.py").write_text(code)
+    with patch.context() as here:
+        here.syspath_prepend(folder)
+        module = importlib.import_module(name)
+    (folder / f"{name}.py").rename(folder / f"{name}.gone.py")
+    module.__file__ = str(folder / f"{name}.gone.py")
+    return module
+
+
+def of_one_bolt(bolt: Callable[[Tuple], Any], folder: Path) -> Topology:
+    spout = MemoryTransactionalSpout(WORDS, fields="word string", take=3)
+    made = TransactionalTopologyBuilder("unknown", "words", spout)
+    made.set_bolt("same", bolt, output="word string").shuffle_grouping("words")
+    state = DeltaMapState(folder / "counts", key="word")
+    made.set_committer_bolt("count", state.count()).fields_grouping("same", "word")
+    return made.build()
+
+
+def test_modules_that_workers_can_not_import_are_sent_along(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_to_the_driver(tmp_path, monkeypatch, "helpers_of_a_script", "def first(row):\n    return (row['word'],)\n")
+    code = "import helpers_of_a_script\n\n\ndef same(row):\n    return helpers_of_a_script.first(row)\n"
+    topology = of_one_bolt(known_to_the_driver(tmp_path, monkeypatch, "beside_a_script", code).same, tmp_path)
+    assert run(topology, tmp_path, spark).failures == 0
+    assert counts(tmp_path / "counts", "word") == WORD_COUNTS
+
+
 def test_a_bolt_that_workers_can_not_load_is_told_at_the_start(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every attempt would fail, for ever."""
-    code = "from transactional import Tuple\n\n\ndef same(row: Tuple) -> Tuple:\n    return row\n"
-    (tmp_path / "known_to_the_driver.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    module: Any = importlib.import_module("known_to_the_driver")
-    spout = MemoryTransactionalSpout([[("cat",)]], fields="word string", take=1)
-    made = TransactionalTopologyBuilder("unknown", "words", spout)
-    made.set_bolt("same", module.same, output="word string").shuffle_grouping("words")
-    made.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("same", "word")
-    executor = SparkExecutor(made.build(), spark)
+    code = "import threading\nLOCK = threading.Lock()\n\n\ndef same(row):\n    with LOCK:\n        return row\n"
+    module = known_to_the_driver(tmp_path, monkeypatch, "known_to_the_driver", code)
+    executor = SparkExecutor(of_one_bolt(module.same, tmp_path), spark)
     with pytest.raises(ConfigError, match="can't unpickle the topology's bolts: No module named 'known_to_the_driver'"):
         executor.open()
     executor.close()

@@ -95,6 +95,7 @@ LAYERS = {
     ],
     ADAPTERS: [
         "transactional",
+        "transactional.by_value",
         "transactional.cli",
         "transactional.cli_config",
         "transactional.cli_dead_letters",
@@ -212,7 +213,7 @@ SPARK = [
 
 THIRD_PARTY = {
     "cloudpickle": [
-        "transactional.loading",
+        "transactional.by_value",
         "transactional.pickling",
         "transactional.placing",
         "transactional.spreading",
@@ -282,7 +283,7 @@ THIRD_PARTY = {
         "verifier.storage",
     ],
     "py4j": ["state.delta_spark"],
-    "pyspark": [*SPARK, "transactional.loading", "state.delta_spark"],
+    "pyspark": [*SPARK, "transactional.by_value", "state.delta_spark"],
     "rich": ["transactional.display"],
     "sqlalchemy": [
         "state.database",

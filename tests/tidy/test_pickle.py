@@ -11,8 +11,8 @@ from tests.tidy.parsing import parsed
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
 MAY_PICKLE = {
+    "transactional.by_value": "how modules are sent to executors; nothing is read",
     "transactional.dataframes": "what tasks of a Spark job send to the driver",
-    "transactional.loading": "how a topology's module is sent to executors; nothing is read",
     "transactional.placing": "a copy of a bolt within one process",
     "transactional.pickling": "instances of bolts, from the tasks of a Spark job",
     "transactional.spark_executor": "a task's input, from the driver's own job",

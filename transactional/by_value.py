@@ -1,0 +1,107 @@
+"""Which of a user's modules are sent to executors by value, as they need not be importable there: a script's
+neighbours, a test's helpers, whatever is not installed."""
+
+from __future__ import annotations
+
+import io
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+_ON_EVERY_WORKER = {"transactional", "spouts", "state", "verifier", "pyspark", "py4j"}
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def send_by_value(module: ModuleType) -> bool:
+    """Have a module's own classes and functions pickled by value from now on; False when they are already."""
+    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        return False
+    for pickler in _picklers():
+        pickler.register_pickle_by_value(module)
+    return True
+
+
+def send_by_name(module: ModuleType) -> None:
+    """Undo `send_by_value`."""
+    for pickler in _picklers():
+        pickler.unregister_pickle_by_value(module)
+
+
+@contextmanager
+def sent_by_value(value: object) -> Iterator[list[ModuleType]]:
+    """While it lasts, what pickling `value` takes from modules of the user's goes by value; gives these modules.
+
+    A module that can't be pickled, with a lock or a connection among what is used of it, goes by name as ever.
+    """
+    sent: list[ModuleType] = []
+    refused: set[str] = set()
+    try:
+        while (module := _next(_modules_of(value), refused)) is not None:
+            send_by_value(module)
+            sent.append(module)
+            try:
+                cloudpickle.dumps(value)
+            except Exception:
+                send_by_name(sent.pop())
+                refused.add(module.__name__)
+        yield sent
+    finally:
+        for module in sent:
+            send_by_name(module)
+
+
+def _next(names: set[str], refused: set[str]) -> ModuleType | None:
+    """One more module to send, if any: what is sent uses others in turn."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    for name in sorted(names - known - refused):
+        module = sys.modules.get(name)
+        if module is not None and _is_the_users(module):
+            return module
+    return None
+
+
+def _is_the_users(module: ModuleType) -> bool:
+    """True for a module of Python's that is neither installed nor part of Python or of ours. `__main__` always goes by
+    value."""
+    file = getattr(module, "__file__", None)
+    if module.__name__.partition(".")[0] in {"__main__", *_ON_EVERY_WORKER} or file is None:
+        return False
+    path = Path(file).resolve()
+    is_pythons = path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
+    return path.suffix == ".py" and path.is_file() and not is_pythons and not _INSTALLED & set(path.parts)
+
+
+def _modules_of(value: object) -> set[str]:
+    """The modules that `value` takes classes and functions from, by their names."""
+    pickler = _Looking(io.BytesIO())
+    pickler.dump(value)
+    return pickler.seen
+
+
+class _Looking(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes the modules of all that it pickles."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
+        self.seen: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called for everything but plain values."""
+        if isinstance(obj, ModuleType):
+            self.seen.add(obj.__name__)
+        elif isinstance(obj, type | FunctionType) and isinstance(obj.__module__, str):
+            self.seen.add(obj.__module__)
+        return super().reducer_override(obj)
+
+
+def _picklers() -> tuple[Any, Any]:
+    """Spark carries a cloudpickle of its own. Importing it takes a while."""
+    from pyspark import cloudpickle as spark_cloudpickle
+
+    return cloudpickle, spark_cloudpickle
