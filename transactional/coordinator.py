@@ -199,10 +199,9 @@ class Coordinator:
         if phase is Phase.ABORTING:
             return []
         txid = event.attempt.txid
-        failure = self._failed(event.attempt, phase, event.reason, is_outage=event.is_outage)
-        given_up = self._give_up_after(txid, f"transaction {txid} failed")
         at_fault = () if event.is_outage else event.at_fault
-        return [failure, *given_up, *self._check_exhausted(txid, event.reason, at_fault, is_outage=event.is_outage)]
+        failure, halt = self._failed(event.attempt, phase, event.reason, at_fault, is_outage=event.is_outage)
+        return [failure, *self._give_up_after(txid, f"transaction {txid} failed"), *halt]
 
     def _on_tick(self, now_ms: int) -> list[Action]:
         self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
@@ -227,9 +226,9 @@ class Coordinator:
             reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
             # A spout that does not answer at all is away as well; no bolt is at work yet.
             is_outage = current.phase is Phase.PLANNING
-            failure = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
+            failure, halt = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
             given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
-            return [failure, *given_up, *self._check_exhausted(txid, reason, is_outage=is_outage)]
+            return [failure, *given_up, *halt]
         return []
 
     def _on_stop(self) -> list[Action]:
@@ -262,13 +261,24 @@ class Coordinator:
         later = sorted(other for other in self.active if other > txid)
         return [action for other in later for action in self._give_up(other, reason)]
 
-    def _failed(self, attempt: TransactionAttempt, phase: Phase, reason: str, *, is_outage: bool) -> RecordFailure:
+    def _failed(
+        self,
+        attempt: TransactionAttempt,
+        phase: Phase,
+        reason: str,
+        at_fault: tuple[Exclusion, ...] = (),
+        *,
+        is_outage: bool,
+    ) -> tuple[RecordFailure, list[Action]]:
+        """Count a failure; what is recorded of it, and the halt that it is followed by when it was one too many."""
         self.draining = False  # what comes back may end elsewhere, and then there is more to read
-        pause_ms = self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
-        return RecordFailure(attempt, phase, reason, pause_ms)
+        self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
+        halt = self._check_exhausted(attempt.txid, reason, at_fault, is_outage=is_outage)
+        # Only now: a batch that leaves something out from here on is another one, and waits for nothing.
+        return RecordFailure(attempt, phase, reason, self._failures.pause_ms(attempt.txid, self._now_ms)), halt
 
     def _check_exhausted(
-        self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...] = (), *, is_outage: bool
+        self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...], *, is_outage: bool
     ) -> list[Action]:
         if is_outage:
             told = self._failures.outage_told(txid, self._now_ms)

@@ -186,7 +186,8 @@ class Display:
             case AbortAttempt(attempt, _):
                 self._enter(attempt, "aborting", at_ms)
             case RecordFailure(attempt, phase, reason, retry_in_ms):
-                again = "" if self._stopping else f", again in {retry_in_ms} ms"
+                when = f"in {retry_in_ms} ms" if retry_in_ms else "at once"
+                again = "" if self._stopping else f", again {when}"
                 self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
             case RecordCommit(attempt, batch):
                 flight = self._flights.pop(attempt.txid, None)

@@ -32,8 +32,8 @@ class Failures:
     config: TopologyConfig
     _failed: dict[TxId, _Failed] = field(default_factory=dict)
 
-    def count(self, txid: TxId, now_ms: int, *, is_outage: bool) -> int:
-        """One more attempt has failed; the milliseconds until the next one."""
+    def count(self, txid: TxId, now_ms: int, *, is_outage: bool) -> None:
+        """One more attempt has failed."""
         failed = self._failed.setdefault(txid, _Failed())
         failed.in_a_row += 1
         failed.used_up += not is_outage
@@ -41,13 +41,15 @@ class Failures:
             failed.away_since_ms = None
         elif failed.away_since_ms is None:
             failed.away_since_ms = now_ms
-        pause_ms = self.config.retry_pause_after(failed.in_a_row)
-        failed.not_before_ms = now_ms + pause_ms
-        return pause_ms
+        failed.not_before_ms = now_ms + self.config.retry_pause_after(failed.in_a_row)
+
+    def pause_ms(self, txid: TxId, now_ms: int) -> int:
+        """The milliseconds until the next attempt; 0 for at once."""
+        return max(0, self._failed[txid].not_before_ms - now_ms) if txid in self._failed else 0
 
     def has_to_wait(self, txid: TxId, now_ms: int) -> bool:
         """Whether the pause after the last failure is not over yet."""
-        return txid in self._failed and now_ms < self._failed[txid].not_before_ms
+        return self.pause_ms(txid, now_ms) > 0
 
     def used_up_on(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
         """Those of the tuples at fault that as many attempts have failed on as are allowed, this one included."""
@@ -73,8 +75,9 @@ class Failures:
         return f"what transaction {txid} needs has been away for {away_ms} ms (outage_timeout_ms = {most_ms})"
 
     def begin_anew(self, txid: TxId) -> None:
-        """The transaction is another one from now on: its tries begin anew; those of its tuples go on."""
-        self._failed[txid].in_a_row = self._failed[txid].used_up = 0
+        """The transaction is another one from now on: its tries begin anew, at once; those of its tuples go on."""
+        failed = self._failed[txid]
+        failed.in_a_row = failed.used_up = failed.not_before_ms = 0
 
     def forget(self, txid: TxId) -> None:
         """The transaction is committed."""

@@ -10,10 +10,11 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig as Config
 from transactional.coordinator import Coordinator, Snapshot
 from transactional.journal import decode, encode
-from transactional.protocol import AttemptFailed, Halt, RecordAttempt, StartProcessing, Tick
-from transactional.set_aside import Exclusion
+from transactional.protocol import AttemptFailed, Halt, Phase, RecordAttempt, RecordFailure, StartProcessing, Tick
+from transactional.set_aside import Exclusion, Letter
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
+LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")
 
 
 def test_the_recorded_attempt_names_what_is_set_aside() -> None:
@@ -22,14 +23,44 @@ def test_the_recorded_attempt_names_what_is_set_aside() -> None:
     )
     coordinator.handle(Tick(0))
     failed = TransactionAttempt(TxId(1), AttemptId(1))
-    coordinator.handle(AttemptFailed(failed, "no", (EXCLUSION,)))
     again = TransactionAttempt(TxId(1), AttemptId(2))
     without = BatchMetadata({}, excluded=(EXCLUSION,))
-    assert coordinator.handle(Tick(1_000)) == [
+    assert coordinator.handle(AttemptFailed(failed, "no", (EXCLUSION,))) == [
+        RecordFailure(failed, Phase.PROCESSING, "no", retry_in_ms=0),
         RecordAttempt(again, without, forget_later=False),
         StartProcessing(again, without),
     ]
     assert BatchMetadata.from_json(without.to_json()) == without
+
+
+def test_a_batch_without_some_of_its_tuples_is_another_one_and_waits_for_no_pause() -> None:
+    config = Config(attempts_max=2, retry_pause_ms=100)
+    snapshot = Snapshot(recorded={TxId(1): BatchMetadata({})})
+    coordinator = Coordinator(snapshot, config, replays_exactly=True, sets_aside=True)
+    coordinator.handle(Tick(0))
+
+    def fail(attempt_id: int, *at_fault: Exclusion) -> list[int | str]:
+        attempt = TransactionAttempt(TxId(1), AttemptId(attempt_id))
+        actions = coordinator.handle(AttemptFailed(attempt, "no", at_fault))
+        return [each.retry_in_ms if isinstance(each, RecordFailure) else type(each).__name__ for each in actions]
+
+    assert fail(1, EXCLUSION) == [100], "the same batch once more"
+    assert coordinator.handle(Tick(99)) == []
+    assert [type(action).__name__ for action in coordinator.handle(Tick(100))] == ["RecordAttempt", "StartProcessing"]
+    assert fail(2, EXCLUSION) == [0, "RecordAttempt", "StartProcessing"], "without the tuple"
+    assert fail(3) == [100], "its pauses begin anew"
+
+
+def test_a_batch_that_gives_its_letters_back_waits_for_no_pause() -> None:
+    snapshot = Snapshot(recorded={TxId(1): BatchMetadata({}, letters=(LETTER,))})
+    coordinator = Coordinator(snapshot, Config(attempts_max=1), replays_exactly=True, sets_aside=True)
+    coordinator.handle(Tick(0))
+    attempt, again = (TransactionAttempt(TxId(1), AttemptId(number)) for number in (1, 2))
+    assert coordinator.handle(AttemptFailed(attempt, "no")) == [
+        RecordFailure(attempt, Phase.PROCESSING, "no", retry_in_ms=0),
+        RecordAttempt(again, BatchMetadata({}), forget_later=False),
+        StartProcessing(again, BatchMetadata({})),
+    ]
 
 
 def test_a_failure_of_nobody_halts_the_coordinator() -> None:
