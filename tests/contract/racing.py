@@ -34,13 +34,15 @@ def commit_until(store: Store, txids: int) -> list[int]:
     """
     mine: list[int] = []
     while True:
-        lease = acquire(store, "all of them")
-        if lease.snapshot.committed_txid >= txids:
-            return mine
+        committed = 0
         try:
+            lease = acquire(store, "all of them")
+            committed = lease.snapshot.committed_txid
+            if committed >= txids:
+                return mine
             _commit_some(store, lease, txids, mine)
         except Fenced:
-            _wait_for(store, min(txids, lease.snapshot.committed_txid + TAKE_OVER_AFTER))
+            _wait_for(store, min(txids, committed + TAKE_OVER_AFTER))
 
 
 def _commit_some(store: Store, lease: Lease, txids: int, mine: list[int]) -> None:
