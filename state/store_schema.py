@@ -30,6 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from state.database import begin_sqlite, connect_arguments, parse_url, shown, sqlite_file, switch_to_wal
 from state.store_migrations import MIGRATIONS
+from transactional.distribution import DISTRIBUTION
 from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 3
@@ -186,7 +187,7 @@ class Database:
                 hide_parameters=True,
             )
         except ModuleNotFoundError as error:
-            raise ConfigError(f"the store {self} needs psycopg 3: install transactional[postgres]") from error
+            raise ConfigError(f"the store {self} needs psycopg 3: install {DISTRIBUTION}[postgres]") from error
         set_up = self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql
         event.listen(self._engine, "connect", set_up)
         if self.is_sqlite:

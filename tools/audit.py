@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-NOT_LOCKED = {"pip", "transactional"}
+NOT_LOCKED = {"pip", "transactional-topologies"}
 """What a virtual environment brings along, and this project."""
 ANEW = "make clean, then make check"
 UNKNOWN = (

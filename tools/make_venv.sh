@@ -54,4 +54,6 @@ trap 'rm -f "$scratch"' EXIT
 lock_of_setuptools >"$scratch"
 install --require-hashes -r "$scratch"
 install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+# What this project was installed as before: its command and its entry points would stay beside ours.
+.venv/bin/python -m pip uninstall --quiet --yes transactional >/dev/null 2>&1
 install --no-build-isolation --no-index --editable .

@@ -13,7 +13,6 @@ import sys
 import warnings
 from contextlib import ExitStack, closing
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -40,6 +39,7 @@ from transactional.display import (
     statuses_table,
     troubles_of,
 )
+from transactional.distribution import installed_version
 from transactional.doctor_start import explaining
 from transactional.driver import TopologyDriver
 from transactional.errors import CommitStuck, TransactionalError
@@ -51,15 +51,12 @@ from transactional.status_json import attempt_json, status_json
 from transactional.store_rules import FAILED
 from transactional.troubles import LOGGER as TROUBLES
 
-DISTRIBUTION = "transactional"
-"""What it is installed as."""
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
     if wanted:
-        plain_line(f"transactional {metadata.version(DISTRIBUTION)}")
+        plain_line(f"transactional {installed_version()}")
         raise typer.Exit
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Final
 
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.describing import described
+from transactional.distribution import installed_version
 from transactional.errors import TransactionalError
 from transactional.ports import Spout
 from transactional.store import DesiredState
@@ -23,15 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 def about(topology: Topology, config: TopologyConfig) -> RunAbout:
     """What a run is: the version that runs it, the topology as `describe` shows it, and the options."""
-    return RunAbout(_version(), described(topology), asdict(config))
-
-
-@cache
-def _version() -> str:
-    try:
-        return version(next(iter(packages_distributions().get("transactional", ())), "transactional"))
-    except PackageNotFoundError:
-        return ""
+    return RunAbout(installed_version(), described(topology), asdict(config))
 
 
 def end_of(error: BaseException | None, *, wish: DesiredState | None, is_drained: bool) -> RunEnd:

@@ -39,7 +39,7 @@ def test_what_is_not_pinned_or_has_no_hash_is_told(audit: ModuleType) -> None:
 
 
 def test_what_does_not_fit_is_told(audit: ModuleType) -> None:
-    project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional[dev]"]}}
+    project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional-topologies[dev]"]}}
     told = list(audit.asked_for(project, {"a": "1"}))
     assert [line.split(", and ")[0] for line in told] == [
         "pyproject.toml asks for a>=2",

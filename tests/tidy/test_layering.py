@@ -60,6 +60,7 @@ LAYERS = {
     ],
     # Small helpers around a library or the machine, for adapters of all three packages.
     TOOLS: [
+        "transactional.distribution",
         "transactional.arrow",
         "transactional.delta_errors",
         "transactional.jars",

@@ -78,7 +78,9 @@ class TestUrls:
 
     def test_a_missing_driver_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg", None)
-        with pytest.raises(ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional\[postgres\]"):
+        with pytest.raises(
+            ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
+        ):
             SqlMapState("postgresql://me:hidden@host/db", "words", "word string")
 
     @pytest.mark.parametrize("where", ["me:hidden@127.0.0.1:1/db", "127.0.0.1:1/db?user=me&password=hidden"])
