@@ -19,7 +19,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, WatchedCoordinator, never
 from tests.simulation.source import SimulatedSpout, Source, shown
 from tests.simulation.store import Line
-from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, nowhere
+from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.coordinator import Snapshot
@@ -103,7 +103,7 @@ class Simulation:
         self.store = store(self)
         self.replays_exactly = self.random.random() < 0.4
         self.kinds = {name: self._table_kind() for name in ("words", TOTAL)}
-        self.tables = [MemoryTable(name) for name in self.kinds]
+        self.tables = [SimulatedTable(name) for name in self.kinds]
         self.sets_aside = self.random.random() < 0.3
         self.letters = MemoryTable("letters")
         self.letters_state = SimulatedLetters(self.letters, nowhere)
@@ -137,7 +137,7 @@ class Simulation:
             keep_attempts_max=(3, 20, 1_000_000)[self.seed % 3],
         )
 
-    def state_of(self, table: MemoryTable) -> SimulatedState:
+    def state_of(self, table: SimulatedTable) -> SimulatedState:
         """The state of a table, for processes to take handles of."""
         if table.name not in self._states:
             self._states[table.name] = self.state_class(table, self.kinds[table.name], nowhere, self.faults)
@@ -280,7 +280,7 @@ class Simulation:
         """Whoever starts from now on has one more committer; the newest process ends, so that one does start."""
         if LATE not in self.kinds:
             self.kinds[LATE] = self._table_kind()
-            self.tables.append(MemoryTable(LATE))
+            self.tables.append(SimulatedTable(LATE))
             self._on_newest(lambda process: process.post(StopRequested()))
 
     def _silence(self) -> None:

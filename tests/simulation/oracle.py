@@ -8,7 +8,7 @@ from state.memory import MemoryTable
 from state.values import ABSENT
 from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
-from tests.simulation.tables import LATE, TOTAL, counts_seen
+from tests.simulation.tables import LATE, TOTAL, SimulatedTable, counts_seen
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, PartitionId
 
@@ -63,7 +63,7 @@ class Oracle:
         right = Counter(txid for txid, _ in self.letters)
         demand(found == right, f"dead letters by transaction are {dict(found)}, and should be {dict(right)}")
 
-    def check(self, table: MemoryTable) -> None:
+    def check(self, table: SimulatedTable) -> None:
         before = self.totals if table.name == LATE else Counter[str]()
         seen, right = counts_seen(table, self.txid), dict(self.totals - self.joined.get(table.name, before))
         if table.name == TOTAL and right:

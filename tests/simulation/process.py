@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from state.memory import MemoryTable
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.source import OUTPUT
+from tests.simulation.tables import SimulatedTable
 from transactional.coordinator import ActiveAttempt, Coordinator
 from transactional.driver import TopologyDriver
 from transactional.errors import (
@@ -137,7 +137,7 @@ class Process:
         committers = tuple(map(self._committer, self.world.tables))
         return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters)
 
-    def _committer(self, table: MemoryTable) -> Component:
+    def _committer(self, table: SimulatedTable) -> Component:
         return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, self.world.state_of(table).of_process(self.before))
 
     def _executor(self) -> SimulatedExecutor:

@@ -56,7 +56,7 @@ def name_of(phase: Phase, trigger: Trigger) -> str:
 
 def begin() -> None:
     """What a process does first that runs nothing but seeds."""
-    logging.disable(logging.WARNING)  # a gap in a simulated log is no news
+    logging.disable(logging.ERROR)  # a gap in a simulated log is no news, nor is a process that dies while it tidies up
     # What was imported stays; a world is small, and goes as a whole.
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)

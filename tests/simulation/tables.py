@@ -1,11 +1,13 @@
 """The simulated tables: the real `MemoryMapState`, with places at which a process may crash, stand still, or fail.
 
-A table is loaded, then written through what was loaded, as a Delta table is: when it has moved in between, nothing is
-written. What is written are counts by key, which come as a mapping where the real ones are Arrow tables.
+A table is loaded, judged, then written through what was loaded, as a Delta table is: each write is a compare-and-set
+on its Delta version. Others move that, too, when they rewrite its files: then it is judged again. When another attempt
+has written, nothing is. Counts by key are written, which come as a mapping where the real ones are Arrow tables.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from typing import Any, Protocol, Self
 
 from state.base import Verdict
 from state.memory import MemoryMapState, MemoryTable
+from state.sums import SumCheck
 from state.values import ABSENT, StoredValue
 from tests.simulation.faults import Faults
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -49,16 +52,55 @@ class Counts(Partials):
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def counts_seen(table: MemoryTable, committed_txid: TxId) -> dict[str, int]:
+@dataclass(slots=True)
+class SimulatedTable(MemoryTable):
+    """A table with a Delta version, which each Delta commit moves, whoever makes it."""
+
+    delta_version: int = 0
+    twice: dict[Key, StoredValue] = field(default_factory=dict)
+    """Rows in files that a Delta commit should have replaced, and did not know."""
+
+    def commit(self, version: AttemptId | None, rows: dict[Key, StoredValue] | None = None) -> None:
+        """The next Delta version; rows that are given come instead of those that are there."""
+        self.delta_version += 1
+        self.version, self.rows = version, self.rows if rows is None else rows
+
+    def optimize(self) -> None:
+        """Somebody else's OPTIMIZE: the same rows in other files."""
+        self.commit(self.version, dict(self.rows))
+
+    def rebase(self, found: dict[Key, StoredValue], version: AttemptId, rows: dict[Key, StoredValue]) -> None:
+        """A Delta commit that an engine moves behind what has come: it replaces the files that were found."""
+        self.twice |= self.rows if self.rows is not found else {}
+        self.commit(version, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What was loaded of a table."""
+
+    delta_version: int
+    version: AttemptId | None
+    rows: dict[Key, StoredValue]
+
+
+def counts_seen(table: SimulatedTable, committed_txid: TxId) -> dict[str, int]:
     """What a reader sees who must not see what is not yet committed."""
-    seen = {key: row.visible_at(committed_txid) for key, row in table.rows.items()}
-    return {key[0]: values[0] for key, values in seen.items() if values is not ABSENT}
+    seen: Counter[str] = Counter()
+    for rows in (table.rows, table.twice):
+        for key, row in rows.items():
+            values = row.visible_at(committed_txid)
+            if values is not ABSENT:
+                seen[key[0]] += values[0]
+    return dict(seen)
 
 
 class SimulatedState(MemoryMapState):
     """One process' handle of a table. `before` is called where the process may crash or stand still."""
 
-    def __init__(self, table: MemoryTable, kind: StateKind, before: Before, faults: Faults) -> None:
+    stored: SimulatedTable
+
+    def __init__(self, table: SimulatedTable, kind: StateKind, before: Before, faults: Faults) -> None:
         super().__init__("word string", "count long", kind=kind, table=table)
         self._before, self._faults, self._reached = before, faults, faults.reached
         self._identity = super().identity()
@@ -80,6 +122,7 @@ class SimulatedState(MemoryMapState):
         self._before(f"fence {self.stored.name}")
         try:
             super().fence(attempt_id)
+            self.stored.commit(attempt_id)
         except TableConflict:
             self._reached["a table has moved between reading and writing"] += 1
             raise
@@ -87,11 +130,12 @@ class SimulatedState(MemoryMapState):
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """A fold over what was loaded: nobody needs any more what was before a committed transaction."""
         self._before(f"load {self.stored.name} to fold it")
-        loaded, found = self.stored.version, self.stored.rows
-        self._before(f"fold {self.stored.name} up to {committed_txid}", lambda: self.stored.rows is not found)
-        if (self.stored.version, self.stored.rows) == (loaded, found) and may_go_on():
+        loaded = self._load()
+        self._before(f"fold {self.stored.name} up to {committed_txid}", lambda: self.stored.rows is not loaded.rows)
+        if self.stored.delta_version == loaded.delta_version and may_go_on():
             self._reached["a table is folded between transactions"] += 1
-            self.stored.rows = {key: self._folded(row, committed_txid) for key, row in found.items()}
+            rows = {key: self._folded(row, committed_txid) for key, row in loaded.rows.items()}
+            self.stored.commit(loaded.version, rows)
 
     @staticmethod
     def _folded(row: StoredValue, committed_txid: TxId) -> StoredValue:
@@ -112,12 +156,51 @@ class SimulatedState(MemoryMapState):
     ) -> None:
         if self._faults.strikes("a committer fails"):
             raise FailedException(f"table {self.stored.name} can't be written")
+        while not self._is_written(attempt, rows, combine):
+            self._reached["a write is refused for others' OPTIMIZE, and judged again"] += 1
+        self._wrote(attempt)
+
+    def _is_written(
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+    ) -> bool:
+        """Judge and write once. False: others have moved the table, and what was judged may still be so."""
         self._before(f"load {self.stored.name} for {attempt}")
-        loaded, found = self.stored.version, self.stored.rows
-        self._judge(loaded, attempt)
-        self._before(f"write {self.stored.name} as {attempt}", lambda: self.stored.rows is not found)
-        self._check_not_moved(loaded)
-        super()._write(attempt, rows, combine)
+        self._handle = judged = self._load()
+        verdict = self._judge(judged.version, attempt)
+        self._before(f"write {self.stored.name} as {attempt}", lambda: self.stored.rows is not judged.rows)
+        if self._faults.strikes("others optimize a table between judging and writing"):
+            self.stored.optimize()
+        if self._faults.strikes("a reader reads through a state that is writing"):
+            self._is_read()
+        if self._handle.delta_version != self.stored.delta_version:
+            self._check_not_moved(judged.version)
+            return self._is_rebased(judged, verdict, attempt, rows, combine)
+        self.stored.commit(attempt.attempt_id, self._after(verdict, attempt, rows, combine))
+        return True
+
+    def _load(self) -> Handle:
+        return Handle(self.stored.delta_version, self.stored.version, self.stored.rows)
+
+    def _is_read(self) -> None:
+        """In another thread; it has a handle of its own."""
+        self._load()
+
+    def _is_rebased(self, judged: Handle, *write: Any) -> bool:
+        """Whether what was judged is written over what has come since: never."""
+        return False
+
+    def _after(
+        self,
+        verdict: Verdict,
+        attempt: TransactionAttempt,
+        rows: Mapping[Key, tuple[Any, ...]],
+        combine: Mapping[str, str],
+    ) -> dict[Key, StoredValue]:
+        """The table's rows after a write, of which a replay may change none."""
+        if verdict is not Verdict.WRITE:
+            return self.stored.rows
+        check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
+        return self._written(attempt.txid, rows, check)
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         if self.stored.version != loaded:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from state.memory import MemoryTable
 from tests.simulation.faults import Faults
 from tests.simulation.process import INPUTS, UPDATE
 from tests.simulation.source import OUTPUT, SimulatedSpout, Source
-from tests.simulation.tables import Counts, SimulatedState, counts_seen
+from tests.simulation.tables import Counts, SimulatedState, SimulatedTable, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.driver import TopologyDriver
@@ -36,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.store = MemoryCoordinatorStore()
-        self.tables = {name: MemoryTable(name) for name in ("words", "total")}
+        self.tables = {name: SimulatedTable(name) for name in ("words", "total")}
         self.before: Callable[[str], None] = lambda effect: None
 
     def effect(self, what: str, until: Callable[[], bool] = lambda: False) -> None:
@@ -176,7 +175,7 @@ def test_a_table_that_was_emptied_is_a_mismatch() -> None:
     world = World()
     lease, topology = world.start()
     world.commit(lease, topology, 1, 2)
-    world.tables["total"] = MemoryTable("total")
+    world.tables["total"] = SimulatedTable("total")
     with pytest.raises(StoreMismatch, match=r"'total': the store says that transaction 1 is committed, but its table"):
         world.start()
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from state.base import Verdict
-from state.memory import MemoryTable
 from state.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
-from tests.simulation.tables import SimulatedState
+from tests.simulation.tables import Handle, SimulatedState, SimulatedTable
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Key
@@ -51,7 +50,7 @@ class KeepsRowsOfDeadAttempts(SimulatedState):
 class SkipsEveryReplay(SimulatedState):
     """A transactional state behind an opaque spout (row T39): the replay is skipped though it holds other records."""
 
-    def __init__(self, table: MemoryTable, kind: StateKind, *others: Any) -> None:
+    def __init__(self, table: SimulatedTable, kind: StateKind, *others: Any) -> None:
         super().__init__(table, StateKind.TRANSACTIONAL, *others)
 
 
@@ -70,7 +69,7 @@ class FencesBlindly(SimulatedState):
 
     def fence(self, attempt_id: AttemptId) -> None:
         self._before(f"fence {self.stored.name}")
-        self.stored.version = attempt_id
+        self.stored.commit(attempt_id)
 
 
 class WritesByPath(SimulatedState):
@@ -97,9 +96,25 @@ class TriesAgainAfterAConflict(SimulatedState):
         try:
             super()._write(attempt, rows, combine)
         except TableConflict:
-            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
-            self.stored.version = attempt.attempt_id
+            self.stored.commit(attempt.attempt_id, self._after(Verdict.WRITE, attempt, rows, combine))
             self._wrote(attempt)
+
+
+class RebasesOverAnOptimize(SimulatedState):
+    """What a rewrite of the same rows refuses is left to the engine, which moves the Delta commit behind it."""
+
+    def _is_rebased(self, judged: Handle, *write: Any) -> bool:
+        verdict, attempt, *given = write
+        if verdict is Verdict.WRITE:
+            self.stored.rebase(judged.rows, attempt.attempt_id, self._after(verdict, attempt, *given))
+        return verdict is Verdict.WRITE
+
+
+class ReadsByTheWritersHandle(SimulatedState):
+    """A reader in another thread moves the writer's handle, so what is written over was not judged (the fence)."""
+
+    def _is_read(self) -> None:
+        self._handle = self._load()
 
 
 class MovesTheVersionFirst(SimulatedState):
@@ -110,10 +125,9 @@ class MovesTheVersionFirst(SimulatedState):
     ) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
         verdict = self._judge(self.stored.version, attempt)
-        self.stored.version = attempt.attempt_id
+        self.stored.commit(attempt.attempt_id)
         self._before(f"write {self.stored.name} as {attempt}")
-        if verdict is Verdict.WRITE:
-            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+        self.stored.commit(self.stored.version, self._after(verdict, attempt, rows, combine))
         self._wrote(attempt)
 
 
@@ -135,9 +149,9 @@ class MovesTheRowsFirst(SimulatedState):
         self._before(f"load {self.stored.name} for {attempt}")
         if self._judge(self.stored.version, attempt) is Verdict.WRITE:
             self._before(f"write {self.stored.name} as {attempt}")
-            self.stored.rows = self._written(attempt.txid, rows, [combine[name] for name in self.values.names])
+            self.stored.commit(self.stored.version, self._after(Verdict.WRITE, attempt, rows, combine))
         self._before(f"write {self.stored.name} as {attempt}")
-        self.stored.version = attempt.attempt_id
+        self.stored.commit(attempt.attempt_id)
         self._wrote(attempt)
 
 
@@ -149,6 +163,8 @@ STATES: tuple[type[SimulatedState], ...] = (
     FencesBlindly,
     WritesByPath,
     TriesAgainAfterAConflict,
+    RebasesOverAnOptimize,
+    ReadsByTheWritersHandle,
     MovesTheVersionFirst,
     AddsToWhatIsThere,
     MovesTheRowsFirst,
