@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,8 @@ from transactional.store import CoordinatorStore
 from transactional.topology import Topology
 
 STORES = "transactional.stores"
+PACKAGES = ("spouts", "state", "verifier")
+"""What lies beside `transactional`, under names that a file of a user may have too."""
 
 
 def load_topology(target: str) -> Topology:
@@ -30,6 +33,7 @@ def load_topology(target: str) -> Topology:
     if not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{target!r} is not of the form MODULE:TOPOLOGY, such as examples.opaque_kafka_count:build")
     sys.path.insert(0, os.getcwd())
+    refuse_hidden_packages()
     module = _import(module_name, target)
     found = getattr(module, name, None)
     if found is None:
@@ -42,6 +46,20 @@ def load_topology(target: str) -> Topology:
     if not isinstance(topology, Topology):
         raise ConfigError(f"{target} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
     return topology
+
+
+def refuse_hidden_packages() -> None:
+    """Raise `ConfigError` when a module of a user is found where one of our packages is meant.
+
+    The path is looked at, not what is loaded: on an executor, or in the next process, the user's module would win.
+    """
+    folder = Path(__file__).resolve().parents[1]
+    for name in PACKAGES:
+        spec = PathFinder.find_spec(name)
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        found = [Path(place).resolve() for place in places if place is not None]
+        if found and not any(place.is_relative_to(folder / name) for place in found):
+            raise ConfigError(f"{found[0]} hides the package {name!r} of transactional: give it another name")
 
 
 def _call(function: Callable[..., Any], target: str) -> Any:
@@ -79,5 +97,6 @@ def open_store(url: str) -> CoordinatorStore:
             f"no store for {scheme!r} URLs; known: {', '.join(sorted(stores)) or '(none: is transactional installed?)'}"
             f"{did_you_mean(scheme, stores)}"
         )
+    refuse_hidden_packages()
     store: CoordinatorStore = stores[scheme].load()(url)
     return store

@@ -1,0 +1,45 @@
+"""A module of a user under the name of one of our packages is told, before it fails in some other way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from transactional.errors import ConfigError
+from transactional.loading import load_topology, open_store, refuse_hidden_packages
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a user works in. What the test puts on the path goes again."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["state.py", "spouts.py", "verifier.py", "state/__init__.py"])
+def test_a_file_that_hides_a_package_of_ours_is_named(folder: Path, file: str) -> None:
+    path = folder / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    name = file.split("/")[0].removesuffix(".py")
+    with pytest.raises(ConfigError) as raised:
+        load_topology("words:build")
+    assert str(raised.value) == f"{path} hides the package {name!r} of transactional: give it another name"
+
+
+def test_a_store_is_not_looked_for_in_a_users_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "state.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(ConfigError, match=r"state\.py hides the package 'state'"):
+        open_store(f"sqlite:///{folder}/store.db")
+
+
+def test_a_folder_of_data_and_a_file_behind_ours_hide_nothing(folder: Path) -> None:
+    (folder / "state").mkdir()
+    (folder / "spouts.py").write_text("")
+    sys.path.insert(0, str(folder / "elsewhere"))
+    sys.path.append(str(folder))
+    refuse_hidden_packages()
