@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
+from types import MappingProxyType
 
 from state.memory import MemoryTable
 from tests.simulation.faults import Faults, Wrong, demand
@@ -41,6 +42,7 @@ from transactional.testing import MemoryCoordinatorStore
 FAULTY_MS = 15_000
 CALM_MS = 60_000
 TAIL = 40
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 def line_of(what: Event | str) -> str:
@@ -76,6 +78,7 @@ class Simulation:
 
     Mutants come in as another coordinator or another state; they run without `verify`, which checks the coordinator's
     invariants and compares it with the store after each event, so that what is caught is caught by its effects.
+    `always` are the rates of faults that the seed does not draw.
     """
 
     def __init__(
@@ -89,8 +92,9 @@ class Simulation:
         spout: type[SimulatedSpout] = SimulatedSpout,
         store: type[MemoryCoordinatorStore] = MemoryCoordinatorStore,
         verify: bool = True,
+        always: Mapping[str, float] = NONE,
     ) -> None:
-        self.seed, self.verify = seed, verify
+        self.seed, self.verify, self.always = seed, verify, always
         self.coordinator_class, self.state_class, self.line_class, self.spout_class = coordinator, state, line, spout
         self.random = Random(seed)
         self.reached: Counter[str] = Counter()
@@ -184,6 +188,7 @@ class Simulation:
 
     def _run(self) -> None:
         self.faults.draw(loses=not self.replays_exactly)
+        self.faults.drawn.update(self.always)
         self._possible = [(name, self.faults.drawn[name], strike) for name, strike in self._mischief()]
         self._possible = [each for each in self._possible if each[1]]
         for job in (self._supervise, self._grow, self._make_mischief):

@@ -54,9 +54,14 @@ def name_of(phase: Phase, trigger: Trigger) -> str:
     return f"{phase.name}: {trigger.value}"
 
 
+def be_quiet() -> None:
+    """A gap in a simulated log is no news, nor is a crash there, whose traceback takes longer to write than a seed."""
+    logging.disable(logging.ERROR)
+
+
 def begin() -> None:
     """What a process does first that runs nothing but seeds."""
-    logging.disable(logging.ERROR)  # a gap in a simulated log is no news, nor is a process that dies while it tidies up
+    be_quiet()
     # What was imported stays; a world is small, and goes as a whole.
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
