@@ -40,6 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail when a test was skipped or expected to fail")
+    parser.addoption("--sample", action="store_true", help="of tests marked `sampled(n)` run each n-th; `make check`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under --sample, the first, the n-th after it and so on of each test that is marked: always the same ones."""
+    if not config.getoption("--sample"):
+        return
+    met, kept, left_out = Counter[str](), list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        sampled, test = item.get_closest_marker("sampled"), item.nodeid.split("[")[0]
+        (left_out if sampled and met[test] % sampled.args[0] else kept).append(item)
+        met[test] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def not_run(config: pytest.Config) -> list[str]:

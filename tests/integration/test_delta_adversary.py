@@ -168,6 +168,7 @@ def every_way(ways: dict[str, Way]) -> list[object]:
     return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("strike", HARMLESS)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
@@ -180,6 +181,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.check({**scene.way.leaves, "dog": scene.way.leaves["dog"] + 1})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strike", HARMFUL)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
@@ -205,6 +207,7 @@ def rows_of(scene: Scene) -> list[object]:
     return [table.version(), *found.to_pylist()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.turns_to is None], indirect=True
 )

@@ -77,6 +77,19 @@ def test_a_skip_fails_where_none_is_allowed(tmp_path: Path, arguments: list[str]
     assert ("no server" in done.stdout) == bool(expected)
 
 
+def test_each_nth_case_is_run_where_a_sample_will_do(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sampled: sampled\n")
+    cases = "@pytest.mark.parametrize('n', range(7))\n"
+    some = f"@pytest.mark.sampled(3)\n{cases}def test_some(n): pass\n"
+    (tmp_path / "test_them.py").write_text(f"import pytest\n{cases}def test_all(n): pass\n{some}")
+    command = [sys.executable, "-m", "pytest", "--quiet", "--collect-only", "-p", "no:cacheprovider"]
+    sample = run([*command, "--sample"], tmp_path, PATH=os.environ["PATH"]).stdout
+    assert [n for n in range(7) if f"test_some[{n}]" in sample] == [0, 3, 6]
+    assert "10/14 tests collected (4 deselected)" in sample
+    assert "14 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+
+
 def test_what_each_part_took_is_told(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     for file in ("unit/test_one.py", "integration/test_delta_one.py", "integration/test_delta_two.py"):
