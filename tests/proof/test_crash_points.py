@@ -33,21 +33,21 @@ NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "txid_of", "has_fence", "desir
 
 FIXED_ON_SPARK = {
     Setting("one table", is_opaque=True, pending=2, engine="spark"): [
-        (BEFORE, "per-word: _merge", 1),
-        (AFTER, "per-word: _merge", 1),
+        (BEFORE, "per-word: create_write_transaction", 2),
+        (AFTER, "per-word: create_write_transaction", 2),
         (BEFORE, "store: record_commit", 1),
         (AFTER, "store: record_commit", 1),
-        (AFTER, "per-word: _merge", 2),
+        (AFTER, "per-word: create_write_transaction", 3),
     ],
     Setting("one table", is_opaque=False, pending=1, engine="spark"): [
         (AFTER, "per-word: create", 1),
         (BEFORE, "per-word: create_write_transaction", 1),
-        (AFTER, "per-word: _merge", 1),
-        (BEFORE, "per-word: _merge", 2),
+        (AFTER, "per-word: create_write_transaction", 2),
+        (BEFORE, "per-word: create_write_transaction", 3),
         (AFTER, "store: record_processed", 2),
     ],
 }
-"""Which one of the effects of that name, counted from 1."""
+"""Which one of the effects of that name, counted from 1. The first is the fence's, then comes each transaction's."""
 
 
 def name_of(setting: Setting) -> str:
