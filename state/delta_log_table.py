@@ -171,7 +171,7 @@ class LogQuery:
         stored = ", ".join(map(quoted, [*key, *values]))
         return (
             f"SELECT {', '.join(columns)} FROM (SELECT {stored} FROM {self.source} WHERE {txid} = {base}) b "
-            f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'])}) d ON {same}"
+            f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'], is_part=True)}) d ON {same}"
         )
 
     def fold(self, fold: Fold, base: TxId) -> str:
@@ -198,18 +198,24 @@ class LogQuery:
         value, how = self.dialect.name(name), self.combine[name]
         if how == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"
-        return combined_sql(how, f"b.{value}", f"d.{value}", self.columns.values[name].type, self.dialect)
+        type_ = self.columns.values[name].type
+        if how == "sum":
+            return self.dialect.met(f"b.{value}", f"d.{value}", type_)
+        return combined_sql(how, f"b.{value}", f"d.{value}", type_, self.dialect)
 
-    def _aggregated(self, where: str, more: Sequence[str]) -> str:
+    def _aggregated(self, where: str, more: Sequence[str], *, is_part: bool = False) -> str:
+        """Key and value columns of some runs; a part's sums may be wider than their columns."""
         quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
-        values = [f"{self._aggregate(name)} AS {quoted(name)}" for name in self.columns.values.names]
+        values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self.columns.values.names]
         grouping = f"GROUP BY {', '.join(key)}" if key else "HAVING count(*) > 0"
         condition = f"WHERE {where} " if where else ""
         return f"SELECT {', '.join([*key, *values, *more])} FROM {self.source} {condition}{grouping}"
 
-    def _aggregate(self, name: str) -> str:
+    def _aggregate(self, name: str, *, is_part: bool) -> str:
         value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
         how, type_ = self.combine[name], self.columns.values[name].type
         if how == "last":
             return self.dialect.newest.format(value=value, txid=txid)
-        return self.dialect.summed(value, type_) if how == "sum" else self.dialect.extreme(how, value, type_)
+        if how != "sum":
+            return self.dialect.extreme(how, value, type_)
+        return self.dialect.total(value, type_) if is_part else self.dialect.summed(value, type_)

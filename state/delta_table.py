@@ -220,6 +220,19 @@ class Dialect:
         wide = _widest(type_)
         return f"sum({value})" if wide is None else f"CAST(sum(CAST({value} AS {wide})) AS {_sql_type(type_)})"
 
+    def total(self, value: str, type_: str) -> str:
+        """The aggregate for a sum that goes on to be added to another one: it may be wider than the type."""
+        wide = None if self.is_spark else _widest(type_)
+        return self.summed(value, type_) if wide is None else f"sum(CAST({value} AS {wide}))"
+
+    def met(self, stored: str, total: str, type_: str) -> str:
+        """A stored value and a `total`, as one value of the type; an error where it does not fit."""
+        wide = None if self.is_spark else _widest(type_)
+        if wide is None:
+            return f"COALESCE({self.added(stored, total, type_)}, {total}, {stored})"
+        wider = f"CAST({stored} AS {wide})"
+        return f"CAST(COALESCE({wider} + {total}, {total}, {wider}) AS {_sql_type(type_)})"
+
     def extreme(self, how: str, value: str, type_: str) -> str:
         """The aggregate for `min` or `max`; NaN is the greatest number.
 

@@ -137,6 +137,18 @@ def test_a_replay_starts_from_what_was_before_it(place: Place, type_: str) -> No
     assert totals(again, type_) == {"cat": 0}
 
 
+@pytest.mark.parametrize("type_", list(LARGEST))
+def test_a_sum_fits_though_a_part_of_it_would_not(quick_place: Place, type_: str) -> None:
+    """In a log, what came after the oldest transaction is put together before it meets that."""
+    state, half = quick_place.state(values=f"total {type_}"), LARGEST[type_] // 2 + 1
+    for txid, units in enumerate([-1 - LARGEST[type_] % 2, half, half], start=1):
+        state.merge(quick_place.attempt(txid, txid), sums({"cat": units}, type_))
+    assert totals(state, type_) == {"cat": 2 * half - 1 - LARGEST[type_] % 2}
+    assert state.get(quick_place.attempt(4, 4), [("cat",)]) == {
+        ("cat",): (value_of(2 * half - 1 - LARGEST[type_] % 2, type_),)
+    }
+
+
 @pytest.mark.parametrize("type_", ["long", "decimal(38,18)"])
 def test_many_rows_of_large_numbers_that_cancel_out(place: Place, type_: str) -> None:
     """Sums over transactions, folds and readers, in whatever order they are added up."""
