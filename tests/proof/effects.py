@@ -113,6 +113,14 @@ class NumberedStore(SqlCoordinatorStore):
         with self.effects.numbered("store: record_failure"):
             super().record_failure(*given, **named)
 
+    def record_start(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_start"):
+            super().record_start(*given, **named)
+
+    def record_recovery(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: record_recovery"):
+            super().record_recovery(*given, **named)
+
     def record_fence(self, *given: Any, **named: Any) -> None:
         with self.effects.numbered("store: record_fence"):
             super().record_fence(*given, **named)

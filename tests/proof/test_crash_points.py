@@ -28,8 +28,9 @@ SETTINGS += [Setting("counts", *each, layout="log") for each in itertools.produc
 SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
-NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "txid_of", "has_fence", "desired", "desire", "close"}
-"""What a run asks the store without changing it; and `desire`, which no run calls."""
+NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "runs", "minutes", "txid_of", "has_fence", "desired", "close"}
+NUMBERED_ONCE_IN_A_WHILE |= {"desire", "reset"}
+"""What a run asks the store without changing it; and what no run calls."""
 
 FIXED_ON_SPARK = {
     Setting("one table", is_opaque=True, pending=2, engine="spark"): [
