@@ -96,9 +96,12 @@ def keeps_recorded(
 
     Before the first transaction commit nothing rests on the stored fingerprint but the recorded batches. They are of
     use to the same source. Those of another one are forgotten as long as no table can have been written from them in a
-    way that is not undone by another batch: such batches have digests. Raises `TopologyChanged`.
+    way that is not undone by another batch: such batches have digests. A committer that has joined has to stay: its
+    table would be behind when it comes back. Raises `TopologyChanged`.
     """
     is_new = not status.fingerprint  # no start has gone through yet
+    if not is_new and not accept_changes and not _committers(status.fingerprint) <= _committers(given):
+        check_fingerprint(status.topology_id, status.fingerprint, given)
     if is_new or (status.committed_txid == NO_TRANSACTION and _source(status.fingerprint) == _source(given)):
         return True
     if status.committed_txid == NO_TRANSACTION and not any(batch.digests for batch in recorded):
@@ -106,6 +109,10 @@ def keeps_recorded(
     if not accept_changes:
         check_fingerprint(status.topology_id, status.fingerprint, given)
     return True
+
+
+def _committers(fingerprint: Mapping[str, Any]) -> set[str]:
+    return set(fingerprint.get(COMMITTERS, ()))
 
 
 def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
