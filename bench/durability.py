@@ -23,8 +23,8 @@ from bench.figures import percentile
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, run_topology
-from transactional.clock import SystemClock
-from transactional.protocol import CommitSucceeded
+from transactional.core.protocol import CommitSucceeded
+from transactional.engine.clock import SystemClock
 
 TABLES = ("small", "large", "log")
 WORDS = {"small": 8_000, "large": 60_000, "log": 8_000}

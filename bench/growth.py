@@ -21,7 +21,7 @@ from bench import machine, reading
 from bench.figures import percentile
 from bench.timed_table import BATCHES, Table
 from state.combine import check_unique
-from state.delta_log_table import LogLayout
+from state.delta.log_table import LogLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset
+from transactional.core.protocol import Action, CommitSucceeded, Event
 from transactional.loading import open_store
-from transactional.protocol import Action, CommitSucceeded, Event
 from transactional.store import AttemptRecord
 
 

@@ -26,9 +26,9 @@ from bench.targets import KEYS
 from bench.workload import zipf
 from spouts.local_broker import LocalBroker
 from transactional import TopologyConfig
-from transactional.driver import TopologyDriver
+from transactional.core.protocol import CommitSucceeded, Event
+from transactional.engine.driver import TopologyDriver
 from transactional.loading import open_store
-from transactional.protocol import CommitSucceeded, Event
 from transactional.running import make_executor
 from transactional.spark_session import spark_session
 from transactional.store import CoordinatorStore

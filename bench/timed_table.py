@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
-from state.delta_rs import DeltaHandle
+from state.delta.delta_rs import DeltaHandle
+from state.delta.log_table import LogLayout
+from state.delta.state import DeltaMapState
 from state.fenced import FencedState, Source
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials

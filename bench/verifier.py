@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from verifier.checker import CheckedTable, verify
 from verifier.findings import Report
 

@@ -8,11 +8,11 @@ from spouts.contracts import (
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from spouts.kafka import OpaqueKafkaSpout, TransactionalKafkaSpout
-from spouts.kafka_json import JsonTranslator
-from spouts.kafka_start import GroupOffsets
-from spouts.kafka_subscription import TopicPartitions, TopicPattern
-from spouts.kafka_translators import ByTopicTranslator, KafkaRecord, SimpleTranslator
+from spouts.kafka.json_records import JsonTranslator
+from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.start import GroupOffsets
+from spouts.kafka.subscription import TopicPartitions, TopicPattern
+from spouts.kafka.translators import ByTopicTranslator, KafkaRecord, SimpleTranslator
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Limits, PartitionLog
 

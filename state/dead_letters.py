@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from state.delta import DeltaMapState
-from state.delta_table import DeltaLocation
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 
 

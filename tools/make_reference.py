@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transactional.protocol import diagram
+from transactional.core.protocol import diagram
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,21 +50,21 @@ PAGES = {
         "Topologies",
         "Putting a topology together, and running it.",
         (
-            "transactional.builder.TransactionalTopologyBuilder",
-            "transactional.builder.BoltDeclarer",
+            "transactional.topology.builder.TransactionalTopologyBuilder",
+            "transactional.topology.builder.BoltDeclarer",
             "transactional.groupings.GroupingKind",
             "transactional.groupings.CustomStreamGrouping",
             "transactional.groupings.Grouping",
-            "transactional.topology.Topology",
-            "transactional.topology.Component",
-            "transactional.topology.WorkPhase",
-            "transactional.wiring.WeakerGuaranteeWarning",
+            "transactional.topology.topology.Topology",
+            "transactional.topology.topology.Component",
+            "transactional.topology.topology.WorkPhase",
+            "transactional.topology.wiring.WeakerGuaranteeWarning",
             "transactional.running.run_topology",
-            "transactional.driver.TopologyDriver",
-            "transactional.driver.RunSummary",
-            "transactional.observing.Observer",
-            "transactional.display.Display",
-            "transactional.journal.JournalWriter",
+            "transactional.engine.driver.TopologyDriver",
+            "transactional.engine.driver.RunSummary",
+            "transactional.engine.observing.Observer",
+            "transactional.commands.display.Display",
+            "transactional.engine.journal.JournalWriter",
             "transactional.spark_session.spark_session",
         ),
     ),
@@ -76,7 +76,7 @@ PAGES = {
             "transactional.bolts.BasicBolt",
             "transactional.bolts.BatchBolt",
             "transactional.bolts.ArrowBatchBolt",
-            "transactional.functions.FunctionKind",
+            "transactional.topology.functions.FunctionKind",
             "transactional.bolts.Tuple",
             "transactional.bolts.OutputCollector",
             "transactional.bolts.TopologyContext",
@@ -92,17 +92,17 @@ PAGES = {
         (
             "spouts.memory.MemoryTransactionalSpout",
             "spouts.memory.OpaqueMemoryTransactionalSpout",
-            "spouts.kafka.KafkaSpout",
-            "spouts.kafka.TransactionalKafkaSpout",
-            "spouts.kafka.OpaqueKafkaSpout",
-            "spouts.kafka_subscription.TopicPattern",
-            "spouts.kafka_subscription.TopicPartitions",
-            "spouts.kafka_start.GroupOffsets",
-            "spouts.kafka_json.JsonTranslator",
-            "spouts.kafka_translators.SimpleTranslator",
-            "spouts.kafka_translators.KafkaRecord",
-            "spouts.kafka_translators.ByTopicTranslator",
-            "spouts.kafka_translators.Translator",
+            "spouts.kafka.spout.KafkaSpout",
+            "spouts.kafka.spout.TransactionalKafkaSpout",
+            "spouts.kafka.spout.OpaqueKafkaSpout",
+            "spouts.kafka.subscription.TopicPattern",
+            "spouts.kafka.subscription.TopicPartitions",
+            "spouts.kafka.start.GroupOffsets",
+            "spouts.kafka.json_records.JsonTranslator",
+            "spouts.kafka.translators.SimpleTranslator",
+            "spouts.kafka.translators.KafkaRecord",
+            "spouts.kafka.translators.ByTopicTranslator",
+            "spouts.kafka.translators.Translator",
             "transactional.batch.BatchLimit",
             "spouts.contracts.SpoutContract",
             "spouts.contracts.TransactionalSpout",
@@ -124,11 +124,11 @@ PAGES = {
         "The tables that committers keep, what updates them without code of yours, and where progress is kept.",
         (
             "transactional.ports.StateKind",
-            "state.delta.DeltaMapState",
-            "state.delta_log_table.LogLayout",
-            "state.delta_table.DeltaLocation",
-            "state.delta_table.catalog_table",
-            "state.sql.SqlMapState",
+            "state.delta.state.DeltaMapState",
+            "state.delta.log_table.LogLayout",
+            "state.delta.table.DeltaLocation",
+            "state.delta.table.catalog_table",
+            "state.sql.state.SqlMapState",
             "state.dead_letters.DeadLetterTable",
             "state.combine.AggregatingState",
             "state.combine.StateUpdate",
@@ -142,7 +142,7 @@ PAGES = {
             "state.values.StoredValue",
             "state.values.TransactionalValue",
             "state.values.OpaqueValue",
-            "state.store_sql.SqlCoordinatorStore",
+            "state.store.sql_store.SqlCoordinatorStore",
             "transactional.ports.TransactionState",
             "transactional.store.CoordinatorStore",
             "transactional.store.DesiredState",
@@ -155,7 +155,7 @@ PAGES = {
         (
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",
-            "transactional.local_executor.LocalExecutor",
+            "transactional.execution.local_executor.LocalExecutor",
             "spouts.local_broker.LocalBroker",
             "spouts.kafka_admin.create_topic",
             "spouts.kafka_admin.add_partitions",
@@ -324,7 +324,7 @@ def _all_commands() -> Iterator[tuple[str, Any]]:
     sys.path.insert(0, str(ROOT))
     import typer.main
 
-    from transactional.cli import app
+    from transactional.commands.main import app
 
     return _leaves("transactional", typer.main.get_command(app))
 

@@ -11,9 +11,8 @@ from transactional.bolts import (
     TopologyContext,
     Tuple,
 )
-from transactional.builder import TransactionalTopologyBuilder
 from transactional.config import TopologyConfig
-from transactional.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import RunSummary, TopologyDriver
 from transactional.errors import (
     ConfigError,
     FailedException,
@@ -26,8 +25,9 @@ from transactional.groupings import CustomStreamGrouping
 from transactional.ports import StateKind
 from transactional.running import run_topology
 from transactional.schema import Schema
-from transactional.topology import Topology
-from transactional.wiring import WeakerGuaranteeWarning
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
+from transactional.topology.wiring import WeakerGuaranteeWarning
 
 __all__ = [
     "ArrowBatchBolt",

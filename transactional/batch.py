@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
-from transactional.set_aside import Exclusion, Letter
+from transactional.letters import Exclusion, Letter
 
 Offset = NewType("Offset", int)
 

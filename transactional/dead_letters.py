@@ -14,9 +14,9 @@ from transactional.attempt import TransactionAttempt
 from transactional.beyond_python import BeyondPython
 from transactional.bolts import Key
 from transactional.errors import ConfigError, CorruptRecord
+from transactional.letters import Letter
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
-from transactional.set_aside import Letter
 
 DEAD_LETTERS = "dead-letters"
 """Stands for the table where its state is fenced and noted like that of a committer."""

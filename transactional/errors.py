@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from transactional.set_aside import Exclusion
+from transactional.letters import Exclusion
 
 
 class TransactionalError(Exception):

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from transactional.by_value import send_by_value
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
+from transactional.spark.by_value import send_by_value
 from transactional.store import CoordinatorStore
-from transactional.topology import Topology
+from transactional.topology.topology import Topology
 
 STORES = "transactional.stores"
 PACKAGES = ("spouts", "state", "verifier")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
+from transactional.letters import Exclusion, Letter
 from transactional.schema import Schema
-from transactional.set_aside import Exclusion, Letter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
-from transactional.doctor_start import explaining
-from transactional.driver import RunSummary, TopologyDriver
+from transactional.doctor.start import explaining
+from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.observing import Observer
 from transactional.errors import ConfigError
 from transactional.loading import open_store
-from transactional.observing import Observer
 from transactional.ports import JobExecutor
-from transactional.topology import Topology
+from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def run_topology(
 def make_executor(topology: Topology, *, session: SparkSession | None = None, master: str = "local[*]") -> JobExecutor:
     """The executor for a master. PySpark is imported only when it is needed: that takes a while."""
     if master == "none" and session is None:
-        from transactional.local_executor import LocalExecutor
+        from transactional.execution.local_executor import LocalExecutor
 
         return LocalExecutor(topology)
     if session is None and not _MASTER.fullmatch(master):
@@ -76,6 +76,6 @@ def make_executor(topology: Topology, *, session: SparkSession | None = None, ma
             f"{master!r} is no Spark master: give local[*], local[2], spark://host:7077, k8s://https://host:443 or "
             "yarn; or none, to run the bolts in this process without Spark"
         )
-    from transactional.spark_executor import SparkExecutor
+    from transactional.spark.executor import SparkExecutor
 
     return SparkExecutor(topology, session, master=master)

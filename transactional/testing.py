@@ -12,7 +12,7 @@ from typing import Any
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.memory_topology import (
+from transactional.core.memory_topology import (
     NO_ATTEMPT,
     MemoryTopology,
     drop,
@@ -23,8 +23,8 @@ from transactional.memory_topology import (
     snapshot_of,
     trim,
 )
+from transactional.core.protocol import Phase
 from transactional.ports import Clock
-from transactional.protocol import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import (
     EndedHow,

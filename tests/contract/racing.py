@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import (
     TOPOLOGY,
     Store,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spouts.base import PartitionedSpout
-from spouts.kafka import OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import produce
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from tests.unit.own_spouts import OpaqueWordLists, WordLists

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
-from state.delta_rewriting import SmallTable
-from state.delta_rs import DeltaHandle
-from state.delta_table import DeltaLocation
+from state.delta.delta_rs import DeltaHandle
+from state.delta.log_table import LogLayout
+from state.delta.rewriting import SmallTable
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from state.memory import MemoryMapState, MemoryTable
-from state.sql import SqlMapState
+from state.sql.state import SqlMapState
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -74,8 +74,8 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The engine `delta-rs/lookup` is for this.
     """
-    monkeypatch.setattr("state.delta.CACHED_ROWS_MAX", -1)
-    monkeypatch.setattr("state.delta_log_lookup.SORTED_ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.state.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.log_lookup.SORTED_ROWS_MIN", 0)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import sys
 
 from sqlalchemy import Engine, event
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import acquire, batch_of, read, record_attempt, record_commit
 from transactional.attempt import TransactionAttempt
 from transactional.errors import TransactionalError

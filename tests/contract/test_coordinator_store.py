@@ -30,9 +30,9 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.coordinator import Snapshot
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import Phase
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
-from transactional.protocol import Phase
 from transactional.store import AttemptRecord
 
 # --- attempts ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.coordinator import Snapshot
+from transactional.core.coordinator import Snapshot
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
 from transactional.store import CoordinatorStore, Lease
 

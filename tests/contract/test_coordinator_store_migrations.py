@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from state.store_migrations import MIGRATIONS
-from state.store_schema import SCHEMA_VERSION
-from state.store_sql import SqlCoordinatorStore
+from state.store.migrations import MIGRATIONS
+from state.store.schema import SCHEMA_VERSION
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import FINGERPRINT, TOPOLOGY, Storage, acquire, batch_of, commit, read, tried
 from transactional.attempt import AttemptId, TxId
 from transactional.store import Desired, DesiredState

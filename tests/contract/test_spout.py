@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spouts.base import PartitionedSpout
-from spouts.kafka import OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic
 from spouts.memory import MemoryTransactionalSpout
 from spouts.planning import Limits

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from state.store_schema import SCHEMA_VERSION
-from state.store_sql import SqlCoordinatorStore
+from state.store.schema import SCHEMA_VERSION
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.stopped_leader import LEASE_MS
 from tests.contract.storages import (
     TOPOLOGY,

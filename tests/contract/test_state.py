@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.contract.states import AnyState, Place, content, counts, look_up_always
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
-from transactional.committing import MapStateView
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
+from transactional.execution.committing import MapStateView
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 

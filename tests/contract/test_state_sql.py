@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from state.sql import SqlMapState
+from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.storages import Storage
 from tests.integration.postgres import LossyProxy

@@ -19,8 +19,15 @@ from pathlib import Path
 from typing import IO
 
 IMPORTED = (
-    *("transactional.cli", "transactional.local_executor", "transactional.testing", "spouts", "state", "verifier"),
-    *("state.store_sql", "tests.docs.run_page"),
+    *(
+        "transactional.commands.main",
+        "transactional.execution.local_executor",
+        "transactional.testing",
+        "spouts",
+        "state",
+        "verifier",
+    ),
+    *("state.store.sql_store", "tests.docs.run_page"),
 )
 
 
@@ -96,7 +103,7 @@ def begin(words: list[str]) -> None:
     """Do what the words say, and end the process."""
     sys.argv = words
     if words[0] == "transactional":
-        from transactional import cli
+        from transactional.commands import main as cli
 
         # As for an installed script; the folder is not on the path of its own accord.
         sys.path[0] = str(Path(sys.executable).parent)

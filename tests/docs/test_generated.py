@@ -10,8 +10,8 @@ import pytest
 from tests.docs.pages import ROOT, blocks
 from tools.make_reference import PAGES, reference_page
 from transactional import errors
+from transactional.core.protocol import diagram
 from transactional.errors import TransactionalError
-from transactional.protocol import diagram
 
 DOCS = ROOT / "docs"
 _ID = r"([TRCKEO]\d{1,2}[a-z]?)"

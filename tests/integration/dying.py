@@ -14,10 +14,10 @@ from typing import Any
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder, TransactionAttempt
 from transactional.batch import BatchMetadata
-from transactional.local_executor import LocalExecutor
+from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.store import Lease
 

@@ -6,8 +6,8 @@ import itertools
 import sys
 from pathlib import Path
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
+from state.delta.log_table import LogLayout
+from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from examples.flights import flights
 from spouts.local_broker import LocalBroker
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.tables import counts
-from transactional.clock import SystemClock
+from transactional.engine.clock import SystemClock
 from transactional.store import AttemptRecord
 
 TOPIC = "flights"

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from spouts.kafka import KafkaSpout
+from spouts.kafka.spout import KafkaSpout
 from spouts.kafka_admin import create_topic, produce
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange
 

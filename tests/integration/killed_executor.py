@@ -13,7 +13,7 @@ from contextlib import closing
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.signals import is_first, send, wait_at
 from transactional import (
     BatchBolt,

@@ -16,7 +16,7 @@ from typing import Self
 
 from spouts.local_broker_jvm import end_watched, start_watched
 
-CLI = (sys.executable, "-m", "transactional.cli")
+CLI = (sys.executable, "-m", "transactional.commands.main")
 # No web page; and executors exchange over the network, as if each were on a host of its own.
 SPARK_DEFAULTS = "spark.ui.enabled false\nspark.shuffle.readHostLocalDisk false\n"
 # A JVM that lives for seconds only is quicker with less compiling.

@@ -18,9 +18,12 @@ from typing import Any, cast
 from sqlalchemy import Connection, Engine, event
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state import DeltaMapState, delta_compaction, delta_rewriting, delta_rs
+from state import DeltaMapState
+from state.delta import compaction as delta_compaction
+from state.delta import delta_rs
+from state.delta import rewriting as delta_rewriting
 from state.fenced import Source
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     StateKind,
     Topology,
@@ -31,11 +34,11 @@ from transactional import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata
-from transactional.coordinator import Snapshot
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import Action, Event
 from transactional.errors import TransactionalError
-from transactional.local_executor import LocalExecutor
+from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Processed
-from transactional.protocol import Action, Event
 from transactional.store import Lease
 
 WORDS = [

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState
 from tests.integration.kafka_topics import new_topic, put
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, Tuple
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit
-from transactional.driver import TopologyDriver
-from transactional.journal import JournalWriter, read_journal
-from transactional.local_executor import LocalExecutor
-from transactional.protocol import Action, BatchPlanned, Event, PlanBatch, RecordCommit
-from transactional.replay import replay
-from transactional.sizing import BatchSizer
+from transactional.core.protocol import Action, BatchPlanned, Event, PlanBatch, RecordCommit
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.journal import JournalWriter, read_journal
+from transactional.engine.replay import replay
+from transactional.engine.sizing import BatchSizer
+from transactional.execution.local_executor import LocalExecutor
 from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 

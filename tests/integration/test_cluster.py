@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spouts.local_broker import LocalBroker
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_count import check_store, check_tables, command
 from tests.integration.killed_executor import PARTITIONS, ROWS, TAKE, expected
 from tests.integration.programs import CLI, Program, finished

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.many_words import TRANSACTIONS, expected
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
-from transactional.journal import RunStarted, read_journal
-from transactional.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
+from transactional.core.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
+from transactional.engine.journal import RunStarted, read_journal
 
 COMMITTED = r"transaction (\d+):\d+ committed"
 SUMMARY = r"(\d+) transactions committed, the last is (\d+); 0 attempts failed"

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
+from state.delta.log_table import LogLayout
+from state.delta.state import DeltaMapState
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
-from transactional.diagnosis import Diagnosis, Problem
-from transactional.doctor import Table
-from transactional.doctor_repairs import put_back
+from transactional.doctor.examine import Table
+from transactional.doctor.findings import Diagnosis, Problem
+from transactional.doctor.repairs import put_back
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.spark_session import spark_session
 
@@ -147,9 +147,9 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if way.engine == "spark":
         spark_session(master="local[2]")
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta_rs.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.delta_rs.replaceable_files", lambda _: None)
     if not way.is_small:
-        monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
     state = DeltaMapState(others.path, "word string", "count long", layout=way.layout)
     state.open(OWNER, place.txids.__getitem__)
@@ -158,8 +158,8 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     state.merge(place.attempt(3, 3), counts({"cow": 1}))
     state.close()
     if way.is_upkeep:
-        monkeypatch.setattr("state.delta_rs.COMPACTION_INTERVAL", 1)
-        monkeypatch.setattr("state.delta_rs.FILES_MAX", 1)
+        monkeypatch.setattr("state.delta.delta_rs.COMPACTION_INTERVAL", 1)
+        monkeypatch.setattr("state.delta.delta_rs.FILES_MAX", 1)
     scene = Scene(way, place, state, Adversary(monkeypatch), others)
     return replace(scene, state=scene.opened(way.turns_to or way.layout))
 

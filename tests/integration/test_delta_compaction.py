@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-import state.delta_compaction
-import state.delta_rs
-from state.delta import DeltaMapState
-from state.delta_compaction import compact
-from state.delta_table import DeltaLocation
+import state.delta.compaction
+import state.delta.delta_rs
+from state.delta.compaction import compact
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from tests.contract.states import OWNER, MergedMapState, Place, content, counts
 from transactional.attempt import AttemptId, TxId
 
@@ -81,8 +81,8 @@ def test_a_coordinator_that_was_taken_over_puts_no_files_together(
     handle, new = old._handle, opened(place)
     assert new.version() == 2
     new.fence(AttemptId(3))
-    monkeypatch.setattr(state.delta_rs, "COMPACTION_INTERVAL", 1)
-    monkeypatch.setattr(state.delta_rs, "FILES_MAX", 1)
+    monkeypatch.setattr(state.delta.delta_rs, "COMPACTION_INTERVAL", 1)
+    monkeypatch.setattr(state.delta.delta_rs, "FILES_MAX", 1)
     handle.maintain(TxId(2))
     assert "could not be tidied up" in caplog.text
     assert table_of(new).version() == 3
@@ -94,9 +94,9 @@ def test_takes_the_smallest_files_and_no_more_than_make_a_large_one(
 ) -> None:
     words = one_file_each(place, 5)
     sizes_bytes = sorted(pa.table(table_of(words).get_add_actions()).column("size_bytes").to_pylist())
-    monkeypatch.setattr(state.delta_compaction, "TARGET_BYTES", sum(sizes_bytes[:3]))
+    monkeypatch.setattr(state.delta.compaction, "TARGET_BYTES", sum(sizes_bytes[:3]))
     assert compact(table_of(words), words.location, OWNER) == 3
-    monkeypatch.setattr(state.delta_compaction, "TARGET_BYTES", sizes_bytes[0])
+    monkeypatch.setattr(state.delta.compaction, "TARGET_BYTES", sizes_bytes[0])
     assert compact(table_of(words), words.location, OWNER) == 0
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 6)}
 

@@ -17,9 +17,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from state.base import StateColumns, Verdict, WriteRefused
-from state.delta import DeltaMapState
-from state.delta_rs import DeltaHandle
-from state.delta_table import DeltaLocation
+from state.delta.delta_rs import DeltaHandle
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from tests.contract.states import OWNER, Place, always, content, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
@@ -54,9 +54,9 @@ class World(Place):
 @pytest.fixture(params=["written as a whole", "written by delta-rs", "merged"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
-        monkeypatch.setattr("state.delta_rs.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.delta_rs.replaceable_files", lambda _: None)
     if request.param == "merged":
-        monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
     return World("delta-rs", tmp_path)
 
 
@@ -201,7 +201,7 @@ class TestConflicts:
         assert content(late) == {"dog": 1}
 
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta_rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
         world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-import state.delta
-import state.delta_log
-import state.delta_log_lookup
+import state.delta.log
+import state.delta.log_lookup
+import state.delta.state
 from state.base import WriteRefused
-from state.delta import DeltaMapState
-from state.delta_log import LogHandle
-from state.delta_log_table import Fold, LogLayout
-from state.delta_table import DeltaLocation
+from state.delta.log import LogHandle
+from state.delta.log_table import Fold, LogLayout
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
 from tests.integration import folding
@@ -84,7 +84,7 @@ class TestFolds:
         assert [1, 2] in seen
 
     def test_are_told_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta_log"):
+        with caplog.at_level("INFO", logger="state.delta.log"):
             merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
         assert "2 runs with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6" in caplog.text
 
@@ -194,8 +194,8 @@ class TestValues:
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta_log_lookup, "SORTED_ROWS_MIN", sorted_rows_min)
+        monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.log_lookup, "SORTED_ROWS_MIN", sorted_rows_min)
         words = opened(place, layout, values="count long, note string")
         words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
         words.put(place.attempt(2, 2), {("a",): (2, None)})
@@ -209,8 +209,8 @@ class TestValues:
     def test_are_found_in_sorted_copies_by_keys_of_every_type(
         self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta_log_lookup, "SORTED_ROWS_MIN", 0)
+        monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.log_lookup, "SORTED_ROWS_MIN", 0)
         words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
         words.open(OWNER, place.txids.__getitem__)
         rows = {(key,): (number,) for number, key in enumerate([*KEYS[type_], None])}
@@ -222,7 +222,7 @@ class TestValues:
         self, place: Place, *, is_always_looked_up: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By one handle, whose copies are of files that a fold has replaced under the same txid."""
-        base = 10 if is_always_looked_up else state.delta_log_lookup.SORTED_ROWS_MIN + 10
+        base = 10 if is_always_looked_up else state.delta.log_lookup.SORTED_ROWS_MIN + 10
         if is_always_looked_up:
             look_up_always(monkeypatch)
         words = opened(place)
@@ -336,7 +336,7 @@ class TestLayouts:
 
     def test_a_large_merged_table_is_told_of(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
         merged(opened(place, "auto"), place, 1, 3)
-        monkeypatch.setattr(state.delta, "MERGED_ROWS_WISHED", 3)
+        monkeypatch.setattr(state.delta.state, "MERGED_ROWS_WISHED", 3)
         opened(place, "merge")
         assert "layout='log'" not in caplog.text
         opened(place, "auto")
@@ -353,7 +353,7 @@ class TestLayouts:
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
 
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta_log, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.log, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         words = opened(place, LogLayout(fold_after=5), properties=properties)
         merged(words, place, 1, 10)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-import state.delta
-import state.delta_owner
-from state.delta import DeltaMapState
-from state.delta_owner import OWNER_PROPERTY
+import state.delta.owner
+import state.delta.state
+from state.delta.owner import OWNER_PROPERTY
+from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.errors import OperatingError, StoreMismatch
 
@@ -39,8 +39,8 @@ def stored_owner(place: Place) -> str | None:
 def of_an_earlier_release(place: Place, layout: str, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
     """A table that does not say whose it is."""
     with monkeypatch.context() as earlier:
-        earlier.setattr(state.delta, "with_owner", lambda properties, _: properties)
-        earlier.setattr(state.delta, "claim", lambda _: None)
+        earlier.setattr(state.delta.state, "with_owner", lambda properties, _: properties)
+        earlier.setattr(state.delta.state, "claim", lambda _: None)
         return opened(place, layout=layout)
 
 
@@ -87,14 +87,14 @@ class TestOwner:
         self, place: Place, layout: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         of_an_earlier_release(place, layout, monkeypatch)
-        both, write = threading.Barrier(2, timeout=60), state.delta_owner._write
+        both, write = threading.Barrier(2, timeout=60), state.delta.owner._write
 
         def together(handle: Any) -> None:
             if handle.snapshot.version() == 0:
                 both.wait()
             write(handle)
 
-        monkeypatch.setattr(state.delta_owner, "_write", together)
+        monkeypatch.setattr(state.delta.owner, "_write", together)
         with ThreadPoolExecutor() as pool:
             claims = [pool.submit(opened, place, owner) for owner in (OWNER, OTHER)]
         [error] = [error for claim in claims if (error := claim.exception()) is not None]
@@ -106,13 +106,13 @@ class TestOwner:
     ) -> None:
         """Each claim names the version that was judged."""
         old = of_an_earlier_release(place, layout, monkeypatch)
-        version, write = iter(range(1, 100)), state.delta_owner._write
+        version, write = iter(range(1, 100)), state.delta.owner._write
 
         def after_another(handle: Any) -> None:
             old.merge(place.attempt(1, next(version)), counts({"a": 1}))
             write(handle)
 
-        monkeypatch.setattr(state.delta_owner, "_write", after_another)
+        monkeypatch.setattr(state.delta.owner, "_write", after_another)
         with pytest.raises((OperatingError, StoreMismatch), match=r"so often that|is not the topology's"):
             opened(place, OTHER)
         assert stored_owner(place) is None

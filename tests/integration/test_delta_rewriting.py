@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-import state.delta_rewriting
+import state.delta.rewriting
 from state.base import StateColumns, WriteRefused
-from state.delta import DeltaMapState
-from state.delta_rewriting import rewritten, visible
-from state.delta_rs import DeltaHandle
-from state.delta_table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses, visible_rows
+from state.delta.delta_rs import DeltaHandle
+from state.delta.rewriting import rewritten, visible
+from state.delta.state import DeltaMapState
+from state.delta.table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses, visible_rows
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -149,7 +149,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta_rewriting, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.rewriting, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -161,7 +161,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta_rewriting, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.rewriting, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}

@@ -15,11 +15,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import state.delta
-import state.delta_rs
-from state.delta import DeltaMapState
-from state.delta_table import DeltaLocation, catalog_table
-from state.delta_vacuum import LISTED_WITHIN_S, delete_old_files
+import state.delta.delta_rs
+import state.delta.state
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation, catalog_table
+from state.delta.vacuum import LISTED_WITHIN_S, delete_old_files
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.ports import Partials, StateKind
@@ -196,7 +196,7 @@ def test_times_are_found_whatever_their_zone(place: Place) -> None:
 
 
 def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta, "CACHED_ROWS_MAX", 2)
+    monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 2)
     words = opened(place.folder / "t", place, "word string, part int")
     words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
     wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
@@ -228,8 +228,8 @@ def test_is_read_without_being_opened(place: Place) -> None:
 
 class TestUpkeep:
     def test_puts_small_files_together(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta_rs, "COMPACTION_INTERVAL", 5)
-        monkeypatch.setattr(state.delta_rs, "FILES_MAX", 3)
+        monkeypatch.setattr(state.delta.delta_rs, "COMPACTION_INTERVAL", 5)
+        monkeypatch.setattr(state.delta.delta_rs, "FILES_MAX", 3)
         words = opened(place.folder / "t", place)
         most = 0
         for txid in range(1, 21):
@@ -239,7 +239,7 @@ class TestUpkeep:
         assert content(words) == {f"word {txid}": 1 for txid in range(1, 21)}
 
     def test_deletes_files_that_are_old_enough(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta_rs, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.delta_rs, "VACUUM_INTERVAL", 10)
         words = opened(
             place.folder / "t", place, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         )
@@ -253,7 +253,7 @@ class TestUpkeep:
         assert content(words) == {"a": 11}
 
     def test_goes_on_when_it_fails(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-        monkeypatch.setattr(state.delta_rs, "VACUUM_INTERVAL", 1)
+        monkeypatch.setattr(state.delta.delta_rs, "VACUUM_INTERVAL", 1)
 
         def fail(self: DeltaTable, **options: Any) -> None:
             raise OSError("no permission")
@@ -294,7 +294,7 @@ class TestEngines:
         """Spark started for it would be one without Delta, and every attempt would fail."""
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
         monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
-        monkeypatch.setattr(state.delta, "DELTA_RS_ROWS_MAX", 2)
+        monkeypatch.setattr(state.delta.state, "DELTA_RS_ROWS_MAX", 2)
         words = opened(place.folder / "t", place)
         words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
         assert content(words) == {"a": 1, "b": 1, "c": 1}
@@ -302,7 +302,7 @@ class TestEngines:
     @pytest.mark.spark
     def test_take_turns_at_one_table(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_session(master="local[2]")
-        monkeypatch.setattr(state.delta, "DELTA_RS_ROWS_MAX", 2)
+        monkeypatch.setattr(state.delta.state, "DELTA_RS_ROWS_MAX", 2)
         words = opened(place.folder / "t", place, properties={"delta.checkpointInterval": "2"})
         words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
         words.merge(place.attempt(2, 2), counts({"a": 1}))
@@ -352,7 +352,7 @@ class TestOldFiles:
         stale = written(tmp_path / "t", 1)
         times = iter([0.0, LISTED_WITHIN_S + 1.0])
         with monkeypatch.context() as held_up:
-            held_up.setattr("state.delta_vacuum.time.monotonic", lambda: next(times))
+            held_up.setattr("state.delta.vacuum.time.monotonic", lambda: next(times))
             written(tmp_path / "t", 2)
             assert delete_old_files(location, lambda: stale) == 0
         [live] = DeltaTable(tmp_path / "t").file_uris()

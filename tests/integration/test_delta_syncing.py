@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state import DeadLetterTable, DeltaMapState, delta_rewriting, delta_upkeep
-from state.delta_log_table import LogLayout
-from state.store_sql import SqlCoordinatorStore
+from state import DeadLetterTable, DeltaMapState
+from state.delta import rewriting as delta_rewriting
+from state.delta import upkeep as delta_upkeep
+from state.delta.log_table import LogLayout
+from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.errors import OperatingError

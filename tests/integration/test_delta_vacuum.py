@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
-from state.delta_vacuum import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
+from state.delta.log_table import LogLayout
+from state.delta.state import DeltaMapState
+from state.delta.vacuum import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
-from transactional.clock import SystemClock
+from transactional.engine.clock import SystemClock
 
 RETENTION = "delta.deletedFileRetentionDuration"
 YEAR_S = 365 * 86_400

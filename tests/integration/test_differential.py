@@ -19,7 +19,7 @@ from spouts import OpaqueKafkaSpout
 from spouts.kafka_admin import create_topic, delete_topic
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.foreach_batch import Peer
 from tests.integration.kafka_topics import new_topic, put
 from tests.integration.tables import counts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import rows
 from transactional.store import TopologyStatus

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from spouts import kafka_consumers
+from spouts.kafka import consumers as kafka_consumers
+from spouts.kafka.consumers import CachedConsumer, consumer_pool
+from spouts.kafka.reader import KafkaPartitionReader
+from spouts.kafka.settings import FIELD_TYPES, KafkaConnection, output_schema
 from spouts.kafka_admin import delete_records
-from spouts.kafka_consumers import CachedConsumer, consumer_pool
-from spouts.kafka_reader import KafkaPartitionReader
-from spouts.kafka_settings import FIELD_TYPES, KafkaConnection, output_schema
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (
     TIMEOUT_MS,
@@ -247,7 +247,7 @@ def test_a_process_ends_quietly_with_consumers_open(bootstrap: str) -> None:
     topic = new_topic(bootstrap)
     put(bootstrap, topic, numbers(0, 10))
     program = (
-        "from spouts.kafka_reader import KafkaPartitionReader as R; from spouts.kafka_settings import *\n"
+        "from spouts.kafka.reader import KafkaPartitionReader as R; from spouts.kafka.settings import *\n"
         "from transactional.batch import OffsetRange, PartitionId\n"
         "schema = output_schema(['value'], key_type='binary', value_type='string')\n"
         f"reader = R(KafkaConnection({bootstrap!r}), schema)\n"

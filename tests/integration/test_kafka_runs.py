@@ -20,9 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.subscription import TopicPattern
 from spouts.kafka_admin import add_partitions, create_topic, delete_topic, watermarks
-from spouts.kafka_subscription import TopicPattern
 from spouts.local_broker import LocalBroker
 from spouts.planning import Limits
 from state.memory import MemoryMapState

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka import OpaqueKafkaSpout, TransactionalKafkaSpout
-from spouts.kafka_reader import KafkaPartitionReader
+from spouts.kafka.reader import KafkaPartitionReader
+from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from tests.integration.kafka_security import PASSWORD, STORE_PASSWORD, GuardedBroker, guarded_broker
 from tests.integration.kafka_topics import new_topic, planned, put, values
 from transactional.errors import ConfigError, SourceUnavailable, TransactionalError

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import add_partitions, create_topic, delete_records, delete_topic
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.json_records import JsonTranslator
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.start import GroupOffsets
+from spouts.kafka.subscription import TopicPartitions, TopicPattern
+from spouts.kafka.translators import ByTopicTranslator, SimpleTranslator
 from spouts.kafka_admin import add_partitions, create_topic, delete_records, delete_topic
-from spouts.kafka_json import JsonTranslator
-from spouts.kafka_start import GroupOffsets
-from spouts.kafka_subscription import TopicPartitions, TopicPattern
-from spouts.kafka_translators import ByTopicTranslator, SimpleTranslator
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (
     TIMEOUT_MS,

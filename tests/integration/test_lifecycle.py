@@ -6,13 +6,13 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import wait_until
 from tests.integration.growing_words import WORDS_FILE, expected
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
-from transactional.journal import RunStarted, read_journal
-from transactional.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
+from transactional.core.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
+from transactional.engine.journal import RunStarted, read_journal
 from transactional.store import TopologyStatus
 
 ID = "growing-words"

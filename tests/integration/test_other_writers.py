@@ -11,15 +11,15 @@ import pytest
 from deltalake import DeltaTable
 
 from spouts.memory import MemoryTransactionalSpout
-from state.delta import DeltaMapState
+from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.many_keys import KEYS, TRANSACTIONS
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts as counts_in
 from transactional import TransactionalTopologyBuilder
 from transactional.attempt import AttemptId
+from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.errors import Fenced, StoreMismatch
-from transactional.protocol import Action, Event, RecordCommit
 from transactional.running import run_topology
 
 LAYOUTS = ("merge", "log")

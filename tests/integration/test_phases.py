@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from tests.integration.tables import counts, rows
-from tests.unit.test_phases import Passing, Splitting
+from tests.unit.topology.test_phases import Passing, Splitting
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.topology import WorkPhase
+from transactional.topology.topology import WorkPhase
 
 pytestmark = pytest.mark.spark
 

@@ -36,9 +36,9 @@ from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
 from transactional.ports import Processed
-from transactional.spark_executor import SparkExecutor
+from transactional.spark.executor import SparkExecutor
+from transactional.spark.workers import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.spark_session import require_classic
-from transactional.spark_workers import OBJECTS_BETWEEN_COLLECTIONS
 
 pytestmark = pytest.mark.spark
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from spouts.kafka import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
 from spouts.local_broker import LocalBroker
-from state.delta import DeltaMapState
-from state.store_sql import SqlCoordinatorStore
+from state.delta.state import DeltaMapState
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
-from transactional.builder import TransactionalTopologyBuilder
-from transactional.cli_verify import tables_of
-from transactional.diagnosis import Problem
-from transactional.doctor import examine
-from transactional.doctor_source import kafka_of
+from transactional.commands.verify import tables_of
+from transactional.doctor.examine import examine
+from transactional.doctor.findings import Problem
+from transactional.doctor.source import kafka_of
 from transactional.running import run_topology
-from transactional.topology import Topology
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
 from verifier.checker import verify
 from verifier.findings import CheckImpossible, Kind, Report
 from verifier.source import KafkaSource

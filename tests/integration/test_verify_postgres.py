@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from spouts.memory import MemoryTransactionalSpout
-from state.delta import DeltaMapState
+from state.delta.state import DeltaMapState
 from tests.integration.postgres import postgres_server, url_of
-from transactional.builder import TransactionalTopologyBuilder
 from transactional.running import run_topology
+from transactional.topology.builder import TransactionalTopologyBuilder
 from verifier.checker import CheckedTable, verify
 from verifier.findings import CheckImpossible
 

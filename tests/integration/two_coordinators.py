@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import Program
 from tests.integration.standing_still import EXPECTED, IN_STORE, LEADING, LEADS, LEASE_MS, STANDS_STILL, TABLES
 from tests.integration.tables import counts, rows

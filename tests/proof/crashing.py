@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from state import DeltaMapState
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import OTHER_TAKE, SHAPES, TAKE, Setting, Word, build, rows_of
 from transactional import Topology, TopologyConfig, TopologyDriver
-from transactional.local_executor import LocalExecutor
-from transactional.runner import Fatal
+from transactional.engine.runner import Fatal
+from transactional.execution.local_executor import LocalExecutor
 from transactional.store import AttemptRecord
 
 LEASE_MS = 3_600_000

@@ -19,8 +19,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state import delta_commit, delta_log, delta_rewriting, delta_rs
-from state.store_sql import SqlCoordinatorStore
+from state.delta import delta_rs
+from state.delta import log as delta_log
+from state.delta import rewriting as delta_rewriting
+from state.delta import small_commit as delta_commit
+from state.store.sql_store import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
 

@@ -13,14 +13,18 @@ from typing import Any
 from unittest import mock
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state import DeltaMapState, SqlMapState, delta_log, delta_rewriting, delta_rs, delta_upkeep
-from state.delta_log_table import LogLayout
-from state.store_sql import SqlCoordinatorStore
+from state import DeltaMapState, SqlMapState
+from state.delta import delta_rs
+from state.delta import log as delta_log
+from state.delta import rewriting as delta_rewriting
+from state.delta import upkeep as delta_upkeep
+from state.delta.log_table import LogLayout
+from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.batch import BatchMetadata
-from transactional.driver import TopologyDriver
-from transactional.local_executor import LocalExecutor
+from transactional.engine.driver import TopologyDriver
+from transactional.execution.local_executor import LocalExecutor
 
 WORDS = "abcabda"
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from state.store_sql import SqlCoordinatorStore
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords

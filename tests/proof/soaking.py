@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from spouts import OpaqueKafkaSpout
-from spouts.kafka import KafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, TransactionalKafkaSpout
 from state import DeltaMapState
 from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
 

@@ -25,10 +25,9 @@ from typing import Any
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.coordinator import Coordinator, Snapshot
-from transactional.errors import ProtocolError
-from transactional.invariants import check
-from transactional.protocol import (
+from transactional.core.coordinator import Coordinator, Snapshot
+from transactional.core.invariants import check
+from transactional.core.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -51,6 +50,7 @@ from transactional.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.errors import ProtocolError
 
 SOURCE = "log"
 SEPARATOR = "----"

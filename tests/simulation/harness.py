@@ -23,10 +23,9 @@ from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
-from transactional.coordinator import Snapshot
-from transactional.memory_topology import snapshot_of
-from transactional.ports import StateKind
-from transactional.protocol import (
+from transactional.core.coordinator import Snapshot
+from transactional.core.memory_topology import snapshot_of
+from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
@@ -36,6 +35,7 @@ from transactional.protocol import (
     ProgressMade,
     StopRequested,
 )
+from transactional.ports import StateKind
 from transactional.store import DesiredState
 from transactional.testing import MemoryCoordinatorStore
 

@@ -13,9 +13,8 @@ from typing import Any
 from tests.simulation.process import WatchedCoordinator
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
-from transactional.coordinator import ActiveAttempt
-from transactional.errors import RetriesExhausted
-from transactional.protocol import (
+from transactional.core.coordinator import ActiveAttempt
+from transactional.core.protocol import (
     Action,
     AttemptEvent,
     AttemptFailed,
@@ -28,6 +27,7 @@ from transactional.protocol import (
     StartCommit,
     Trigger,
 )
+from transactional.errors import RetriesExhausted
 
 
 class RemovesBeforeItCompares(WatchedCoordinator):

@@ -16,19 +16,9 @@ from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import SimulatedTable
-from transactional.coordinator import ActiveAttempt, Coordinator
-from transactional.driver import TopologyDriver
-from transactional.errors import (
-    CommitStuck,
-    Fenced,
-    RetriesExhausted,
-    StoreUnavailable,
-    TopologyChanged,
-    TopologyInUse,
-)
-from transactional.groupings import Grouping, GroupingKind
-from transactional.invariants import check
-from transactional.protocol import (
+from transactional.core.coordinator import ActiveAttempt, Coordinator
+from transactional.core.invariants import check
+from transactional.core.protocol import (
     Action,
     AttemptEvent,
     AttemptFailed,
@@ -43,8 +33,18 @@ from transactional.protocol import (
     Tick,
     Trigger,
 )
-from transactional.runner import Fatal, PhaseRunner
-from transactional.topology import Component, Topology
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.runner import Fatal, PhaseRunner
+from transactional.errors import (
+    CommitStuck,
+    Fenced,
+    RetriesExhausted,
+    StoreUnavailable,
+    TopologyChanged,
+    TopologyInUse,
+)
+from transactional.groupings import Grouping, GroupingKind
+from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
     from tests.simulation.harness import Simulation

@@ -16,9 +16,9 @@ from tests.simulation.faults import Faults, demand
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import ReplayMismatch, SourceUnavailable
+from transactional.letters import Exclusion
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
-from transactional.set_aside import Exclusion
 
 KEYS = ("apple", "banana", "cat", "dog", "emu")
 PARTITIONS_MAX = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
-from transactional.protocol import LATE, TRANSITIONS, Phase, Trigger
+from transactional.core.protocol import LATE, TRANSITIONS, Phase, Trigger
 
 
 @dataclass(slots=True)

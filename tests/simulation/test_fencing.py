@@ -15,13 +15,13 @@ from tests.simulation.source import OUTPUT, SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.driver import TopologyDriver
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.fencing import FENCE_TRIES
 from transactional.errors import Fenced, StoreMismatch, TableConflict
-from transactional.fencing import FENCE_TRIES
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
 from transactional.testing import MemoryCoordinatorStore
-from transactional.topology import Component, Topology
+from transactional.topology.topology import Component, Topology
 
 ID = "counts"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import __main__ as command
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.sweep import Sweep, run_some
-from transactional.protocol import TRANSITIONS
+from transactional.core.protocol import TRANSITIONS
 
 
 def test_what_is_missing_is_told() -> None:

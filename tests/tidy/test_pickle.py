@@ -11,12 +11,12 @@ from tests.tidy.parsing import parsed
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
 MAY_PICKLE = {
-    "transactional.by_value": "how modules are sent to executors; nothing is read",
-    "transactional.dataframes": "what tasks of a Spark job send to the driver",
-    "transactional.placing": "a copy of a bolt within one process",
-    "transactional.pickling": "instances of bolts, from the tasks of a Spark job",
-    "transactional.spark_executor": "a task's input, from the driver's own job",
-    "transactional.spreading": "a copy of a custom grouping within one process",
+    "transactional.spark.by_value": "how modules are sent to executors; nothing is read",
+    "transactional.spark.dataframes": "what tasks of a Spark job send to the driver",
+    "transactional.execution.placing": "a copy of a bolt within one process",
+    "transactional.execution.pickling": "instances of bolts, from the tasks of a Spark job",
+    "transactional.spark.executor": "a task's input, from the driver's own job",
+    "transactional.execution.spreading": "a copy of a custom grouping within one process",
 }
 DANGEROUS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "yaml", "jsonpickle"}
 EVALUATES = {"eval", "exec", "compile", "__import__"}

@@ -34,13 +34,13 @@ class Ban:
     allowed_in: tuple[str, ...] = ()
 
 
-CLOCK = ("transactional/clock.py",)
+CLOCK = ("transactional/engine/clock.py",)
 SPARK = (
-    "transactional/cluster_check.py",
-    "transactional/dataframes.py",
-    "transactional/spark_executor.py",
+    "transactional/spark/cluster_check.py",
+    "transactional/spark/dataframes.py",
+    "transactional/spark/executor.py",
     "transactional/spark_session.py",
-    "state/delta_spark.py",
+    "state/delta/spark.py",
 )
 
 # By the call as it is written. `.collect` is that method without arguments, on whatever stands before it.
@@ -50,7 +50,7 @@ BANNED_CALLS = {
     "time.time_ns": Ban("ask the Clock", CLOCK),
     "datetime.now": Ban("ask the Clock", CLOCK),
     ".collect": Ban("toArrow() under a bound that is checked", SPARK),
-    "print": Ban("a logger, or sys.stdout in a command", ("transactional/cli.py", "examples/", "bench/")),
+    "print": Ban("a logger, or sys.stdout in a command", ("transactional/commands/main.py", "examples/", "bench/")),
 }
 
 # Put together, so that this file does not hold what it looks for.
@@ -227,7 +227,7 @@ def test_a_banned_name_is_told(source: str, expected: str) -> None:
 
 
 def test_a_banned_name_is_left_alone_where_it_belongs() -> None:
-    assert banned_uses("transactional/clock.py", "import time\ntime.sleep(1)") == []
+    assert banned_uses("transactional/engine/clock.py", "import time\ntime.sleep(1)") == []
     assert banned_uses("examples/words.py", "print('x')") == []
     assert banned_uses("state/sample.py", "if __name__ == '__main__':\n    print('x')") == []
     assert banned_uses("state/sample.py", "collector.collect(row)") == []

@@ -8,12 +8,12 @@ from tests.unit.fakes import total
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.builder import TransactionalTopologyBuilder
-from transactional.committing import MapStateView
-from transactional.local_executor import LocalExecutor
-from transactional.pickling import load_instance
+from transactional.execution.committing import MapStateView
+from transactional.execution.local_executor import LocalExecutor
+from transactional.execution.pickling import load_instance
 from transactional.ports import Processed
-from transactional.topology import Topology
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))
 

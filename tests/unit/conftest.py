@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit import poisoned
-from tests.unit.commands import command, module
+from tests.unit.command_line import command, module
 from tests.unit.runner_bench import bench
 
 __all__ = ["bench", "command", "cured", "module"]

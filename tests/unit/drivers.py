@@ -13,15 +13,15 @@ from tests.unit.fakes import Total, builder, words
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
-from transactional.driver import RunSummary, TopologyDriver
+from transactional.core.protocol import Action, Event
+from transactional.engine.driver import RunSummary, TopologyDriver
 from transactional.errors import StoreUnavailable
-from transactional.local_executor import LocalExecutor
+from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
-from transactional.protocol import Action, Event
 from transactional.store import AttemptRecord, Desired, Lease
 from transactional.store_history import RunEnd
 from transactional.testing import MemoryCoordinatorStore
-from transactional.topology import Topology
+from transactional.topology.topology import Topology
 
 ActionType = TypeVar("ActionType")
 

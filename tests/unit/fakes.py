@@ -9,7 +9,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
-from transactional.builder import TransactionalTopologyBuilder
+from transactional.topology.builder import TransactionalTopologyBuilder
 
 WORDS = [
     [("cat",), ("dog",), ("chicken",), ("cat",), ("dog",), ("apple",)],

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from state.delta import DeltaMapState
-from state.delta_log_table import LogLayout
-from state.store_sql import SqlCoordinatorStore
+from state.delta.log_table import LogLayout
+from state.delta.state import DeltaMapState
+from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.fencing import fence_tables
+from transactional.engine.fencing import fence_tables
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
 from verifier.checker import CheckedTable, verify

@@ -16,9 +16,9 @@ from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuild
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException
-from transactional.letter_spout import LetterSpout
-from transactional.topology import Topology
+from transactional.topology.topology import Topology
 
 WORD = "word string"
 

@@ -17,13 +17,13 @@ from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.ports import Partials, Processed
-from transactional.protocol import (
+from transactional.core.protocol import (
     Event,
     ProcessingSucceeded,
 )
-from transactional.runner import Fatal, PhaseRunner
-from transactional.topology import Topology
+from transactional.engine.runner import Fatal, PhaseRunner
+from transactional.ports import Partials, Processed
+from transactional.topology.topology import Topology
 
 WAIT_S = 10.0
 

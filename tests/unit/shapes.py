@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, total
-from transactional.builder import TransactionalTopologyBuilder
 from transactional.groupings import CustomStreamGrouping, GroupingKind
-from transactional.topology import Topology
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
 
 
 def upper(made: TransactionalTopologyBuilder, bolt_id: str, parallelism: int = 1) -> Any:

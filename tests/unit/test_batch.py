@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, METADATA_VERSION, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import CorruptRecord
-from transactional.set_aside import Exclusion
+from transactional.letters import Exclusion
 
 OFFSETS = st.integers(min_value=0, max_value=2**63 - 1)
 PARTITIONS = st.builds(PartitionId, st.text(), st.integers(min_value=0, max_value=2**31 - 1))

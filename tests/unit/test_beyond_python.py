@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
-from spouts.kafka_reader import _column
-from spouts.kafka_settings import record_schema
-from spouts.kafka_translators import KafkaRecord, SimpleTranslator
+from spouts.kafka.reader import _column
+from spouts.kafka.settings import record_schema
+from spouts.kafka.translators import KafkaRecord, SimpleTranslator
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
@@ -22,7 +22,7 @@ from transactional.attempt import TxId
 from transactional.bolts import Tuple
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json
 from transactional.errors import SchemaMismatch
-from transactional.faults import fingerprint, letter_text, tuples
+from transactional.execution.faults import fingerprint, letter_text, tuples
 from transactional.schema import Schema
 
 FAR_US = 1_700_000_000_000_000 * 1_000

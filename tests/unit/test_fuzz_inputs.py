@@ -19,19 +19,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from spouts.kafka_json import JsonTranslator
-from spouts.kafka_settings import FIELD_TYPES, record_schema
-from state.store_sql import SqlCoordinatorStore
+from spouts.kafka.json_records import JsonTranslator
+from spouts.kafka.settings import FIELD_TYPES, record_schema
+from state.store.sql_store import SqlCoordinatorStore
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import OPTIONS, TopologyConfig
 from transactional.config_sources import load_config
-from transactional.coordinator import Snapshot
-from transactional.dead_letters import values_from_json, values_to_json
-from transactional.errors import TransactionalError
-from transactional.journal import RunStarted, encode, read_journal
-from transactional.protocol import (
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
     Phase,
@@ -40,9 +37,12 @@ from transactional.protocol import (
     RecordFailure,
     Tick,
 )
-from transactional.replay import replay
+from transactional.dead_letters import values_from_json, values_to_json
+from transactional.engine.journal import RunStarted, encode, read_journal
+from transactional.engine.replay import replay
+from transactional.errors import TransactionalError
+from transactional.letters import Exclusion, Letter
 from transactional.schema import Schema
-from transactional.set_aside import Exclusion, Letter
 from transactional.store import AttemptRecord
 from verifier.delta_log import LogBroken, read_log
 from verifier.storage import FolderStorage

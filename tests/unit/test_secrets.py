@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka import OpaqueKafkaSpout
-from spouts.kafka_settings import KafkaConnection
+from spouts.kafka.settings import KafkaConnection
+from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
-from state.delta import DeltaMapState
-from state.delta_table import DeltaLocation
-from state.sql import SqlMapState
-from state.store_sql import SqlCoordinatorStore
-from tests.unit.commands import Command
-from transactional.builder import TransactionalTopologyBuilder
+from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
+from state.sql.state import SqlMapState
+from state.store.sql_store import SqlCoordinatorStore
+from tests.unit.command_line import Command
 from transactional.delta_errors import reason_of
 from transactional.errors import TransactionalError
-from transactional.topology import Topology
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
 
 MARKER = "hunter2"
 NOBODY = "127.0.0.1:1"

@@ -1,0 +1,285 @@
+"""Consumers that are kept and read on, and what is asked about topics: Kafka's clients behind the Kafka spouts.
+
+Consumers live in a pool of the process. One that goes on where it stopped has fetched ahead, and delivers at once; a
+new or re-assigned one takes some 20 to 30 ms. None of them ever joins, or writes to, a consumer group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from os import getpid
+from threading import Lock
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from spouts.kafka.settings import KafkaConnection, Option, described, source_of, topic_of
+from transactional.batch import OffsetRange, PartitionId
+from transactional.errors import ConfigError, ReplayMismatch, SourceUnavailable
+
+Client = TypeVar("Client")
+
+CONSUMERS_MAX = 64
+"""Consumers that a process keeps. Each has four threads, and fetches ahead up to `queued.max.messages.kbytes`."""
+
+SKIP_MAX = 20_000
+"""Offsets that are read and thrown away rather than sought: it is quicker, for what is skipped was fetched ahead."""
+
+_BATCH_RECORDS_MAX = 10_000
+_BATCH_BYTES_MAX = 8 * 1024 * 1024
+_MEASURED = 64
+_WAIT_MS = 100
+
+_CONSUMER: dict[str, Option] = {
+    "group.id": "transactional-reader",  # asked for by the library; this consumer never joins it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    # The default, a second, is what a consumer that was full or re-assigned may wait before it fetches again.
+    "fetch.queue.backoff.ms": 5,
+    # How long the broker may hold an answer when there is nothing new. It does not delay what comes; but a consumer
+    # that is moved away from the log's end waits for it, and each idle one asks this often.
+    "fetch.wait.max.ms": 100,
+    "queued.min.messages": 50_000,
+    "queued.max.messages.kbytes": 8 * 1024,
+}
+
+
+class CachedConsumer:
+    """A consumer that remembers where it stands. Used by one reader at a time."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self.connection = connection
+        self.partition: PartitionId | None = None
+        self.next_offset = 0
+        self._pending: list[Message] = []
+        self._seen_until = 0
+        self._errors: deque[KafkaError] = deque(maxlen=1)
+        settings: dict[str, Any] = connection.client(_CONSUMER) | {
+            "isolation.level": connection.isolation,
+            "error_cb": self._errors.append,
+        }
+        self._consumer = make_client(partial(Consumer, settings), connection)
+
+    def continues(self, partition: PartitionId, offsets: OffsetRange) -> bool:
+        """True when the range can be reached by reading on."""
+        return self.partition == partition and 0 <= offsets.start - self.next_offset <= SKIP_MAX
+
+    def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
+        """Yield the messages of the range in lists of bounded size. Ends only when `until` was passed for certain."""
+        if not self.continues(partition, offsets):
+            self.move(partition, offsets)
+        self.partition = None  # until the end is reached: whoever comes after an error has to move it
+        ready: list[Message] = []
+        idle_ms = size = 0
+        while True:
+            ready += self._take(offsets)
+            done = self._seen_until >= offsets.until
+            if ready and (done or len(ready) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX):
+                yield ready
+                ready, size = [], 0
+            if done:
+                break
+            fetched = self._fetch(partition, offsets)
+            size += _bytes_of(self._pending)
+            idle_ms = 0 if fetched else idle_ms + _WAIT_MS
+            if idle_ms >= self.connection.timeout_ms:
+                raise self._silent(partition, offsets)
+        self.partition, self.next_offset = partition, offsets.until
+
+    def move(self, partition: PartitionId, offsets: OffsetRange) -> None:
+        """Go to the start of the range; what was fetched ahead is thrown away."""
+        self._pending, self._seen_until = [], offsets.start
+        self._errors.clear()
+        self._consumer.assign([TopicPartition(topic_of(partition.source), partition.index, offsets.start)])
+
+    def check_start(self, partition: PartitionId, offsets: OffsetRange) -> None:
+        """Raise `ReplayMismatch` when the log may have lost the beginning of the range by now.
+
+        Asked after reading, and only when offsets were missing: if all were there, nothing can have been lost.
+        """
+        low, high = self._watermarks(partition)
+        if low > offsets.start:
+            raise _gone(partition, offsets, low, high)
+
+    def close(self) -> None:
+        """Stop its threads."""
+        self._consumer.close()
+
+    def _take(self, offsets: OffsetRange) -> list[Message]:
+        pending, self._pending = self._pending, []
+        if not pending or (_offset(pending[0]) >= offsets.start and _offset(pending[-1]) < offsets.until):
+            return pending
+        self._pending = [message for message in pending if _offset(message) >= offsets.until]
+        return [message for message in pending if offsets.start <= _offset(message) < offsets.until]
+
+    def _fetch(self, partition: PartitionId, offsets: OffsetRange) -> bool:
+        most = min(offsets.until - self._seen_until, _BATCH_RECORDS_MAX)
+        messages = self._consumer.consume(most, 0) or self._consumer.consume(1, _WAIT_MS / 1000)
+        if any(map(Message.error, messages)):
+            for message in messages:
+                self._on_error(message, partition, offsets)
+            messages = [message for message in messages if message.error() is None]
+        if messages:
+            self._pending += messages
+            self._seen_until = max(self._seen_until, _offset(messages[-1]) + 1)
+        return bool(messages)
+
+    def _on_error(self, message: Message, partition: PartitionId, offsets: OffsetRange) -> None:
+        error = message.error()
+        if error is None:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._seen_until = max(self._seen_until, _offset(message))
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise _gone(partition, offsets, *self._watermarks(partition))
+        else:
+            reason = self.connection.redact(error.str())
+            raise SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
+
+    def _watermarks(self, partition: PartitionId) -> tuple[int, int]:
+        asked = TopicPartition(topic_of(partition.source), partition.index)
+        try:
+            low, high = self._consumer.get_watermark_offsets(asked, timeout=self.connection.timeout_s)
+        except KafkaException as error:
+            raise SourceUnavailable(f"{described(partition)}: {self.connection.redact(error.args[0].str())}") from error
+        return low, high
+
+    def _silent(self, partition: PartitionId, offsets: OffsetRange) -> SourceUnavailable:
+        last = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
+        return SourceUnavailable(
+            f"{described(partition)} at {self.connection.bootstrap_servers} was read up to offset {self._seen_until} "
+            f"of {offsets}, then nothing came for {self.connection.timeout_ms} ms{last}"
+        )
+
+
+class ConsumerPool:
+    """The idle consumers of this process, the least recently used first."""
+
+    def __init__(self) -> None:
+        self.process_id = getpid()
+        self._lock = Lock()
+        self._idle: list[CachedConsumer] = []
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    @contextmanager
+    def leased(
+        self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange
+    ) -> Iterator[CachedConsumer]:
+        """A consumer for one reading: one that can read on, if there is any. It comes back unless reading failed."""
+        consumer = self._take(connection, partition, offsets) or CachedConsumer(connection)
+        try:
+            yield consumer
+        except Exception:
+            consumer.close()
+            raise
+        except BaseException:
+            self._give_back(consumer)  # a reader that was not read to its end
+            raise
+        self._give_back(consumer)
+
+    def close(self, connection: KafkaConnection | None = None) -> None:
+        """Close the idle consumers of a connection, or all."""
+        with self._lock:
+            closing = [each for each in self._idle if connection in (None, each.connection)]
+            self._idle = [each for each in self._idle if each not in closing]
+        for consumer in closing:
+            consumer.close()
+
+    def _take(self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange) -> CachedConsumer | None:
+        with self._lock:
+            ours = [each for each in self._idle if each.connection == connection]
+            found = [each for each in ours if each.continues(partition, offsets)]
+            found.sort(key=lambda each: -each.next_offset)
+            # Else one of this partition that stands elsewhere, or any, when there are enough.
+            found += [each for each in ours if each.partition in (partition, None)]
+            if not found and len(self._idle) >= CONSUMERS_MAX:
+                found = ours
+            if found:
+                self._idle.remove(found[0])
+            return found[0] if found else None
+
+    def _give_back(self, consumer: CachedConsumer) -> None:
+        with self._lock:
+            self._idle.append(consumer)
+            surplus = self._idle.pop(0) if len(self._idle) > CONSUMERS_MAX else None
+        if surplus is not None:
+            surplus.close()
+
+
+# A forked process inherits consumers without their threads: they must neither be used nor torn down there.
+_pools = [ConsumerPool()]
+
+
+def consumer_pool() -> ConsumerPool:
+    """The pool of this process."""
+    if _pools[-1].process_id != getpid():
+        _pools.append(ConsumerPool())
+    return _pools[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now: the source of its partitions, its id, and for each partition whether it has a leader."""
+
+    source: str
+    id: str | None
+    partitions: Mapping[int, bool]
+    is_internal: bool = False
+
+
+def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
+    """A librdkafka client. Raises `ConfigError` when the options are wrong."""
+    try:
+        return make()
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise ConfigError(f"options={connection.shown_options()}: {connection.redact(reason)}") from None
+
+
+def describe_topics(admin: AdminClient, connection: KafkaConnection, topics: Sequence[str]) -> dict[str, Topic | None]:
+    """The topics as they are now, None for one that does not exist. Raises `SourceUnavailable` within `timeout_ms`."""
+    futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=connection.timeout_s)
+    return {topic: _described(topic, future, connection) for topic, future in futures.items()}
+
+
+def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> Topic | None:
+    try:
+        found = future.result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        reason = connection.redact(error.args[0].str())
+        where = connection.bootstrap_servers
+        raise SourceUnavailable(f"topic {topic!r} at {where} can't be described: {reason}") from error
+    # The library prints an id in plain base64, and one of zeros for a cluster without ids; Kafka's tools print it so:
+    text = str(found.topic_id).replace("/", "_").replace("+", "-")
+    topic_id = text if text.strip("A") else None
+    led = {each.id: each.leader is not None for each in found.partitions}
+    return Topic(source_of(topic, topic_id), topic_id, led, bool(found.is_internal))
+
+
+def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int) -> ReplayMismatch:
+    return ReplayMismatch(
+        f"{described(partition)}: the offsets {offsets} were planned, but those there are [{low}, {high}): "
+        "retention or deletion was quicker"
+    )
+
+
+def _bytes_of(messages: list[Message]) -> int:
+    """The size of their values, about: of many some are looked at, since even that takes time."""
+    step = len(messages) // _MEASURED + 1
+    return sum(map(len, messages[::step])) * step
+
+
+def _offset(message: Message) -> int:
+    return message.offset() or 0

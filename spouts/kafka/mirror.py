@@ -1,0 +1,80 @@
+"""`GroupMirror`: committed positions, written to a consumer group so that Kafka's tools can show a topology's lag."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from threading import Lock
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from spouts.kafka.settings import KafkaConnection, topic_of
+from transactional.batch import Offset, PartitionId
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class GroupMirror:
+    """Writes positions without being waited for: one request at a time, and of the positions that wait only the last.
+
+    Nothing depends on it: what fails is logged, and the next positions are written all the same. There is no thread
+    and no callback: a callback would run in the client's own thread, and a client that dies there aborts the process.
+    """
+
+    def __init__(self, admin: AdminClient, group_id: str, connection: KafkaConnection) -> None:
+        self._admin, self._group_id, self._connection = admin, group_id, connection
+        self._lock = Lock()
+        self._waiting: Mapping[PartitionId, Offset] = {}
+        self._request: Future[Any] | None = None
+
+    def send(self, positions: Mapping[PartitionId, Offset]) -> None:
+        """Have the positions written. Returns at once."""
+        with self._lock:
+            self._waiting = positions
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take the answer if it has come, then send what waits. Returns at once; to be called now and then."""
+        with self._lock:
+            if self._request is None or self._request.done():
+                self._finish(0)
+                self._start()
+
+    def close(self) -> None:
+        """Wait until the last positions are written, for two seconds at most."""
+        with self._lock:
+            for _ in range(2):
+                self._finish(_CLOSE_TIMEOUT_S / 2)
+                self._start()
+
+    def _start(self) -> None:
+        positions, self._waiting = self._waiting, {}
+        offsets = [TopicPartition(topic_of(p.source), p.index, offset) for p, offset in sorted(positions.items())]
+        if not offsets:
+            return
+        try:
+            request = [ConsumerGroupTopicPartitions(self._group_id, offsets)]
+            futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._connection.timeout_s)
+            self._request = futures[self._group_id]
+        except Exception as error:
+            self._failed(error)
+
+    def _finish(self, timeout_s: float) -> None:
+        request, self._request = self._request, None
+        if request is None:
+            return
+        try:
+            refused = [each.error for each in request.result(timeout_s).topic_partitions if each.error]
+        except Exception as error:
+            refused = [error]
+        if refused:
+            self._failed(refused[0])
+
+    def _failed(self, error: object) -> None:
+        reason = self._connection.redact(error) or type(error).__name__
+        _log.warning("the positions could not be mirrored to consumer group %r: %s", self._group_id, reason)

@@ -1,0 +1,101 @@
+"""What Kafka tells of offsets: where the partitions' logs begin and end, times in them, and a group's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from spouts.kafka.settings import KafkaConnection, described, topic_of
+from spouts.kafka.topics import Tell
+from spouts.planning import PartitionLog
+from transactional.batch import Offset, PartitionId
+from transactional.errors import SourceUnavailable
+
+Asked = Mapping[PartitionId, TopicPartition]
+"""The partitions in our words and in Kafka's."""
+
+
+def asked_of(partitions: Any) -> dict[PartitionId, TopicPartition]:
+    """The given partitions, ready to be asked about."""
+    return {partition: TopicPartition(topic_of(partition.source), partition.index) for partition in partitions}
+
+
+class OffsetTeller:
+    """Asks for offsets. Every request ends within `timeout_ms`; a partition that tells nothing is told of once."""
+
+    def __init__(self, admin: AdminClient, connection: KafkaConnection, tell: Tell) -> None:
+        self._admin, self._connection, self._tell = admin, connection, tell
+
+    def logs(self, asked: Asked) -> dict[PartitionId, PartitionLog | None]:
+        """Each partition's log up to its last stable offset, None where it does not answer.
+
+        Raises `SourceUnavailable` when none does.
+        """
+        if not asked:
+            return {}
+        earliest = self._list(asked, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        latest = self._list(asked, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        logs = {p: self._log_of(p, earliest[tp], latest[tp]) for p, tp in asked.items()}
+        if not any(logs.values()):
+            topics = ", ".join(sorted({tp.topic for tp in asked.values()}))
+            where = self._connection.bootstrap_servers
+            raise SourceUnavailable(f"no partition of {topics} at {where} tells its offsets")
+        return logs
+
+    def at_time(self, asked: Asked, time_ms: int) -> dict[PartitionId, Offset | None]:
+        """The first offset of each partition whose time is `time_ms` or later, None where there is none (row K7d).
+
+        A partition that does not answer is missing.
+        """
+        if not asked:
+            return {}
+        spec = OffsetSpec.for_timestamp(time_ms)
+        # Else a record of an open Kafka transaction would not count, and those before it would be read.
+        futures = self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)
+        told = {partition: self._offset(partition, futures[tp]) for partition, tp in asked.items()}
+        return {p: Offset(offset) if offset >= 0 else None for p, offset in told.items() if offset is not None}
+
+    def of_group(self, asked: Asked, group_id: str) -> dict[PartitionId, Offset | None]:
+        """What a consumer group has committed for each partition, None where it has nothing.
+
+        Raises `SourceUnavailable` when the group's coordinator does not answer.
+        """
+        if not asked:
+            return {}
+        request = [ConsumerGroupTopicPartitions(group_id, list(asked.values()))]
+        answer = self._admin.list_consumer_group_offsets(request, request_timeout=self._connection.timeout_s)
+        try:
+            told = answer[group_id].result().topic_partitions
+        except KafkaException as error:
+            raise SourceUnavailable(
+                f"the offsets of consumer group {group_id!r} can't be read: {self._reason(error)}"
+            ) from error
+        offsets = {(each.topic, each.partition): each.offset for each in told if each.error is None}
+        found = {p: offsets.get((tp.topic, tp.partition), -1) for p, tp in asked.items()}
+        return {partition: Offset(offset) if offset >= 0 else None for partition, offset in found.items()}
+
+    def _list(
+        self, asked: Asked, spec: OffsetSpec, isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Future[Any]]:
+        level = isolation or IsolationLevel[self._connection.isolation.upper()]
+        wanted = dict.fromkeys(asked.values(), spec)
+        seconds = self._connection.timeout_s
+        return dict(self._admin.list_offsets(wanted, isolation_level=level, request_timeout=seconds))
+
+    def _log_of(self, partition: PartitionId, earliest: Future[Any], latest: Future[Any]) -> PartitionLog | None:
+        first, end = self._offset(partition, earliest), self._offset(partition, latest)
+        return None if first is None or end is None else PartitionLog(Offset(first), Offset(end))
+
+    def _offset(self, partition: PartitionId, future: Future[Any]) -> int | None:
+        try:
+            return int(future.result().offset)
+        except KafkaException as error:
+            self._tell(f"{described(partition)} does not tell its offsets: {self._reason(error)}")
+            return None
+
+    def _reason(self, error: KafkaException) -> str:
+        return self._connection.redact(error.args[0].str())

@@ -1,0 +1,149 @@
+"""Reading offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from spouts.kafka.consumers import consumer_pool
+from spouts.kafka.settings import FIELD_TYPES, KafkaConnection, record_schema
+from spouts.kafka.translators import Translator
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.batch import OffsetRange, PartitionId
+from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
+from transactional.ports import RefusedRecord
+from transactional.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartitionReader:
+    """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle.
+
+    `translator` makes these of records; without it they are fields of the records themselves.
+    """
+
+    connection: KafkaConnection
+    output: Schema
+    translator: Translator | None = None
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        """As `read_or_refuse`, without what is refused."""
+        for read in self.read_or_refuse(partition, offsets, metadata):
+            if isinstance(read, pa.RecordBatch):
+                yield read
+
+    def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """The tuple of a record that was refused once, by the translator of today."""
+        schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
+        try:
+            if self.translator is None:
+                raise SchemaMismatch("the spout has no translator any more")
+            row = tuple(values[name] for name in schema.names)
+            yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
+        except (ConfigError, BoltFailed, KeyError) as error:
+            yield RefusedRecord(values, str(error))
+
+    def read_or_refuse(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
+
+        Raises `ReplayMismatch` when the log has lost records of the range; `SourceUnavailable` when the broker does not
+        deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and whatever the translator
+        raises, unless it refuses a record. Of which incarnation of the topic the records are is asked once per batch,
+        by the spout's `check_read`.
+        """
+        if not len(offsets):
+            return
+        with consumer_pool().leased(self.connection, partition, offsets) as consumer:
+            records = 0
+            for messages in consumer.read(partition, offsets):
+                records += len(messages)
+                yield from self._tuples(messages)
+            if records < len(offsets):
+                consumer.check_start(partition, offsets)
+
+    def _tuples(self, messages: list[Message]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        if self.translator is None:
+            yield _records(messages, self.output)
+        else:
+            records = _records(messages, record_schema(self.translator.fields))
+            yield from self._translated(records, lambda position: _as_letter(messages[position]))
+
+    def _translated(
+        self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, Any]]
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        assert self.translator is not None
+        records = records.select(list(self.translator.fields))
+        batch, refused = self.translator.translate_or_refuse(records)
+        yield batch
+        for position, why in refused:
+            yield RefusedRecord(letter(position), why)
+
+
+def _records(messages: list[Message], fields: Schema) -> pa.RecordBatch:
+    schema = arrow_schema(fields)
+    return pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+
+
+def _as_letter(message: Message) -> dict[str, Any]:
+    """All of a record: readable where it is text."""
+    [row] = _records([message], record_schema(tuple(FIELD_TYPES))).to_pylist()
+    return {**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])}
+
+
+def _as_text(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+_TIME_MS_MAX = (2**63 - 1) // 1_000
+
+
+def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
+    match field.name:
+        case "topic":
+            return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
+        case "offset":
+            return pa.array(list(map(Message.offset, messages)), pa.int64())
+        case "key":
+            return _bytes(field, list(map(Message.key, messages)), messages)
+        case "value":
+            return _bytes(field, list(map(Message.value, messages)), messages)
+        case "timestamp":
+            known = (time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages))
+            # A producer may give any number; what is no time in microseconds can't be told as one.
+            times = [None if time_ms is None or abs(time_ms) > _TIME_MS_MAX else time_ms for time_ms in known]
+            return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(field.type)
+        case _:
+            return pa.array([message.headers() or [] for message in messages], field.type)
+
+
+def _bytes(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:
+    column = pa.array(values, pa.binary())
+    if field.type == pa.binary():
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise _not_text(field.name, values, messages) from error
+
+
+def _not_text(name: str, values: list[Any], messages: list[Message]) -> SchemaMismatch:
+    for value, message in zip(values, messages, strict=True):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError as error:
+            return SchemaMismatch(
+                f"the {name} at offset {message.offset()} of partition {message.partition()} of topic "
+                f"{message.topic()!r} is not UTF-8 ({error.reason} at byte {error.start}); use {name}_type='binary'"
+            )
+    raise AssertionError(f"Arrow refused a {name} as text that Python takes")

@@ -1,0 +1,291 @@
+"""`TransactionalKafkaSpout` and `OpaqueKafkaSpout`: the driver's side, which plans batches and reads no record.
+
+Storm's KafkaTridentSpoutTransactional and KafkaTridentSpoutOpaque. Ranges end at the last stable
+offset, so that no batch waits for a Kafka transaction that is still open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from spouts.base import PartitionedSpout
+from spouts.kafka.consumers import Topic, consumer_pool, describe_topics, make_client
+from spouts.kafka.mirror import GroupMirror
+from spouts.kafka.offsets import OffsetTeller, asked_of
+from spouts.kafka.reader import KafkaPartitionReader
+from spouts.kafka.settings import DEFAULT_FIELDS, KafkaConnection, Option, described, has_id, output_schema, topic_of
+from spouts.kafka.start import Start, StartPositions
+from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, subscription_of
+from spouts.kafka.topics import TopicWatch
+from spouts.kafka.translators import Translator, checked_translator
+from spouts.planning import Limits, Logs, PartitionLog, record_bytes
+from transactional.batch import BatchMetadata, PartitionId
+from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
+from transactional.schema import Schema
+
+_log = logging.getLogger(__name__)
+
+BATCH_RECORDS_MAX = 100_000
+"""The default limit of a batch. It matters when there is a backlog: then larger batches are faster, and later."""
+
+
+class KafkaSpout(PartitionedSpout):
+    """What the two Kafka spouts share; use one of them.
+
+    `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin what no batch has a position
+    for; a position always wins: `"earliest"`, `"latest"` (the end when the topology first runs), a time
+    (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or given offsets
+    `{topic: {partition: offset}}`. Partitions that come later are read from their beginning under `"latest"` too.
+
+    A batch takes at most `batch_records_max` offsets, `partition_records_max` of any one partition, and about
+    `batch_bytes_max` bytes, by the size that earlier records had. A range longer than `split_records` is read by
+    several tasks.
+
+    `fields` are those of topic, partition, offset, key, value, timestamp, headers that the tuples have; key and value
+    are bytes, or text with `key_type="string"` and `value_type="string"`. A `translator` makes other tuples of records.
+    `options` are librdkafka's (security, for example). With `group_id` the committed positions are mirrored to that
+    consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.
+    Raises `ConfigError` for what can't be right.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Iterable[str] | Subscription,
+        *,
+        batch_records_max: int | None = BATCH_RECORDS_MAX,
+        partition_records_max: int | None = None,
+        batch_bytes_max: int | None = None,
+        split_records: int | None = None,
+        start: Start = "earliest",
+        fields: Iterable[str] = DEFAULT_FIELDS,
+        key_type: Literal["binary", "string"] = "binary",
+        value_type: Literal["binary", "string"] = "binary",
+        translator: Translator | None = None,
+        options: Mapping[str, Option] | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        group_id: str | None = None,
+        timeout_ms: int = 10_000,
+    ) -> None:
+        limits = Limits(batch_records_max, partition_records_max, batch_bytes_max)
+        given = tuple(sorted((options or {}).items()))
+        self.connection = KafkaConnection(bootstrap_servers, isolation, timeout_ms, given)
+        self.subscription = subscription_of(topics)
+        plain = output_schema(fields, key_type=key_type, value_type=value_type)
+        super().__init__(_output(plain, translator, self.subscription), limits)
+        self._translator = translator
+        self._split_records = _checked_split(split_records)
+        self._group_id = group_id
+        self._starts = StartPositions(start, self.subscription, group_id, self._tell)
+        self._admin: AdminClient | None = None
+        self._mirror: GroupMirror | None = None
+        self._cluster_id = ""
+        self._watch = TopicWatch(
+            self.subscription, self.connection, replays_exactly=self.replays_exactly, tell=self._tell
+        )
+        self._topics: dict[str, Topic] = {}
+        self._record_bytes: dict[PartitionId, float] = {}
+        self._told: set[str] = set()
+
+    def __repr__(self) -> str:
+        options = self.connection.shown_options()
+        read = list(self.topics) if isinstance(self.subscription, TopicNames) else self.subscription
+        return f"{type(self).__name__}({self.connection.bootstrap_servers!r}, {read!r}, options={options})"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics' names; with a pattern those that matched when the cluster was last asked."""
+        return self.subscription.names or tuple(sorted(self._topics))
+
+    def identity(self) -> Mapping[str, str]:
+        """Kind, cluster id and topics; the ids of a transactional spout's topics too, unless a pattern chooses them.
+
+        An opaque spout goes on with a topic that was created anew, also over a restart: its id is in the positions.
+        """
+        self._opened()
+        known = {"kind": type(self).__name__, "cluster": self._cluster_id, "topics": str(self.subscription)}
+        if not self.replays_exactly or isinstance(self.subscription, TopicPattern):
+            return known
+        return known | {"topic ids": ",".join(self._topics[n].id or "" for n in self.topics if n in self._topics)}
+
+    def open(self) -> None:
+        """Connect, and check that the topics are there and fit for this kind of spout.
+
+        Raises `ConfigError` naming the topic, `SourceUnavailable` naming the address within twice `timeout_ms`.
+        """
+        self.close()
+        self._starts.forget()
+        errors: deque[Any] = deque(maxlen=1)
+        settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
+        self._admin = make_client(partial(AdminClient, settings), self.connection)
+        try:
+            self._cluster_id = self._connect(self._admin, errors)
+            self._topics = self._watch.open(self._admin)
+        except BaseException:
+            self.close()
+            raise
+        self._mirror = GroupMirror(self._admin, self._group_id, self.connection) if self._group_id else None
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """The batch that starts where `after` ends, or None when there is nothing new (see `planning.plan_batch`)."""
+        batch = super().plan(after, replay=replay)
+        return None if batch is None else replace(batch, split_records=self._split_records)
+
+    def logs(self, after: BatchMetadata) -> Logs:
+        """The offsets that each partition holds, up to the last stable one. Two or three round trips in all."""
+        admin = self._opened()
+        admin.poll(0)  # else what it has to say about broken connections would pile up
+        if self._mirror is not None:
+            self._mirror.go_on()
+        self._topics = self._watch.look(admin)
+        sources = {name: self._source(topic, after) for name, topic in self._topics.items()}
+        led = self._led(sources)
+        teller = OffsetTeller(admin, self.connection, self._tell)
+        logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(led)
+        logs |= teller.logs(asked_of(partition for partition, is_led in led.items() if is_led))
+        self._look_for_created_anew(after, sources, logs)
+        pinned = self._starts.pin(teller, after, logs)
+        return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Raise `ReplayMismatch` when a topic is no longer the one that was planned.
+
+        Asked after reading: ids don't come back, so what was read before is of this topic too.
+        """
+        read = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
+        names = sorted({topic_of(partition.source) for partition in read})
+        found = describe_topics(self._opened(), self.connection, names) if names else {}
+        for partition in read:
+            topic = found[topic_of(partition.source)]
+            if topic is None or topic.source != partition.source:
+                what = "is gone" if topic is None else f"was created anew (now {topic.source!r})"
+                raise ReplayMismatch(
+                    f"{described(partition)} was planned as {partition.source!r}, but the topic {what}"
+                )
+
+    @property
+    def sets_records_aside(self) -> bool:
+        """True when the translator has `on_error="dead_letter"`: the topology needs a table for these records."""
+        return self._translator is not None and self._translator.sets_aside
+
+    def reader(self) -> KafkaPartitionReader:
+        """What reads the ranges on the executors."""
+        return KafkaPartitionReader(self.connection, self.output, self._translator)
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Mirror the positions to the consumer group, if there is one to mirror to. Does not wait, does not raise."""
+        self._record_bytes |= record_bytes(batch)
+        if self._mirror is not None:
+            current = {topic.source for topic in self._topics.values()} | set(self._topics)
+            self._mirror.send({p: offset for p, offset in batch.positions().items() if p.source in current})
+
+    def close(self) -> None:
+        """Finish mirroring, within two seconds, and close the clients."""
+        if self._mirror is not None:
+            self._mirror.close()
+        self._mirror = self._admin = None
+        consumer_pool().close(self.connection)
+
+    def _opened(self) -> AdminClient:
+        if self._admin is None:
+            raise ConfigError(f"{self!r} is not open; call open() first")
+        return self._admin
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("%s", text)
+
+    def _connect(self, admin: AdminClient, errors: deque[Any]) -> str:
+        try:
+            return str(admin.describe_cluster(request_timeout=self.connection.timeout_s).result().cluster_id)
+        except KafkaException as error:
+            admin.poll(0)
+            reason = self.connection.redact((errors[0] if errors else error.args[0]).str())
+            raise SourceUnavailable(
+                f"no Kafka broker at {self.connection.bootstrap_servers} answers within "
+                f"{self.connection.timeout_ms} ms: {reason}"
+            ) from error
+
+    def _source(self, topic: Topic, after: BatchMetadata) -> str:
+        """The source of a topic's partitions; positions from when the cluster had no topic ids stay valid."""
+        name = topic_of(topic.source)
+        known = {p.source for p in after.ranges if topic_of(p.source) == name}
+        if topic.id is None and known - {name}:
+            raise SourceUnavailable(f"the cluster gives no id for topic {name!r} any more, so it can't be told apart")
+        return name if name in known else topic.source
+
+    def _led(self, sources: Mapping[str, str]) -> dict[PartitionId, bool]:
+        """The partitions that are read, and whether they have a leader."""
+        led: dict[PartitionId, bool] = {}
+        for name, source in sources.items():
+            for index, is_led in self._topics[name].partitions.items():
+                if self.subscription.takes(name, index):
+                    led[PartitionId(source, index)] = is_led
+        for partition in (partition for partition, is_led in led.items() if not is_led):
+            self._tell(f"{described(partition)} has no leader; it is left out until it has")
+        return led
+
+    def _look_for_created_anew(self, after: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
+        for partition, offsets in after.ranges.items():
+            now = sources.get(topic_of(partition.source), partition.source)
+            if now == partition.source or not has_id(partition.source):
+                continue
+            text = f"topic {topic_of(partition.source)!r} was created anew: it was {partition.source!r} and is {now!r}"
+            if self.replays_exactly:
+                raise BatchLost(
+                    f"{text}. {described(partition)} was to be read from offset {offsets.start} on; there is now "
+                    f"{logs.get(PartitionId(now, partition.index)) or 'no such partition'}, of other records. Use "
+                    "OpaqueKafkaSpout, which goes on with what is there, or start a topology with a new id"
+                )
+            self._tell(f"{text}; what was not read of the old one is lost, the new one is read from its beginning")
+
+
+def _output(plain: Schema, translator: Translator | None, subscription: Subscription) -> Schema:
+    if translator is None:
+        return plain
+    if plain != output_schema(DEFAULT_FIELDS, key_type="binary", value_type="binary"):
+        raise ConfigError(
+            "fields, key_type and value_type are for a spout without translator, which has its own fields"
+        )
+    return checked_translator(translator, subscription.names or ()).output
+
+
+def _checked_split(split_records: int | None) -> int | None:
+    if split_records is not None and (type(split_records) is not int or split_records < 1):
+        raise ConfigError(
+            f"split_records takes a whole number from 1 on, or None for no splitting; got {split_records!r}"
+        )
+    return split_records
+
+
+class TransactionalKafkaSpout(KafkaSpout):
+    """A transactional spout over Kafka topics: a replay reads exactly the recorded offsets (see `KafkaSpout`).
+
+    When offsets are lost before they were read, it stops with `BatchLost` rather than skip them.
+    """
+
+    @property
+    def replays_exactly(self) -> bool:
+        """True."""
+        return True
+
+
+class OpaqueKafkaSpout(KafkaSpout):
+    """An opaque spout over Kafka topics: a replay takes what is there then (see `KafkaSpout`).
+
+    It goes on without partitions that don't answer, past offsets that are lost, and with topics created anew.
+    """
+
+    @property
+    def replays_exactly(self) -> bool:
+        """False."""
+        return False

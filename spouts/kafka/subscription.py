@@ -1,0 +1,126 @@
+"""What a Kafka spout reads: topics by name, topics by a pattern, or some partitions of topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spouts.kafka.settings import checked_topics
+from transactional.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """Whole topics, by their names. A list of names says the same. Raises `ConfigError` for what is no name."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", checked_topics(self.names))
+
+    def __str__(self) -> str:
+        return ",".join(self.names)
+
+    def could_have(self, topic: str) -> bool:
+        """Whether the topic is, or may become, one of those that are read."""
+        return topic in self.names
+
+    def takes(self, topic: str, index: int) -> bool:
+        """Whether a partition of such a topic is read."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """Every topic whose whole name matches a regular expression: those there are, and those that come.
+
+    The cluster is asked for its topics every `refresh_ms` milliseconds, 2,000 unless given, when a batch
+    is planned. Kafka's internal topics never match. A topic that comes later is read from its beginning. None has to
+    be there when the topology starts. Raises `ConfigError` for what is no regular expression.
+    """
+
+    pattern: str
+    refresh_ms: int = 2_000
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigError(f"TopicPattern({self.pattern!r}) is no regular expression: {error}") from error
+        if type(self.refresh_ms) is not int or self.refresh_ms < 0:
+            raise ConfigError(f"refresh_ms takes a whole number from 0 on, got {self.refresh_ms!r}")
+
+    @property
+    def names(self) -> None:
+        """Not known before the cluster was asked."""
+        return
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern}"
+
+    def could_have(self, topic: str) -> bool:
+        """Whether the topic is, or may become, one of those that are read."""
+        return re.fullmatch(self.pattern, topic) is not None
+
+    def takes(self, topic: str, index: int) -> bool:
+        """Whether a partition of such a topic is read."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. The others are left to somebody else.
+
+    Raises `ConfigError` for a topic that can't be one, and for one without a partition number.
+    """
+
+    partitions: Mapping[str, Iterable[int]]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.partitions, Mapping):
+            raise ConfigError(f"TopicPartitions takes topic -> partition numbers, got {self.partitions!r}")
+        names = checked_topics(self.partitions)
+        object.__setattr__(self, "partitions", {name: _numbers(name, self.partitions[name]) for name in names})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics, in order."""
+        return tuple(self.partitions)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}[{index}]" for name, numbers in self.partitions.items() for index in numbers)
+
+    def could_have(self, topic: str) -> bool:
+        """Whether the topic is, or may become, one of those that are read."""
+        return topic in self.partitions
+
+    def takes(self, topic: str, index: int) -> bool:
+        """Whether a partition of such a topic is read."""
+        return index in self.partitions[topic]
+
+
+Subscription = TopicNames | TopicPattern | TopicPartitions
+"""What a Kafka spout reads."""
+
+
+def subscription_of(topics: object) -> Subscription:
+    """What the spout's argument means: a subscription, or the names of topics. Raises `ConfigError`."""
+    if isinstance(topics, TopicNames | TopicPattern | TopicPartitions):
+        return topics
+    if isinstance(topics, re.Pattern):
+        raise ConfigError(f"a pattern of topics is given as TopicPattern({topics.pattern!r})")
+    if isinstance(topics, Mapping):
+        raise ConfigError(f"partitions of topics are given as TopicPartitions({dict(topics)!r})")
+    if not isinstance(topics, Iterable):
+        raise ConfigError(f"topics takes names, a TopicPattern or TopicPartitions, got {topics!r}")
+    return TopicNames((topics,) if isinstance(topics, str) else tuple(topics))
+
+
+def _numbers(topic: str, given: object) -> tuple[int, ...]:
+    numbers = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    wrong = [each for each in numbers if type(each) is not int or each < 0]
+    if wrong or not numbers:
+        what = repr(wrong[0]) if wrong else "nothing"
+        raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0 on; got {what}")
+    return tuple(sorted({number for number in numbers if isinstance(number, int)}))

@@ -1,0 +1,128 @@
+"""The topics of a subscription as the cluster has them now: found, described, and fit for the kind of spout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from spouts.kafka.consumers import Topic, describe_topics
+from spouts.kafka.settings import KafkaConnection
+from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPattern
+from transactional.errors import ConfigError, SourceUnavailable
+from transactional.schema import did_you_mean
+
+Tell = Callable[[str], None]
+"""Logs a warning, the same one only once."""
+
+
+class TopicWatch:
+    """Looks the topics of one spout up, time after time."""
+
+    def __init__(
+        self, subscription: Subscription, connection: KafkaConnection, *, replays_exactly: bool, tell: Tell
+    ) -> None:
+        self.subscription, self.connection = subscription, connection
+        self.replays_exactly = replays_exactly
+        self._tell = tell
+        self._names: Sequence[str] = subscription.names or ()
+        self._names_until_s = 0.0
+        self._compacted: dict[str, str | None] = {}
+
+    def open(self, admin: AdminClient) -> dict[str, Topic]:
+        """The topics that are there. Raises `ConfigError` when one that was named is not, or none is fit."""
+        self._names_until_s = 0.0
+        found = self._described(admin)
+        self._refuse_missing(admin, found)
+        topics = {name: topic for name, topic in found.items() if topic is not None}
+        for name, topic in topics.items():
+            self._refuse_compacted(admin, name, topic)
+        if not topics:
+            self._tell(f"no topic at {self.connection.bootstrap_servers} matches {self.subscription} yet")
+        return topics
+
+    def look(self, admin: AdminClient) -> dict[str, Topic]:
+        """The topics that are there now; what has gone is told. Raises `SourceUnavailable` within `timeout_ms`."""
+        found = self._described(admin)
+        for name in sorted(name for name, topic in found.items() if topic is None):
+            self._tell(f"topic {name!r} is gone; its positions are kept")
+        there = {name: topic for name, topic in found.items() if topic is not None}
+        return {name: topic for name, topic in there.items() if self._is_fit(admin, name, topic)}
+
+    def _described(self, admin: AdminClient) -> dict[str, Topic | None]:
+        names = self._listed(admin)
+        found = describe_topics(admin, self.connection, names) if names else {}
+        if isinstance(self.subscription, TopicPattern):
+            return {name: topic for name, topic in found.items() if topic is None or not topic.is_internal}
+        return found
+
+    def _listed(self, admin: AdminClient) -> Sequence[str]:
+        """The names: as given, or those that match, asked for again every `refresh_ms`."""
+        if not isinstance(self.subscription, TopicPattern) or time.monotonic() < self._names_until_s:
+            return self._names
+        there = self._all_names(admin)
+        self._names = sorted(name for name in there if self.subscription.could_have(name))
+        self._names_until_s = time.monotonic() + self.subscription.refresh_ms / 1000
+        return self._names
+
+    def _all_names(self, admin: AdminClient) -> Sequence[str]:
+        try:
+            return sorted(admin.list_topics(timeout=self.connection.timeout_s).topics)
+        except KafkaException as error:
+            where, reason = self.connection.bootstrap_servers, self.connection.redact(error.args[0].str())
+            raise SourceUnavailable(f"the topics at {where} can't be listed: {reason}") from error
+
+    def _refuse_missing(self, admin: AdminClient, found: Mapping[str, Topic | None]) -> None:
+        for name, topic in found.items():
+            if topic is None and self.subscription.names is not None:
+                raise ConfigError(
+                    f"there is no topic {name!r} at {self.connection.bootstrap_servers}"
+                    f"{did_you_mean(name, self._all_names(admin))}; create it first"
+                )
+            if topic is not None and isinstance(self.subscription, TopicPartitions):
+                missing = sorted(set(self.subscription.partitions[name]) - set(topic.partitions))
+                if missing:
+                    raise ConfigError(
+                        f"topic {name!r} at {self.connection.bootstrap_servers} has {len(topic.partitions)} "
+                        f"partitions, numbered from 0 on, and no partition {missing[0]}"
+                    )
+
+    # --- compaction: it removes records out of recorded ranges, so that they can't be replayed as they were ----------
+
+    def _is_fit(self, admin: AdminClient, name: str, topic: Topic) -> bool:
+        """Whether a topic may be read that came to match while this ran; the others were looked at in `open`."""
+        problem = self._compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
+        if problem is not None:
+            self._tell(f"{problem}; it is left out")
+        return problem is None
+
+    def _refuse_compacted(self, admin: AdminClient, name: str, topic: Topic) -> None:
+        problem = self._compaction(admin, name, topic)
+        if problem is not None:
+            raise ConfigError(problem)
+
+    def _compaction(self, admin: AdminClient, name: str, topic: Topic) -> str | None:
+        """What is wrong with the topic for a transactional spout. Asked once for each."""
+        if not self.replays_exactly:
+            return None
+        if topic.source not in self._compacted:
+            self._compacted[topic.source] = self._policy(admin, name)
+        policy = self._compacted[topic.source]
+        if policy is None or "compact" not in policy:
+            return None
+        return (
+            f"topic {name!r} has cleanup.policy={policy}: compaction changes what a replay reads; "
+            "use OpaqueKafkaSpout, or a topic with cleanup.policy=delete"
+        )
+
+    def _policy(self, admin: AdminClient, name: str) -> str | None:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        [future] = admin.describe_configs([resource], request_timeout=self.connection.timeout_s).values()
+        try:
+            return str(future.result()["cleanup.policy"].value)
+        except KafkaException as error:
+            reason = self.connection.redact(error.args[0].str())
+            self._tell(f"topic {name!r}: could not find out if it is compacted: {reason}")
+            return None

@@ -1,0 +1,279 @@
+"""Record translators: from what a Kafka record holds to the tuples of a spout.
+
+A translator is a pure function of the record: the same record gives the same tuple, in every process and on every
+replay. A transactional spout checks that (by count and checksum), and fails a replay that differs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from spouts.kafka.settings import FIELD_TYPES
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
+from transactional.schema import Schema
+
+_NAME = "translator"
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Translator(ABC):
+    """Makes tuples of records. `output` says which fields they have, `fields` what of a record is asked for."""
+
+    def __init__(self, output: str | Schema, fields: Sequence[str]) -> None:
+        self.output = output if isinstance(output, Schema) else Schema.parse(output)
+        self.fields = tuple(fields)
+        if not len(self.output):
+            raise ConfigError(f'{type(self).__name__} needs the fields of its tuples: "carrier string, delay long"')
+
+    @abstractmethod
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The tuples of records of one partition, in order: at most one for each, in columns as `output` says.
+
+        `records` has the columns `fields`, in the types of a record's fields: key and value are binary.
+        """
+
+    def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
+        """Raise `ConfigError` when there are no tuples for the records of a topic."""
+
+    @property
+    def sets_aside(self) -> bool:
+        """True when it refuses records, which become dead letters, instead of failing the attempt."""
+        return False
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """As `translate`; and which records were refused: their positions, and why."""
+        return self.translate(records), ()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none; it is an error to ask
+    for one beyond the year 9999, which a producer has given that does not count in milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: datetime | None
+    headers: Headers
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of partition {self.partition} of topic {self.topic!r}"
+
+
+class SimpleTranslator(Translator):
+    """A function per record: it takes a `KafkaRecord`, and returns the values of one tuple, or None to skip it.
+
+        SimpleTranslator(lambda record: (record.value.decode(), record.offset), "line string, offset long")
+
+    What the function raises fails the attempt, with the record's place in the message; with `on_error="dead_letter"`
+    the record is set aside instead, and so is one whose values don't fit. An `OperatingError` fails the attempt in any
+    case: raise one where it is not the record's fault. For many records
+    `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is several times faster.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[KafkaRecord], Sequence[Any] | None],
+        output: str | Schema,
+        *,
+        on_error: Literal["fail", "dead_letter"] = "fail",
+    ) -> None:
+        super().__init__(output, tuple(FIELD_TYPES))
+        if on_error not in ("fail", "dead_letter"):
+            raise ConfigError(f"on_error is 'fail' or 'dead_letter', not {on_error!r}")
+        self._on_error = on_error
+        if not callable(function):
+            raise ConfigError(f"SimpleTranslator takes a function of a KafkaRecord, got {function!r}")
+        self._function = function
+
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The function's tuples."""
+        schema = arrow_schema(self.output)
+        translated = [(record, self._tuple(record)) for record in _records(records)]
+        kept = [(record, values) for record, values in translated if values is not None]
+        try:
+            return batch_from_rows([values for _, values in kept], schema, component=_NAME)
+        except SchemaMismatch as error:
+            raise self._told(kept) or error from error
+
+    @property
+    def sets_aside(self) -> bool:
+        """With `on_error="dead_letter"`."""
+        return self._on_error == "dead_letter"
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """The function's tuples, and what it can't make any of."""
+        try:
+            return self.translate(records), ()
+        except (BoltFailed, SchemaMismatch):
+            if not self.sets_aside:
+                raise
+        parts, refused = [], []
+        for position in range(records.num_rows):
+            try:
+                parts.append(self.translate(records.slice(position, 1)))
+            except (BoltFailed, SchemaMismatch) as error:
+                refused.append((position, str(error)))
+        schema = arrow_schema(self.output)
+        table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
+        return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
+
+    def _told(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
+        """The same error for the one record that it is about."""
+        for record, values in kept:
+            try:
+                batch_from_rows([values], arrow_schema(self.output), component=_NAME)
+            except SchemaMismatch as error:
+                return SchemaMismatch(f"{error}; for {record}")
+        return None
+
+    def _tuple(self, record: KafkaRecord) -> tuple[Any, ...] | None:
+        try:
+            values = self._function(record)
+        except TransactionalError:
+            raise
+        except Exception as error:
+            text = "".join(traceback.format_exception(error)).rstrip()
+            raise BoltFailed(f"the translator raised {type(error).__name__}: {error}, for {record}\n{text}") from error
+        if values is None:
+            return None
+        if not isinstance(values, tuple | list) or len(values) != len(self.output):
+            raise SchemaMismatch(
+                f"the translator returned {values!r} for {record}; it has to return a tuple with a value for each of "
+                f"'{self.output}', or None to skip the record"
+            )
+        return tuple(values)
+
+
+class ByTopicTranslator(Translator):
+    """Another translator for each topic; all give the same fields, for a spout has one stream (Storm's ByTopic).
+
+        ByTopicTranslator().for_topic("orders", JsonTranslator(...)).for_topic("old-orders", SimpleTranslator(...))
+
+    `default` translates the topics that were not named; without it their records are an error. A spout that knows its
+    topics tells of one without translator when it is made.
+    """
+
+    def __init__(self, default: Translator | None = None) -> None:
+        self._routes: Mapping[str, Translator] = {}
+        self._set(default, {})
+
+    def for_topic(self, topic: str, translator: Translator) -> ByTopicTranslator:
+        """A translator that uses `translator` for the records of `topic`, and is otherwise this one.
+
+        Raises `ConfigError` for a topic that has one already, and for other fields than those before have.
+        """
+        if not isinstance(translator, Translator):
+            raise ConfigError(f"topic {topic!r} needs a translator, such as JsonTranslator(...); got {translator!r}")
+        if topic in self._routes:
+            raise ConfigError(f"topic {topic!r} has a translator already")
+        if (self._routes or self._default) and str(translator.output) != str(self.output):
+            raise ConfigError(
+                f"the translator of topic {topic!r} gives '{translator.output}', the others give '{self.output}'; all "
+                "have to give the same fields"
+            )
+        more = ByTopicTranslator(self._default)
+        more._set(self._default, {**self._routes, topic: translator})
+        return more
+
+    def _set(self, default: Translator | None, routes: Mapping[str, Translator]) -> None:
+        self._default, self._routes = default, routes
+        used = [*routes.values(), *([default] if default else [])]
+        self.output = used[0].output if used else Schema(())
+        self.fields = tuple(name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in used))
+
+    def check_topic(self, topic: str) -> None:
+        """Raise `ConfigError` when the topic has no translator and there is no default."""
+        chosen = self._routes.get(topic, self._default)
+        if chosen is None:
+            raise ConfigError(
+                f"topic {topic!r} has no translator: add .for_topic({topic!r}, ...), or a default; there are some for: "
+                f"{', '.join(sorted(self._routes)) or 'none'}"
+            )
+        chosen.check_topic(topic)
+
+    @property
+    def sets_aside(self) -> bool:
+        """When one of them does."""
+        return any(t.sets_aside for t in (*self._routes.values(), *([self._default] if self._default else [])))
+
+    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """What the topic's translator makes of the records."""
+        return self._chosen(records).translate(records.select(list(self._chosen(records).fields)))
+
+    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
+        """What the topic's translator makes of the records."""
+        return self._chosen(records).translate_or_refuse(records.select(list(self._chosen(records).fields)))
+
+    def _chosen(self, records: pa.RecordBatch) -> Translator:
+        topic = records.column("topic")[0].as_py()
+        self.check_topic(topic)
+        chosen = self._routes.get(topic, self._default)
+        assert chosen is not None
+        return chosen
+
+
+def checked_translator(translator: Translator, topics: Sequence[str]) -> Translator:
+    """The translator. Raises `ConfigError` when it is none, or has nothing for one of the topics."""
+    if not isinstance(translator, Translator):
+        raise ConfigError(f"translator is a JsonTranslator, SimpleTranslator or ByTopicTranslator, not {translator!r}")
+    if not len(translator.output):
+        raise ConfigError("the translator has no topic yet: add .for_topic(topic, translator), or a default")
+    for topic in topics:
+        translator.check_topic(topic)
+    return translator
+
+
+class _TimelessRecord(KafkaRecord):
+    """A record whose timestamp Python does not hold: nothing is wrong as long as nobody asks for it."""
+
+    __slots__ = ("_timestamp",)
+    _timestamp: int
+
+    @property
+    def timestamp(self) -> datetime | None:
+        raise SchemaMismatch(
+            f"the timestamp of the record at {self} is {self._timestamp} microseconds after 1970, and Python has the "
+            "years 1 to 9999: its producer has not counted in milliseconds; don't ask for it, or have it corrected"
+        )
+
+    @timestamp.setter
+    def timestamp(self, value: Any) -> None:
+        object.__setattr__(self, "_timestamp", value)
+
+
+def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    names = [name for name in FIELD_TYPES if name not in ("timestamp", "headers")]
+    columns = [records.column(name).to_pylist() for name in names]
+    times, headers = _times(records.column("timestamp")), records.column("headers").to_pylist()
+    for topic, partition, offset, key, value, time, given in zip(*columns, times, headers, strict=True):
+        named = tuple((header["key"], header["value"]) for header in given)
+        kind = _TimelessRecord if isinstance(time, int) else KafkaRecord
+        yield kind(topic, partition, offset, key, value, time, named)
+
+
+def _times(column: pa.Array) -> list[Any]:
+    """Times; those that Python does not hold as numbers."""
+    try:
+        times: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_time(scalar) for scalar in column]
+    return times
+
+
+def _time(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.value

@@ -1,0 +1,221 @@
+"""The log layout of a state's table: what its rows mean, the queries that put them together, what is folded when.
+
+A row of transaction n holds what the transaction adds: a partial aggregate, or a latest value. The rows with one txid
+are a run. A fold replaces neighbouring runs by one, under the last txid of them: it says the same in fewer rows. The
+oldest run, once it is folded, is the base: one row per key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from state.base import StateColumns
+from state.delta.table import Dialect, combined_sql
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, ProtocolError
+from transactional.schema import Schema
+
+LAYOUTS = ("auto", "merge", "log")
+COMBINE_PROPERTY = "transactional.combine"
+SMALL_SHARE = 0.3
+"""Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
+_PREFIX = "datafusion"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLayout:
+    """How the log of a table is folded: `DeltaMapState(…, layout=LogLayout(fold_after=100))`.
+
+    `fold_after`: so many transactions are folded into one run. `fan_out`: so many runs of about one size are folded
+    into one. `base_share`: once the runs have this share of the base's rows, they are folded into the base. Larger
+    numbers fold less and make readers work more. None for `fold_after`: never fold; call `DeltaMapState.fold()`.
+    `local_copies`: bolts that read a large state find its values in a copy of the table on the driver's disk, in the
+    folder for temporary files; else each read goes through the whole table.
+    """
+
+    fold_after: int | None = 50
+    fan_out: int = 8
+    base_share: float = 1.0
+    local_copies: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.fold_after is not None and self.fold_after < 1) or self.fan_out < 2 or self.base_share <= 0:
+            raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2, base_share above 0")
+
+
+class LogColumns(StateColumns):
+    """The columns of a table in the log layout: key, values, txid. What was before a transaction is in other rows."""
+
+    __slots__ = ()
+
+    @property
+    def all(self) -> Schema:
+        """Every column, in order."""
+        return Schema((*self.key, *self.values, *Schema.parse(f"`{self.txid}` long")))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The rows of one txid."""
+
+    txid: TxId
+    rows: int
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Runs to be made one: all with `after` < txid <= `until`. `runs` and `rows` say how many there are."""
+
+    after: TxId
+    until: TxId
+    runs: int
+    rows: int
+
+
+def due_fold(runs: Sequence[Run], folded: TxId, newest: TxId, layout: LogLayout) -> Fold | None:
+    """What is to be folded now, None: nothing. `runs` in order of txid; those up to `folded` were folded before.
+
+    The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of runs
+    and once with the base, so a row that came is written about log(base rows / rows of a run) / log(fan_out) + 2 times.
+    """
+    older = [run for run in runs if run.txid <= folded]
+    fresh = [run for run in runs if folded < run.txid < newest]
+    if layout.fold_after is None or not fresh or newest - 1 - folded < layout.fold_after:
+        return None
+    rows, first = sum(run.rows for run in fresh), len(older)
+    while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
+        rows += sum(run.rows for run in older[first - similar : first])
+        first -= similar
+    if sum(run.rows for run in [*older[1:], *fresh]) >= layout.base_share * (older[0].rows if older else 0):
+        first = 0
+    return fold_of([*older[first:], *fresh], older[:first])
+
+
+def whole_fold(runs: Sequence[Run], newest: TxId) -> Fold | None:
+    """Everything but the newest transaction into the base; None: nothing is left to fold."""
+    foldable = [run for run in runs if run.txid < newest]
+    return fold_of(foldable, []) if len(foldable) > 1 else None
+
+
+def fold_of(runs: Sequence[Run], before: Sequence[Run]) -> Fold:
+    """The fold of these runs, which stand behind those before."""
+    after = before[-1].txid if before else TxId(0)
+    return Fold(after, runs[-1].txid, len(runs), sum(run.rows for run in runs))
+
+
+def _similar(runs: Sequence[Run], rows: int) -> int:
+    """How many of the last runs are not much larger than `rows`."""
+    for number, run in enumerate(reversed(runs)):
+        if run.rows > 2 * rows:
+            return number
+    return len(runs)
+
+
+# --- how the values of a key meet ---------------------------------------------------------------------------------
+
+
+def stored_combine(properties: Mapping[str, str]) -> dict[str, str] | None:
+    """How the values of a table meet; None as long as nothing was written."""
+    text = properties.get(COMBINE_PROPERTY)
+    return None if text is None else json.loads(text)
+
+
+def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], table: str) -> None:
+    """Raise `ProtocolError` when a table would be written in two ways: its rows can only be put together in one."""
+    if dict(stored) != dict(wanted):
+        raise ProtocolError(
+            f"Delta table {table} has the log layout and was written with {dict(stored)}, now comes {dict(wanted)}; "
+            "write it always by put, or always by the same aggregates, or use layout='merge'"
+        )
+
+
+def join_settings(runs: Sequence[Run]) -> dict[str, str]:
+    """Settings of DataFusion for putting runs together, the base first among them."""
+    base, rest = runs[0].rows, sum(run.rows for run in runs[1:])
+    # The base goes by what is beside it as it is read; by itself, DataFusion would first spread it over the cores.
+    is_small = {f"{_PREFIX}.optimizer.hash_join_single_partition_threshold{of}": str(2**62) for of in ("", "_rows")}
+    return {f"{_PREFIX}.execution.batch_size": "32768", **(is_small if rest <= base * SMALL_SHARE else {})}
+
+
+# --- queries ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Queries on a table in the log layout, for one engine. `source` is the table as the query names it."""
+
+    columns: StateColumns
+    combine: Mapping[str, str]
+    dialect: Dialect
+    source: str = "t"
+
+    def view(self, where: str = "") -> str:
+        """One row per key: key and value columns. Right whatever was folded; `where` is a condition on the txid."""
+        return self._aggregated(where, [])
+
+    def view_over_base(self, base: TxId, before: TxId | None) -> str:
+        """As `view`, quicker: `base` is the oldest run, with one row per key, which need not be put together."""
+        key, values, quoted = self.columns.key.names, self.columns.values.names, self.dialect.name
+        txid = quoted(self.columns.txid)
+        rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
+        if not key:
+            return self._aggregated("" if before is None else f"{txid} < {before}", [])
+        same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
+        columns = [
+            *(f"COALESCE(b.{quoted(name)}, d.{quoted(name)}) AS {quoted(name)}" for name in key),
+            *(f"{self._met(name)} AS {quoted(name)}" for name in values),
+        ]
+        stored = ", ".join(map(quoted, [*key, *values]))
+        return (
+            f"SELECT {', '.join(columns)} FROM (SELECT {stored} FROM {self.source} WHERE {txid} = {base}) b "
+            f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'], is_part=True)}) d ON {same}"
+        )
+
+    def fold(self, fold: Fold, base: TxId) -> str:
+        """The rows that a fold writes: key and value columns."""
+        txid = self.dialect.name(self.columns.txid)
+        if fold.after < base < fold.until:
+            return self.view_over_base(base, TxId(fold.until + 1))
+        return self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
+
+    def rows(self, before: TxId) -> str:
+        """The rows as they are, with their txid."""
+        names = [*self.columns.key.names, *self.columns.values.names, self.columns.txid]
+        txid = self.dialect.name(self.columns.txid)
+        return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
+
+    def sorted_run(self, txid: TxId) -> str:
+        """The rows of one run with their txid, sorted by key, NULL last."""
+        key = [f"{self.dialect.name(name)} ASC NULLS LAST" for name in self.columns.key.names]
+        return f"{self.rows(TxId(txid + 1))} AND {self.dialect.name(self.columns.txid)} = {txid}" + (
+            f" ORDER BY {', '.join(key)}" if key else ""
+        )
+
+    def _met(self, name: str) -> str:
+        value, how = self.dialect.name(name), self.combine[name]
+        if how == "last":
+            return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"
+        type_ = self.columns.values[name].type
+        if how == "sum":
+            return self.dialect.met(f"b.{value}", f"d.{value}", type_)
+        return combined_sql(how, f"b.{value}", f"d.{value}", type_, self.dialect)
+
+    def _aggregated(self, where: str, more: Sequence[str], *, is_part: bool = False) -> str:
+        """Key and value columns of some runs; a part's sums may be wider than their columns."""
+        quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
+        values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self.columns.values.names]
+        grouping = f"GROUP BY {', '.join(key)}" if key else "HAVING count(*) > 0"
+        condition = f"WHERE {where} " if where else ""
+        return f"SELECT {', '.join([*key, *values, *more])} FROM {self.source} {condition}{grouping}"
+
+    def _aggregate(self, name: str, *, is_part: bool) -> str:
+        value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
+        how, type_ = self.combine[name], self.columns.values[name].type
+        if how == "last":
+            return self.dialect.newest.format(value=value, txid=txid)
+        if how != "sum":
+            return self.dialect.extreme(how, value, type_)
+        return self.dialect.total(value, type_) if is_part else self.dialect.summed(value, type_)

@@ -1,0 +1,183 @@
+"""A MERGE of a small table in memory: what delta-rs' own MERGE would leave, to be written as a whole.
+
+A MERGE rewrites every file that has a touched key. A small table is one file, so it is written as a whole in any case,
+and most of the time goes into planning a query. The rules are those of `merge_clauses`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.base import StateColumns
+from state.delta.small_commit import DataFile
+from transactional.attempt import TxId
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+REWRITTEN_ROWS_MAX = 50_000
+"""With more rows than this, those that come included, a table is left to delta-rs."""
+REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
+"""And with larger files."""
+
+
+class SmallTable:
+    """The rows and files of a table that is small, kept from one transaction to the next, by Delta version."""
+
+    def __init__(self, columns: StateColumns) -> None:
+        self._columns = columns
+        self._known: tuple[int, pa.Table, Sequence[DataFile]] | None = None
+
+    def after(
+        self,
+        txid: TxId,
+        source: pa.Table,
+        combine: Mapping[str, str],
+        version: int,
+        load: Callable[[int], pa.Table | None],
+    ) -> pa.Table | None:
+        """All rows after transaction `txid`, as `rewritten`; also None for a table that is not small.
+
+        `load` reads all columns of the rows of Delta version `version`, unless there are more than so many, or they are
+        too large.
+        """
+        rows_max, rows, files = REWRITTEN_ROWS_MAX - source.num_rows, self.rows(version), self.files(version)
+        if source.nbytes > REWRITTEN_BYTES_MAX or (files is not None and not _fit(files)):
+            return None
+        if rows is None:
+            rows = load(rows_max)
+        if rows is None or rows.num_rows > rows_max:
+            return None
+        return rewritten(rows, source, self._columns, txid, combine)
+
+    def rows(self, version: int) -> pa.Table | None:
+        """All columns of the rows of a Delta version, None: not known."""
+        return self._known[1] if self._known is not None and self._known[0] == version else None
+
+    def files(self, version: int) -> Sequence[DataFile] | None:
+        """What a Delta version is made of, None: not known."""
+        return self._known[2] if self._known is not None and self._known[0] == version else None
+
+    def keep(self, version: int, rows: pa.Table, files: Sequence[DataFile]) -> None:
+        """Note what a Delta version is made of."""
+        self._known = (version, rows, files)
+
+
+def _fit(files: Sequence[DataFile]) -> bool:
+    return sum(file.size_bytes for file in files) <= REWRITTEN_BYTES_MAX
+
+
+def is_small(table: DeltaTable, rows_max: int) -> bool:
+    """Whether a table has at most so many rows, in files that are not too large."""
+    if table.metadata().partition_columns:
+        return False
+    files = pa.table(table.get_add_actions())
+    rows, size_bytes = pc.sum(files["num_records"]).as_py(), pc.sum(files["size_bytes"]).as_py()
+    if not files.num_rows:
+        return rows_max >= 0
+    return rows is not None and rows <= rows_max and size_bytes <= REWRITTEN_BYTES_MAX
+
+
+def rewritten(
+    rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, combine: Mapping[str, str]
+) -> pa.Table | None:
+    """All rows of the table after transaction `txid`; None where Arrow and delta-rs would not do the same.
+
+    `rows` are the table's, `source` has key and value columns; both have one row per key.
+    """
+    try:
+        return _Rewriting(rows, source, columns, txid).result(combine)
+    except pa.ArrowException:
+        # Types that are not compared, sums that do not fit: delta-rs tells.
+        return None
+
+
+def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
+    """Key and value columns of a table's rows, as they were before transaction `before`: as `visible_rows` in SQL."""
+    names = [*columns.key.names, *columns.values.names]
+    if before is None:
+        return rows.select(names)
+    is_older = pc.fill_null(pc.less(rows[columns.txid], int(before)), fill_value=False)
+    values = [pc.if_else(is_older, rows[name], rows[columns.prev(name)]) for name in columns.values.names]
+    table = pa.table([*(rows[name] for name in columns.key.names), *values], names=names)
+    return table.filter(pc.or_(is_older, pc.is_valid(rows[columns.prev_txid])))
+
+
+_NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
+
+
+class _Rewriting:
+    def __init__(self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId) -> None:
+        self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
+        in_rows, in_source = _places(rows, source, columns.key.names)
+        self._rows, self._source = rows.take(in_rows), source.take(in_source)
+        self._keys = [_either(self._source[name], self._rows[name], in_source) for name in columns.key.names]
+        self._comes = pc.is_valid(in_source)
+        # What a dead attempt of this transaction has written starts again from what was before it.
+        self._is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
+
+    def result(self, combine: Mapping[str, str]) -> pa.Table:
+        names, rows, comes = self._columns, self._rows, self._comes
+        old_txid = self._before(names.prev_txid, names.txid)
+        old = {name: self._before(names.prev(name), name) for name in names.values.names}
+        found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
+        for name, before in old.items():
+            met = _met(combine[name], before, self._source[name])
+            found[name] = pc.if_else(comes, met, before)
+            found[names.prev(name)] = pc.if_else(comes, before, rows[names.prev(name)])
+        found[names.txid] = pc.if_else(comes, self._txid, old_txid)
+        found[names.prev_txid] = pc.if_else(comes, old_txid, rows[names.prev_txid])
+        table = pa.table({name: found[name] for name in names.all.names})
+        return table.filter(pc.or_(comes, pc.is_valid(old_txid)))
+
+    def _before(self, previous: str, now: str) -> pa.ChunkedArray:
+        return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
+
+
+def _places(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
+    """For every key of the two where it stands in each, NULL: nowhere. NULL is a key like any other."""
+    both = pa.concat_tables([_numbered(rows, key, "rows"), _numbered(source, key, "source")], promote_options="default")
+    names = [f"{len(key)}", f"{len(key) + 1}"]
+    grouped = both.group_by([str(number) for number in range(len(key))], use_threads=False).aggregate(
+        [(name, "max") for name in names]
+    )
+    in_rows, in_source = (grouped[f"{name}_max"].combine_chunks() for name in names)
+    return in_rows, in_source
+
+
+def _numbered(table: pa.Table, key: tuple[str, ...], what: str) -> pa.Table:
+    """The key columns, and a column with the rows' numbers; the other table's is empty. Names can't collide."""
+    numbers, nothing = _NUMBERS.slice(0, table.num_rows), pa.nulls(table.num_rows, pa.int64())
+    last = [numbers, nothing] if what == "rows" else [nothing, numbers]
+    arrays = [*(table[name] for name in key), *last]
+    return pa.Table.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
+
+
+def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, in_first: pa.Array) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_valid(in_first), first, second)
+
+
+def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As `combined_sql`: NULL counts as nothing, except for `last`."""
+    if how == "last":
+        return partial
+    if how == "sum":
+        return pc.coalesce(_added(stored, partial), partial, stored)
+    if pa.types.is_floating(partial.type):
+        raise pa.ArrowNotImplementedError("NaN is ordered in SQL, and not in Arrow")
+    is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
+    # NULL where one of them is: then the other one counts.
+    return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
+
+
+def _added(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The sums; an `ArrowInvalid` where one does not fit the type."""
+    type_ = partial.type
+    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
+        wide = pa.decimal256(type_.precision + 1, type_.scale)
+        stored, partial = stored.cast(wide), partial.cast(wide)
+    return pc.add_checked(stored, partial).cast(type_)

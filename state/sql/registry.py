@@ -1,0 +1,136 @@
+"""The registry of the SQL states of a database: of each table its version, the fence, and what it was made as."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    bindparam,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+
+from state.base import StateColumns
+from state.sql.table import StateTable
+from transactional.attempt import AttemptId
+from transactional.errors import SchemaMismatch, StoreMismatch
+
+LAYOUT: Final = 1
+"""The version of what a state's tables look like."""
+_CREATION_LOCK: Final = 4_004_005
+
+_states = Table(
+    "transactional_states",
+    MetaData(),
+    Column("table_name", Text, primary_key=True),
+    Column("layout", BigInteger, nullable=False),
+    Column("key_columns", Text, nullable=False),
+    Column("columns", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("attempt_id", BigInteger),
+)
+_THIS = _states.c.table_name == bindparam("this", type_=Text)
+_FIND = select(_states).where(_THIS)
+_HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
+_MOVE = (
+    update(_states)
+    .where(
+        _THIS,
+        _states.c.owner == bindparam("own", type_=Text),
+        _states.c.attempt_id.is_not_distinct_from(bindparam("loaded", type_=BigInteger)),
+    )
+    .values(attempt_id=bindparam("moved_to"))
+)
+
+
+class Registration:
+    """The registry's row of one state. `name` and `owner` are told in errors."""
+
+    def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
+        self._rows, self._name, self._owner = rows, name, owner
+        self._table_name = str(rows.table.name)
+        self._key_columns, self._columns = str(columns.key), str(columns.all)
+        self._column_names = sorted(columns.all.names)
+
+    def create_or_check(self, connection: Connection) -> None:
+        """Make the state's table where there is none; of two that do so at once, one makes it.
+
+        Raises `SchemaMismatch` for a table that is not this state's, `StoreMismatch` for one of another owner.
+        """
+        if connection.dialect.name == "postgresql":  # on SQLite the transaction itself has waited for all others
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATION_LOCK)))
+        found = inspect(connection)
+        has_table = found.has_table(self._table_name)
+        row = self._row(connection) if found.has_table(_states.name) else None
+        if row is None:
+            self._create(connection, has_table=has_table)
+        elif not has_table:
+            raise SchemaMismatch(
+                f"state {self._name}: the table is not there, and {_states.name} knows it; restore it, or delete its "
+                "row there to start with an empty one"
+            )
+        else:
+            self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
+            self._check_owner(connection, row)
+
+    def version(self, connection: Connection) -> AttemptId | None:
+        """The attempt id that the table was last written by. Raises `StoreMismatch` when it is another's by now."""
+        row = self._row(connection)
+        if row is None or row.owner != self._owner:
+            now = "no longer there" if row is None else f"that of {row.owner} now"
+            raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
+        return None if row.attempt_id is None else AttemptId(row.attempt_id)
+
+    def move(self, connection: Connection, loaded: AttemptId | None, attempt_id: AttemptId) -> bool:
+        """Compare and set the version. If that was done, nobody else does so before this database transaction ends."""
+        values = {"this": self._table_name, "own": self._owner, "loaded": loaded, "moved_to": attempt_id}
+        return connection.execute(_MOVE, values).rowcount == 1
+
+    def _row(self, connection: Connection) -> Row[Any] | None:
+        return connection.execute(_FIND, {"this": self._table_name}).one_or_none()
+
+    def _create(self, connection: Connection, *, has_table: bool) -> None:
+        if has_table:
+            raise SchemaMismatch(
+                f"state {self._name}: a table of this name is there that no state has made (it is not in "
+                f"{_states.name}); give the state another table"
+            )
+        _states.create(connection, checkfirst=True)
+        self._rows.table.create(connection)
+        made_as = {"layout": LAYOUT, "key_columns": self._key_columns, "columns": self._columns}
+        connection.execute(insert(_states), {"table_name": self._table_name, "owner": self._owner, **made_as})
+
+    def _check_shape(self, row: Row[Any], found: list[str]) -> None:
+        if row.layout != LAYOUT:
+            raise SchemaMismatch(
+                f"state {self._name} has version {row.layout} of the state's layout, this release knows {LAYOUT}; run "
+                "the release of transactional that wrote it, or a newer one"
+            )
+        same = (row.key_columns, row.columns) == (self._key_columns, self._columns)
+        if not same or sorted(found) != self._column_names:
+            raise SchemaMismatch(
+                f"state {self._name} was made with the key '{row.key_columns}' and the columns '{row.columns}', and "
+                f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "
+                f"'{self._columns}': give it another table, or declare it as the table is"
+            )
+
+    def _check_owner(self, connection: Connection, row: Row[Any]) -> None:
+        if row.owner == self._owner:
+            return
+        newest = self._rows.newest_txid(connection)
+        if newest is not None:
+            raise StoreMismatch(
+                f"state {self._name} has rows of transaction {newest}, written by {row.owner} and not by "
+                f"{self._owner}: it is another topology's table; give each topology its own, or start with an empty one"
+            )
+        connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})

@@ -1,0 +1,198 @@
+"""The table of a SQL state and its statements: read by key, applied, rolled back.
+
+A key may have NULLs, and a unique index takes two of these for different. So rows whose keys have none are upserted
+by the unique index, which also serves whoever looks up a key in SQL; the few others are deleted and inserted anew.
+Nobody comes in between: who writes has moved the table's version first, and holds that row's lock until the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Insert,
+    MetaData,
+    Select,
+    Table,
+    UniqueConstraint,
+    and_,
+    any_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import quoted_name
+
+from state.base import StateColumns
+from state.sql.types import sql_type
+from state.sums import SumCheck
+from state.values import ABSENT, OpaqueValue, combined_values
+from transactional.attempt import TxId
+from transactional.bolts import Key
+
+ROWS_PER_STATEMENT: Final = 1_000
+_VARIABLES_MAX: Final = 30_000
+
+Values: TypeAlias = tuple[Any, ...]
+Nulls: TypeAlias = tuple[bool, ...]
+"""Of each key column whether it is NULL."""
+
+
+class StateTable:
+    """The rows of a state in one kind of database. All methods work within the caller's database transaction."""
+
+    def __init__(self, name: str, columns: StateColumns, *, is_sqlite: bool) -> None:
+        def column(key: str, name: str, type_: str, *, nullable: bool = True) -> Column[Any]:
+            return Column(quoted_name(name, True), sql_type(type_, is_sqlite=is_sqlite), key=key, nullable=nullable)
+
+        keys, values = list(enumerate(columns.key)), list(enumerate(columns.values))
+        self._key = [column(f"k{number}", each.name, each.type) for number, each in keys]
+        self._values = [column(f"v{number}", each.name, each.type) for number, each in values]
+        self._txid = column("txid", columns.txid, "long", nullable=False)
+        self._prev_txid = column("prev_txid", columns.prev_txid, "long")
+        self._prevs = [column(f"p{number}", columns.prev(each.name), each.type) for number, each in values]
+        self.columns = [*self._key, *self._values, self._txid, self._prev_txid, *self._prevs]
+        unique = [UniqueConstraint(*self._key)] if keys else []
+        self.table = Table(quoted_name(name, True), MetaData(), *self.columns, *unique)
+        self._is_sqlite = is_sqlite
+        self._insert, self._upsert = self._make_insert(), self._make_upsert()
+        self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
+
+    def newest_txid(self, connection: Connection) -> int | None:
+        """The highest transaction of any row, None without rows."""
+        newest: int | None = connection.execute(select(func.max(self._txid))).scalar()
+        return newest
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def rows_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> list[Values]:
+        """Key and values before a transaction, of those keys that existed then."""
+        parts = [self._stored(connection, nulls, part) for nulls, part in self._parts(keys)]
+        found = ((key, row.before(txid)) for part in parts for key, row in part.items())
+        return [(*key, *values) for key, values in found if values is not ABSENT]
+
+    def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
+        """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction."""
+        query: Select[Any] = select(*self._key, *self._values)
+        if committed_txid is not None:
+            is_known = self._txid <= committed_txid
+            values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
+            query = select(*self._key, *values).where(or_(is_known, self._prev_txid.is_not(None)))
+        result = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(query)
+        for part in result.partitions():
+            yield [tuple(row) for row in part]
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def roll_back(self, connection: Connection, txid: TxId) -> None:
+        """Undo what earlier attempts of this transaction have done (row T60)."""
+        own = self._txid == txid
+        before = {value.key: prev for value, prev in zip(self._values, self._prevs, strict=True)}
+        connection.execute(delete(self.table).where(own, self._prev_txid.is_(None)))
+        connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid}))
+
+    def apply(self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck) -> None:
+        """Combine rows of key and values, one per key, with what was before this transaction. Raises `SumOverflow`."""
+        width = len(self._key)
+        for nulls, part in self._parts(rows):
+            stored = self._stored(connection, nulls, part)
+            applied = [
+                (row[:width], _applied(stored.get(row[:width]), txid, row[:width], row[width:], check)) for row in part
+            ]
+            records = [(*key, *row.value, row.txid, row.prev_txid, *(row.prev_value or ())) for key, row in applied]
+            if self._key and not any(nulls):
+                self._put(connection, self._upsert, records)
+            else:
+                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
+                self._put(connection, self._insert, records)
+
+    # --- details ----------------------------------------------------------------------------------------------------
+
+    def _parts(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
+        """Rows that begin with a key, by which of its columns are NULL, in parts that fit into one statement."""
+        by_nulls: dict[Nulls, list[Values]] = {}
+        for row in rows:
+            by_nulls.setdefault(tuple(value is None for value in row[: len(self._key)]), []).append(row)
+        size = self._rows_per_statement
+        for nulls, found in by_nulls.items():
+            yield from ((nulls, found[start : start + size]) for start in range(0, len(found), size))
+
+    def _stored(self, connection: Connection, nulls: Nulls, rows: Sequence[Values]) -> dict[Key, OpaqueValue]:
+        query = select(*self.columns).where(self._has_key(nulls))
+        width, until = len(self._key), len(self._key) + len(self._values)
+        return {
+            row[:width]: OpaqueValue(row[width:until], row[until + 2 :], row[until], row[until + 1])
+            for row in map(tuple, connection.execute(query, self._wanted(nulls, rows)))
+        }
+
+    def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:
+        """The condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
+        given = [column for column, is_null in zip(self._key, nulls, strict=True) if not is_null]
+        conditions: list[ColumnElement[bool]]
+        conditions = [column.is_(None) for column, is_null in zip(self._key, nulls, strict=True) if is_null]
+        if len(given) == 1 and not self._is_sqlite:
+            # One parameter however many keys there are.
+            conditions.append(given[0] == any_(bindparam("wanted", type_=postgresql.ARRAY(given[0].type))))
+        elif given:
+            side: Any = given[0] if len(given) == 1 else tuple_(*given)
+            conditions.append(side.in_(bindparam("wanted", expanding=True)))
+        return and_(true(), *conditions)
+
+    def _wanted(self, nulls: Nulls, rows: Sequence[Values]) -> dict[str, Any]:
+        given = [number for number, is_null in enumerate(nulls) if not is_null]
+        if not given:
+            return {}
+        if len(given) == 1:
+            return {"wanted": [row[given[0]] for row in rows]}
+        return {"wanted": [tuple(row[number] for number in given) for row in rows]}
+
+    def _put(self, connection: Connection, statement: Insert, records: Sequence[Values]) -> None:
+        names = [column.key for column in self.columns]
+        blank = (None,) * len(self._prevs)
+        full = [record if len(record) == len(names) else (*record, *blank) for record in records]
+        if self._is_sqlite:
+            connection.execute(statement, [dict(zip(names, record, strict=True)) for record in full])
+        else:
+            connection.execute(statement, dict(zip(names, map(list, zip(*full, strict=True)), strict=True)))
+
+    def _make_insert(self) -> Any:
+        if self._is_sqlite:
+            return sqlite.insert(self.table)
+        # One parameter per column however many rows there are.
+        arrays = [bindparam(column.key, type_=postgresql.ARRAY(column.type)) for column in self.columns]
+        given = func.unnest(*arrays).table_valued(*(column.key for column in self.columns)).render_derived()
+        values = select(*(given.c[column.key] for column in self.columns))
+        return postgresql.insert(self.table).from_select(self.columns, values)
+
+    def _make_upsert(self) -> Any:
+        statement = self._make_insert()
+        if not self._key:
+            return statement
+        changed = [column.key for column in self.columns if column not in self._key]
+        return statement.on_conflict_do_update(
+            index_elements=self._key, set_={name: statement.excluded[name] for name in changed}
+        )
+
+
+def _applied(stored: OpaqueValue | None, txid: TxId, key: Key, partials: Values, check: SumCheck) -> OpaqueValue:
+    if stored is None:
+        return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
+
+    def update(before: Any) -> Values:
+        values = combined_values(check.combine, before, partials)
+        if check.columns:
+            check.check(key, before, partials, values)
+        return values
+
+    return stored.apply(txid, update)

@@ -1,0 +1,1 @@
+"""The coordinator's store in a SQL database."""

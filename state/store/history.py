@@ -1,0 +1,139 @@
+"""The SQL of the history in the coordinator's store: runs, minutes, what is trimmed, and what a reset takes away."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, insert, or_, select, update
+
+from state.store.schema import NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
+from transactional.attempt import AttemptId
+from transactional.store import Lease
+from transactional.store_history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
+from transactional.store_rules import storable
+
+_TOPOLOGY = bindparam("topology", type_=Text)
+
+_COMMITTED = select(topologies.c.committed_txid).where(topologies.c.topology_id == _TOPOLOGY)
+BEGIN_RUN = insert(runs).values(began_at_ms=NowMs())
+END_RUNS = (
+    update(runs)
+    .where(runs.c.topology_id == _TOPOLOGY, runs.c.ended_at_ms.is_(None))
+    .values(
+        ended_at_ms=NowMs(),
+        ended_at_txid=select(topologies.c.committed_txid)
+        .where(topologies.c.topology_id == _TOPOLOGY)
+        .scalar_subquery(),
+        ended_how=bindparam("how"),
+        ended_code=bindparam("code"),
+        ended_reason=bindparam("reason"),
+    )
+)
+RUNS = (
+    select(runs)
+    .where(runs.c.topology_id == _TOPOLOGY)
+    .order_by(runs.c.epoch.desc())
+    .limit(bindparam("most", type_=BigInteger))
+)
+ADD_MINUTE = insert(minutes)
+MINUTES = (
+    select(minutes)
+    .where(minutes.c.topology_id == _TOPOLOGY, minutes.c.at_ms >= bindparam("since_ms"))
+    .order_by(minutes.c.at_ms, minutes.c.epoch)
+)
+
+# The oldest few are looked at, whatever their number: to count attempts would take longer with each of them. There are
+# at most as many as ids were drawn since.
+_oldest = attempts.alias("oldest")
+_OLDEST = (
+    select(_oldest.c.attempt_id)
+    .where(_oldest.c.topology_id == _TOPOLOGY)
+    .order_by(_oldest.c.attempt_id)
+    .limit(TRIMMED_PER_COMMIT)
+)
+_IS_RECORDED = (
+    select(transactions.c.txid)
+    .where(transactions.c.topology_id == _TOPOLOGY, transactions.c.attempt_id == attempts.c.attempt_id)
+    .exists()
+)
+TRIM = delete(attempts).where(
+    attempts.c.topology_id == _TOPOLOGY,
+    attempts.c.attempt_id.in_(_OLDEST),
+    # As expressions: SQLite would look for them in the index, and so go through all attempts but the newest.
+    attempts.c.attempt_id + 0 < bindparam("newest", type_=BigInteger),
+    or_(
+        attempts.c.attempt_id + 0 <= bindparam("up_to", type_=BigInteger),
+        attempts.c.issued_at_ms < bindparam("since_ms"),
+    ),
+    ~_IS_RECORDED,
+)
+
+# In this order: what is recorded refers to attempts.
+FORGET_ALL: Final = tuple(
+    delete(table).where(table.c.topology_id == _TOPOLOGY)
+    for table in (transactions, attempts, fences, runs, minutes, savepoints)
+)
+START_ANEW = (
+    update(topologies)
+    .where(topologies.c.topology_id == _TOPOLOGY)
+    .values(
+        epoch=topologies.c.epoch + 1,
+        owner=None,
+        leased_until_ms=None,
+        committed_txid=0,
+        committed_attempt_id=None,
+        fingerprint="{}",
+        name=None,
+        desired="active",
+        stop_at_ms=None,
+        failing_since_ms=None,
+        failing_txid=None,
+        failing_error=None,
+        rewinding_to=None,
+    )
+)
+
+
+def begin_run(connection: Connection, lease: Lease, name: str | None, about: RunAbout) -> None:
+    """Store that a run began."""
+    row = {
+        "topology_id": lease.topology_id,
+        "epoch": lease.epoch,
+        "owner": lease.owner,
+        "name": name,
+        "version": about.version,
+        "described": json.dumps(dict(about.topology)),
+        "settings": json.dumps(dict(about.settings)),
+        "began_at_txid": lease.snapshot.committed_txid,
+    }
+    connection.execute(BEGIN_RUN, row)
+
+
+def end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
+    """Store how every run ended of which that is not known yet."""
+    reason = None if end.reason is None else storable(end.reason)
+    connection.execute(END_RUNS, {"topology": topology_id, "how": end.how.value, "code": end.code, "reason": reason})
+
+
+def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> None:
+    """Store what this run committed in a minute."""
+    row = {
+        "topology_id": lease.topology_id,
+        "at_ms": minute.at_ms,
+        "epoch": lease.epoch,
+        "transactions": minute.transactions,
+        "rows": minute.rows,
+        "failures": minute.failures,
+        "latencies": json.dumps(minute.latencies),
+        "lag_sum": minute.lag_sum,
+        "lag_max": minute.lag_max,
+        "phases_ms": json.dumps(dict(minute.phases_ms)),
+    }
+    connection.execute(ADD_MINUTE, row)
+
+
+def trim(connection: Connection, topology_id: str, newest: AttemptId, keep: Keep) -> None:
+    """Drop some of the oldest attempts, if they are beyond what is to be kept."""
+    limits = {"newest": newest, "up_to": newest - keep.attempts_max, "since_ms": keep.since_ms}
+    connection.execute(TRIM, {"topology": topology_id, **limits})

@@ -1,0 +1,302 @@
+"""The database behind the coordinator's store: its tables, its schema version, how it is opened and how it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKeyConstraint,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from state.sql.database import begin_sqlite, connect_arguments, parse_url, shown, sqlite_file, switch_to_wal
+from state.store.migrations import MIGRATIONS
+from transactional.distribution import DISTRIBUTION
+from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
+
+SCHEMA_VERSION: Final = 3
+_metadata = MetaData()
+
+versions = Table(
+    "transactional_schema", _metadata, Column("version", BigInteger, primary_key=True, autoincrement=False)
+)
+
+topologies = Table(
+    "transactional_topologies",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("leased_until_ms", BigInteger),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("committed_txid", BigInteger, nullable=False),
+    Column("committed_attempt_id", BigInteger),
+    Column("fingerprint", Text, nullable=False),
+    Column("name", Text),
+    Column("desired", Text, nullable=False, server_default="active"),
+    Column("stop_at_ms", BigInteger),
+    Column("failing_since_ms", BigInteger),
+    Column("failing_txid", BigInteger),
+    Column("failing_error", Text),
+    Column("rewinding_to", BigInteger),
+)
+
+attempts = Table(
+    "transactional_attempts",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("batch", Text, nullable=False),
+    Column("rows", BigInteger),
+    Column("issued_at_ms", BigInteger, nullable=False),
+    Column("planned_at_ms", BigInteger, nullable=False),
+    Column("processed_at_ms", BigInteger),
+    Column("commit_started_at_ms", BigInteger),
+    Column("committed_at_ms", BigInteger),
+    Column("failed_at_ms", BigInteger),
+    Column("error", Text),
+    Column("details", Text),
+)
+
+# The transactions above the committed one, each with the attempt whose batch is the one to replay.
+transactions = Table(
+    "transactional_transactions",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("txid", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    ForeignKeyConstraint(["topology_id", "attempt_id"], [attempts.c.topology_id, attempts.c.attempt_id]),
+)
+
+# At which txid a table was when a coordinator that had taken over wrote `attempt_id` as its version.
+fences = Table(
+    "transactional_fences",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("component_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+)
+
+# One row per lease that was taken; `described` is the topology, it and `settings` are JSON.
+runs = Table(
+    "transactional_runs",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text),
+    Column("version", Text, nullable=False),
+    Column("described", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("began_at_ms", BigInteger, nullable=False),
+    Column("began_at_txid", BigInteger, nullable=False),
+    Column("ended_at_ms", BigInteger),
+    Column("ended_at_txid", BigInteger),
+    Column("ended_how", Text),
+    Column("ended_code", Text),
+    Column("ended_reason", Text),
+)
+
+# What a run committed in a minute; `latencies` and `phases_ms` are JSON.
+minutes = Table(
+    "transactional_minutes",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("transactions", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("latencies", Text, nullable=False),
+    Column("lag_sum", BigInteger, nullable=False),
+    Column("lag_max", BigInteger, nullable=False),
+    Column("phases_ms", Text, nullable=False),
+)
+
+# Transactions that somebody wants to be able to go back to.
+savepoints = Table(
+    "transactional_savepoints",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("txid", BigInteger, nullable=False),
+    Column("noted_at_ms", BigInteger, nullable=False),
+)
+
+# Any number will do, as long as all versions of this framework take the same one.
+_SCHEMA_LOCK: Final = 4_004_004
+
+
+class NowMs(FunctionElement[int]):
+    """The database's clock, in milliseconds since 1970; it moves on within a transaction."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(NowMs, "sqlite")
+def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+
+@compiles(NowMs, "postgresql")
+def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+class Database:
+    """A SQLite file or a PostgreSQL database. Opened, and its tables created, on first use.
+
+    Nothing waits longer than `timeout_ms` in it: not for a connection, a lock or a statement, nor may a connection of
+    this process hold a lock for longer while the process is stopped (PostgreSQL ends it; SQLite has no such means, so
+    there a process that is stopped inside a write holds up all others until it goes on or is killed).
+    """
+
+    def __init__(self, url: str, *, timeout_ms: int) -> None:
+        self._url = parse_url(url, used_for="the coordinator's store", example="transactional.db")
+        self._timeout_ms = timeout_ms
+        self._is_ready = False
+        self._preparing = threading.Lock()
+        try:
+            self._engine = create_engine(
+                self._url,
+                connect_args=connect_arguments(self._url, timeout_ms),
+                pool_timeout=timeout_ms / 1000,
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the store {self} needs psycopg 3: install {DISTRIBUTION}[postgres]") from error
+        set_up = self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql
+        event.listen(self._engine, "connect", set_up)
+        if self.is_sqlite:
+            event.listen(self._engine, "begin", begin_sqlite)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, False for PostgreSQL."""
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def file(self) -> str | None:
+        """The path of a SQLite file."""
+        return sqlite_file(self._url)
+
+    def __str__(self) -> str:
+        return shown(self._url)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One database transaction that may write. Raises `StoreUnavailable`; then it is not known whether it has."""
+        with self._answering():
+            self._prepare_once()
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One database transaction that only reads, and waits for no writer. Raises `StoreUnavailable`."""
+        with self._answering():
+            self._prepare_once()
+            with self._engine.connect() as connection:
+                yield connection.execution_options(only_reads=True)
+
+    def limit_timeout(self, lease_ms: int) -> None:
+        """Make sure that what waits or is stopped here ends well before a lease of this length does."""
+        if self._timeout_ms > lease_ms // 2:
+            self._timeout_ms = max(1, lease_ms // 2)
+            self._engine.dispose()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
+            raise
+        except (DBAPIError, NoConnectionFree) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreUnavailable(
+                f"the coordinator's store {self} does not answer: {' '.join(str(cause).split())}. Check that it runs, "
+                "can be reached and has room; what was to be written may or may not be there, and can be written again"
+            ) from error
+
+    def _prepare_once(self) -> None:
+        with self._preparing:
+            if not self._is_ready:
+                self._prepare()
+                self._is_ready = True
+
+    def _prepare(self) -> None:
+        """Create the tables, or bring them to this version. Two processes that start at once do so one by one."""
+        try:
+            with self._engine.connect().execution_options(only_reads=True) as connection:
+                if self._schema_version(connection) == SCHEMA_VERSION:
+                    return
+            with self._engine.begin() as connection:
+                if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
+                    connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+                self._bring_up(connection, self._schema_version(connection))
+        except ProgrammingError as error:
+            raise ConfigError(f"the store {self} can't be used: {' '.join(str(error.orig).split())}") from error
+
+    @staticmethod
+    def _bring_up(connection: Connection, found: int | None) -> None:
+        if found is None:
+            _metadata.create_all(connection)
+            connection.execute(insert(versions), {"version": SCHEMA_VERSION})
+            return
+        for version in range(found, SCHEMA_VERSION):
+            for statement in MIGRATIONS[version]:
+                connection.exec_driver_sql(statement)
+            connection.execute(update(versions).values(version=version + 1))
+
+    def _schema_version(self, connection: Connection) -> int | None:
+        """None: there is no store yet. Raises `StoreTooNew`, `CorruptRecord`."""
+        if not inspect(connection).has_table(versions.name):
+            return None
+        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if not isinstance(found, int) or found < 1:
+            raise CorruptRecord(f"the store {self} has {found!r} for its schema version; restore it from a backup")
+        if found > SCHEMA_VERSION:
+            raise StoreTooNew(
+                f"the store {self} has schema version {found}, and this version of transactional knows versions up to "
+                f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
+            )
+        return found
+
+    def _set_up_sqlite(self, connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
+        connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        switch_to_wal(connection.execute)
+
+    def _set_up_postgresql(self, connection: Any, _record: object) -> None:
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(f"SET {name} = {self._timeout_ms}")
+        connection.commit()

@@ -1,0 +1,372 @@
+"""`SqlCoordinatorStore`: the coordinator's store in SQLite (one host) or PostgreSQL (several).
+
+Every write is one short database transaction whose first statement is a compare-and-set on the topology's row: it
+changes that row only where the lease is the current one, and so also locks it against every other writer. When it
+changes nothing, the same transaction looks why: either the same write has happened before, or it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Delete, Row, Update
+
+from state.store import history
+from state.store import statements as sql
+from state.store.rows import (
+    columns_of,
+    desired_in,
+    minute_of,
+    read_columns_of,
+    record_of,
+    run_of,
+    status_of,
+    whole,
+)
+from state.store.schema import Database
+from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import Phase
+from transactional.errors import CorruptRecord
+from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, RunRecord
+from transactional.store_rules import (
+    check_free,
+    check_free_to_reset,
+    check_same_attempt,
+    check_same_commit,
+    desired_at_start,
+    failure_text,
+    fenced,
+    fingerprint_json,
+    given_up_text,
+    is_held,
+    keeps_recorded,
+    not_in_flight,
+)
+
+_LAST_TXID: Final = 2**63 - 1
+
+
+class SqlCoordinatorStore:
+    """The coordinator's store in a database. `url` is `sqlite:///path` or `postgresql://user:password@host/database`.
+
+    Tables are created on first use. No wait for the database, its locks or its answers takes longer than `timeout_ms`,
+    nor than half a lease; then the call raises `StoreUnavailable` and may be made again as it is: a write that had
+    happened is not made twice. May be used from several threads. Two processes must never use the same `owner`.
+
+    With SQLite a process that is stopped (not killed) in the middle of a write keeps all others from taking over until
+    it goes on or is killed; nothing goes wrong meanwhile. PostgreSQL ends such a write before the lease ends.
+    Raises `ConfigError` for a URL that can't be used.
+    """
+
+    def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
+        self._database = Database(url, timeout_ms=timeout_ms)
+
+    def __repr__(self) -> str:
+        return f"SqlCoordinatorStore({str(self._database)!r})"
+
+    @property
+    def place(self) -> str | None:
+        """The path of a SQLite file."""
+        return self._database.file
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        topology_id: str,
+        fingerprint: Mapping[str, Any],
+        *,
+        owner: str,
+        lease_ms: int,
+        accept_changes: bool = False,
+        name: str | None = None,
+        about: RunAbout | None = None,
+    ) -> Lease:
+        """Take the lease and draw a fence id, in one write; forget batches of another source that no table can have
+        been written from."""
+        given = json.loads(fingerprint_json(fingerprint))
+        self._database.limit_timeout(lease_ms)
+        with self._database.writing() as connection:
+            self._create_topology(connection, topology_id)
+            row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
+            before = status_of(row)
+            check_free(before, owner, row.now_ms)
+            recorded = self._recorded(connection, topology_id).values()
+            is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
+            _end_runs(connection, topology_id, RunEnd(EndedHow.LOST))
+            if not is_kept:
+                forgotten = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
+                connection.execute(sql.FORGET_TRANSACTIONS, forgotten)
+            desired = desired_at_start(before, row.now_ms)
+            taken = {
+                "epoch_before": before.epoch,
+                "lease_ms": lease_ms,
+                "new_owner": owner,
+                "new_name": name,
+                "new_desired": desired.state.value,
+                "new_stop_at_ms": before.stop_at_ms if desired.stop_in_ms else None,
+            }
+            connection.execute(sql.TAKE, {"topology": topology_id, **taken})
+            fence_id = AttemptId(before.attempt_id + 1)
+            snapshot = self._snapshot(connection, row, fence_id)
+            lease = Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id, desired)
+            history.begin_run(connection, lease, name, about or RunAbout())
+            return lease
+
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+        """Store the fingerprint of a run whose start went through."""
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint))
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> None:
+        """Make the lease hold for `lease_ms` from now, by the database's clock."""
+        self._database.limit_timeout(lease_ms)
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.RENEW, lease_ms=lease_ms)
+
+    def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
+        """Give the lease back, and store why the run ends; does nothing when it is no longer the current one."""
+        with self._database.writing() as connection:
+            if _compare_and_set(connection, lease, sql.RELEASE_DONE if is_done else sql.RELEASE):
+                _end_runs(connection, lease.topology_id, end or RunEnd(EndedHow.STOPPED))
+
+    def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
+        """Say what a topology is to do; False when it is not known."""
+        wanted: dict[str, Any] = {"topology": topology_id, "state": state.value}
+        with self._database.writing() as connection:
+            if state is DesiredState.KILLED:
+                return connection.execute(sql.DESIRE_IN_TIME, {**wanted, "wait_ms": wait_ms}).rowcount == 1
+            return connection.execute(sql.DESIRE_FOR_GOOD, wanted).rowcount == 1
+
+    def desired(self, topology_id: str) -> Desired:
+        """What a topology is to do now."""
+        with self._database.reading() as connection:
+            row = connection.execute(sql.DESIRED, {"topology": topology_id}).one_or_none()
+            return Desired() if row is None else desired_in(row)
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+        """Store a new attempt as that of its txid, and give up those in flight at this and later txids."""
+        attempt = record.attempt
+        key = {"topology": lease.topology_id, "number": attempt.txid}
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, sql.COUNT, id=attempt.attempt_id, number=attempt.txid):
+                status = status_of(_held_topology(connection, lease))
+                known = {"topology": lease.topology_id, "id": attempt.attempt_id}
+                recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
+                return check_same_attempt(lease, attempt, status, recorded_txid)
+            last = _LAST_TXID if forget_later else attempt.txid
+            connection.execute(sql.GIVE_UP, {**key, "why": None})
+            connection.execute(sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
+            connection.execute(sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
+            added = {"topology_id": lease.topology_id, "txid": attempt.txid, "attempt_id": attempt.attempt_id}
+            connection.execute(sql.ADD_TRANSACTION, added)
+            return None
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        """Store the batch with its digests, the number of records and when the processing phase ended."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            if not _changed(connection, sql.SET_PROCESSED, lease, attempt, **read_columns_of(batch, at_ms)):
+                raise not_in_flight(lease, attempt)
+
+    def record_commit(
+        self,
+        lease: Lease,
+        attempt: TransactionAttempt,
+        batch: BatchMetadata,
+        *,
+        processed_at_ms: int,
+        started_at_ms: int,
+        at_ms: int,
+        details: Mapping[str, Any] | None = None,
+        minute: MinuteRecord | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
+        values = {
+            **read_columns_of(batch, processed_at_ms),
+            "started_at_ms": started_at_ms,
+            "at_ms": at_ms,
+            "new_details": None if details is None else json.dumps(dict(details)),
+        }
+        key = {"id": attempt.attempt_id, "number": attempt.txid}
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, sql.ADVANCE, **key):
+                row = _held_topology(connection, lease)
+                return check_same_commit(attempt, status_of(row), row.committed_attempt_id)
+            if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **values):
+                raise not_in_flight(lease, attempt)
+            _changed(connection, sql.TAKE_AWAY, lease, attempt)
+            if minute is not None:
+                history.add_minute(connection, lease, minute)
+            if keep is not None:
+                history.trim(connection, lease.topology_id, attempt.attempt_id, keep)
+            return None
+
+    def record_failure(
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+    ) -> None:
+        """Store in which phase and why an attempt failed; give up what is in flight behind it."""
+        values: dict[str, int | str] = {"reason": failure_text(phase, reason), "at_ms": at_ms}
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.FAIL, number=attempt.txid, **values)
+            if _changed(connection, sql.SET_FAILED, lease, attempt, **values):
+                later = {"topology": lease.topology_id, "number": attempt.txid + 1, "why": None}
+                connection.execute(sql.GIVE_UP, later)
+
+    def record_recovery(self, lease: Lease) -> None:
+        """Store that a trouble is over without a transaction commit."""
+        with self._database.writing() as connection:
+            _hold(connection, lease, sql.RECOVER)
+
+    def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
+        """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
+        fence = {"topology_id": lease.topology_id, "component_id": component_id, "attempt_id": lease.fence_id}
+        key = {"topology": lease.topology_id, "component": component_id, "id": lease.fence_id}
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            connection.execute(sql.REMOVE_FENCE, key)
+            connection.execute(sql.ADD_FENCE, {**fence, "txid": txid})
+
+    def forget_before(self, lease: Lease, *, at_ms: int) -> int:
+        """Drop committed attempts older than `at_ms` but the newest, and what only they needed."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            topology = {"topology": lease.topology_id}
+            dropped = connection.execute(sql.DROP_COMMITTED, {**topology, "at_ms": at_ms}).rowcount
+            connection.execute(sql.DROP_TRIES, topology)
+            connection.execute(sql.DROP_FENCES, topology)
+            return dropped
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+        key = {"topology": topology_id, "component": component_id, "id": attempt_id}
+        with self._database.reading() as connection:
+            found = connection.execute(sql.TXID_OF, key).scalar()
+            return None if found is None else TxId(whole(found))
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever noted for this component."""
+        key = {"topology": topology_id, "component": component_id}
+        with self._database.reading() as connection:
+            return bool(connection.execute(sql.HAS_FENCE, key).scalar())
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+        with self._database.reading() as connection:
+            if topology_id is None:
+                return [status_of(row) for row in connection.execute(sql.STATUS)]
+            return [status_of(row) for row in connection.execute(sql.STATUS_OF_ONE, {"topology": topology_id})]
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
+            return [record_of(row) for row in rows]
+
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        """The last runs, newest first."""
+        with self._database.reading() as connection:
+            return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        """The minutes that began at or after `since_ms`, oldest first."""
+        key = {"topology": topology_id, "since_ms": since_ms}
+        with self._database.reading() as connection:
+            return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
+
+    def reset(self, topology_id: str) -> bool:
+        """Forget all progress of a topology, but not its epoch and its attempt counter."""
+        key = {"topology": topology_id}
+        with self._database.writing() as connection:
+            row = connection.execute(sql.STATUS_TO_TAKE, key).one_or_none()
+            if row is None:
+                return False
+            check_free_to_reset(status_of(row), row.now_ms)
+            for forget in (*history.FORGET_ALL, history.START_ANEW):
+                connection.execute(forget, key)
+            return True
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    # --- details ------------------------------------------------------------------------------------------------
+
+    def _create_topology(self, connection: Connection, topology_id: str) -> None:
+        """Add the topology's row, unless it is there or another process is just adding it."""
+        create = sql.CREATE_IN_SQLITE if self._database.is_sqlite else sql.CREATE_IN_POSTGRESQL
+        new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": "{}"}
+        connection.execute(create, {"topology_id": topology_id, **new})
+
+    def _snapshot(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Snapshot:
+        return Snapshot(
+            TxId(topology.committed_txid),
+            self._committed_batch(connection, topology),
+            self._recorded(connection, topology.topology_id),
+            fence_id,
+        )
+
+    @staticmethod
+    def _recorded(connection: Connection, topology_id: str) -> dict[TxId, BatchMetadata]:
+        rows = connection.execute(sql.RECORDED, {"topology": topology_id})
+        return {TxId(whole(row.txid)): BatchMetadata.from_json(row.batch) for row in rows}
+
+    def _committed_batch(self, connection: Connection, topology: Row[Any]) -> BatchMetadata:
+        if topology.committed_txid == NO_TRANSACTION:
+            return EMPTY_BATCH
+        key = {"topology": topology.topology_id, "id": topology.committed_attempt_id}
+        batch = connection.execute(sql.BATCH, key).scalar()
+        if batch is None:
+            raise CorruptRecord(
+                f"the store {self._database} lacks the batch of transaction {topology.committed_txid} of topology "
+                f"{topology.topology_id!r}, which is committed; restore the store from a backup"
+            )
+        return BatchMetadata.from_json(batch)
+
+
+def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
+    """End every run that has not ended, and give up what is in flight."""
+    history.end_runs(connection, topology_id, end)
+    connection.execute(sql.GIVE_UP, {"topology": topology_id, "number": 0, "why": given_up_text(end)})
+
+
+def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str) -> bool:
+    """Make the change to the topology's row if the lease is the current one; tell whether it was made."""
+    held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
+    return connection.execute(claim, {**held, **values}).rowcount == 1
+
+
+def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str) -> None:
+    """As `_compare_and_set`, for a change that only the loss of the lease can prevent; raises `Fenced` then."""
+    if not _compare_and_set(connection, lease, claim, **values):
+        raise fenced(lease, next(map(status_of, _topology(connection, lease)), None))
+
+
+def _held_topology(connection: Connection, lease: Lease) -> Row[Any]:
+    """The topology's row. Raises `Fenced` when the lease is not the current one."""
+    row = next(iter(_topology(connection, lease)), None)
+    if row is None or not is_held(lease, status_of(row)):
+        raise fenced(lease, row and status_of(row))
+    return row
+
+
+def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
+    return connection.execute(sql.STATUS_OF_ONE, {"topology": lease.topology_id}).all()
+
+
+def _changed(
+    connection: Connection, statement: Update | Delete, lease: Lease, attempt: TransactionAttempt, **values: Any
+) -> bool:
+    """Change what the store holds of one attempt; tell whether there was something to change."""
+    key = {"topology": lease.topology_id, "id": attempt.attempt_id, "number": attempt.txid}
+    return connection.execute(statement, {**key, **values}).rowcount == 1

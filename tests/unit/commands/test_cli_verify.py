@@ -1,0 +1,141 @@
+"""`transactional verify` and `transactional doctor` on the command line: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.unit.command_line import RUN, Command
+
+TABLES = '''
+"""A topology whose states are in Delta tables."""
+
+from spouts.memory import MemoryTransactionalSpout
+from state.delta.state import DeltaMapState
+from state.memory import MemoryMapState
+from transactional.topology.builder import TransactionalTopologyBuilder
+
+def build():
+    spout = MemoryTransactionalSpout([[("cat",), ("dog",)], [("cat",)]], "word string", take=1)
+    builder = TransactionalTopologyBuilder("animals", "spout", spout)
+    builder.set_committer_bolt("count", DeltaMapState("counts", "word").count()).fields_grouping("spout", "word")
+    builder.set_committer_bolt("hidden", MemoryMapState("word").count()).fields_grouping("spout", "word")
+    return builder.build()
+'''
+
+
+@pytest.fixture
+def animals(command: Command) -> Command:
+    """A topology that has run, as module `animals`."""
+    Path("animals.py").write_text(TABLES)
+    sys.modules.pop("animals", None)
+    assert command(*RUN, "animals:build", "--journal", "journal").code == 0
+    return command
+
+
+def update() -> None:
+    DeltaTable("counts").update({"count": "count + 1"}, predicate="word = 'cat'")
+
+
+def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
+    done = animals("verify", "animals:build")
+    assert (done.code, done.err) == (0, "")
+    *notes, last = done.out.splitlines()
+    assert last.startswith("animals: nothing is wrong; looked at 2 transactions, ")
+    assert "note: the state of 'hidden' is in no Delta table: it was not checked" in notes
+
+
+def test_a_wrong_history_is_told_and_the_exit_code_is_1(animals: Command) -> None:
+    update()
+    done = animals("verify", "animals:build")
+    assert done.code == 1
+    assert "foreign-writer: table of 'count', Delta version 4: expected rows changed by the topology alone" in done.out
+    # The count of the tuples is checked without being asked for: nothing stands between the spout and the state.
+    assert "wrong-count: rows of 'count', count, transactions 1 to 2: expected 3" in done.out
+    assert done.out.splitlines()[-1].startswith("animals: 2 things are WRONG; ")
+
+
+def test_places_can_be_given_by_hand(animals: Command) -> None:
+    shutil.move("counts", "elsewhere")
+    given = ("verify", "animals", "--table", "count=elsewhere", "--json")
+    report = json.loads(animals(*given).out)
+    assert report["is_exact"]
+    assert report["checked"]["transactions"] == 2
+    assert animals("verify", "animals", "--table", "count=elsewhere", "--counts", "count=count").code == 0
+    assert json.loads(animals(*given, "--counts", "count=*").out)["counts"] == {"wrong-count": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("animals", "--store", "sqlite:///none.db"), "TX100: animals can't be verified: there is no store at none.db"),
+        (("animal",), "TX100: animal can't be verified: the store knows no topology 'animal'; it knows animals"),
+        (("animals", "--table", "counts"), "TX100: --table takes COMPONENT=…"),
+        (("animals", "--counts", "count=count"), "TX100: --counts names 'count', which has no table to be checked"),
+        (("animals", "--count-records"), "TX100: --count-records needs a Kafka source"),
+        (("animals:build", "--counts", "count=cuont"), "no value column 'cuont' that could count"),
+    ],
+)
+def test_a_wrong_command_is_one_line(animals: Command, arguments: tuple[str, ...], expected: str) -> None:
+    done = animals("verify", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert expected in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_the_doctor_tells_and_repairs(animals: Command) -> None:
+    note = "note: the state of 'hidden' is in no Delta table that could be opened here; it was not looked at\n"
+    done = animals("doctor", "animals:build")
+    assert (done.code, done.out) == (0, f"{note}animals: nothing is wrong\n")
+    update()
+    done = animals("doctor", "animals:build")
+    assert done.code == 1
+    assert done.out.startswith("foreign-writer: table of 'count' (")
+    assert "  with --repair: the rows are put back to what they were at Delta version 3" in done.out
+    assert done.out.endswith("animals: 1 things are wrong\n")
+    done = animals("doctor", "animals:build", "--repair")
+    assert done.code == 0
+    assert "repaired: table of 'count' (" in done.out
+    assert animals("verify", "animals:build").code == 0
+
+
+def test_the_doctor_tells_it_as_json(animals: Command) -> None:
+    told = json.loads(animals("doctor", "animals:build", "--json").out)
+    assert (told["is_well"], told["findings"], told["repaired"]) == (True, [], [])
+    update()
+    done = animals("doctor", "animals:build", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["is_well"]) == (1, False)
+    assert [each["problem"] for each in told["findings"]] == ["foreign-writer"]
+
+
+def test_the_doctor_fills_a_wiped_store_from_a_journal(animals: Command) -> None:
+    """Storm row T56."""
+    for file in Path.cwd().glob("transactional.db*"):
+        file.unlink()
+    assert "there is no store at transactional.db" in animals("doctor", "animals:build").err
+    done = animals("doctor", "animals:build", "--repair")
+    assert done.code == 1
+    assert "store-wiped: table of 'count' (" in done.out
+    assert "give the journal of the runs, with --journal FILE" in done.err
+    assert "there is no journal nowhere" in animals("doctor", "animals:build", "--repair", "--journal", "nowhere").err
+    done = animals("doctor", "animals:build", "--repair", "--journal", "journal")
+    assert done.code == 0
+    assert "repaired: the store of topology 'animals' says again that transaction 2 is committed" in done.out
+    assert animals(*RUN, "animals:build").out.endswith("0 transactions committed, the last is 2; 0 attempts failed\n")
+
+
+def test_a_run_does_not_go_on_from_rows_that_others_have_changed(animals: Command) -> None:
+    update()
+    done = animals(*RUN, "animals:build")
+    assert done.code == 1
+    assert "TX404: Delta table " in done.err
+    assert "was changed by Delta version 4 (UPDATE), which is not the topology's" in done.err
+    assert animals("doctor", "animals:build", "--repair").code == 0
+    # The other committer's table was in memory, and has gone with the first run.
+    assert "TX404: committer 'hidden'" in animals(*RUN, "animals:build").err

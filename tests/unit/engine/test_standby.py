@@ -1,0 +1,180 @@
+"""Standing by: who waits, what ends the waiting, and from where on is led then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from state.store.sql_store import SqlCoordinatorStore
+from tests.unit.command_line import RUN, Command
+from tests.unit.drivers import DRAINED, WAIT_S, World, in_background
+from tests.unit.fakes import WORD_COUNTS, stored
+from transactional.commands import main as cli
+from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.errors import StoreUnavailable, TopologyChanged
+from transactional.store import DesiredState, Lease, TopologyStatus
+from transactional.testing import ManualClock, MemoryCoordinatorStore
+
+LEASE_MS = 1_000
+CONFIG = replace(DRAINED, lease_ms=20)
+"""A standby with it looks every millisecond."""
+
+
+class Looked(MemoryCoordinatorStore):
+    """Tells how often it was looked at, and may not answer."""
+
+    looks = 0
+    is_down = False
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        self.looks += 1
+        self.seen.set()
+        if self.is_down:
+            raise StoreUnavailable("down")
+        return super().status(topology_id)
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.seen = threading.Event()
+
+    def wait_for_looks(self, count: int = 2) -> None:
+        """So many looks that begin from now on."""
+        for _ in range(count + 1):
+            self.seen.clear()
+            assert self.seen.wait(WAIT_S)
+
+
+class Led(World):
+    """A world whose topology is led by another process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.store = Looked(self.clock)
+        fingerprint = self.topology().fingerprint()
+        self.lease: Lease = self.store.acquire("words", fingerprint, owner="leader", lease_ms=LEASE_MS)
+        self.store.record_start(self.lease, fingerprint)
+
+    def standby(self) -> TopologyDriver:
+        return self.driver(config=CONFIG, standby=True)
+
+
+def ends(world: Led) -> None:
+    world.clock.advance(LEASE_MS)
+
+
+def is_given_back(world: Led) -> None:
+    world.store.release(world.lease)
+
+
+@pytest.mark.parametrize("leave", [ends, is_given_back])
+def test_a_standby_takes_over_once_the_lease_is_free(leave: Callable[[Led], None]) -> None:
+    world = Led()
+    with in_background(world.standby()) as run:
+        world.store.wait_for_looks()
+        assert not run.done()
+        leave(world)
+        assert run.result(WAIT_S) == RunSummary(1, 3, 0)  # type: ignore[arg-type]
+    assert stored(world.counts) == WORD_COUNTS
+
+
+def test_a_standby_of_what_nobody_leads_leads_at_once() -> None:
+    world = World()
+    assert world.run(config=CONFIG, standby=True).transactions == 3
+
+
+def test_a_standby_that_is_stopped_has_done_nothing() -> None:
+    world = Led()
+    driver = world.standby()
+    with in_background(driver) as run:
+        world.store.wait_for_looks()
+        driver.stop()
+        assert run.result(WAIT_S) == RunSummary(1, 0, 0)  # type: ignore[arg-type]
+    assert [(status.owner, status.epoch) for status in world.store.status()] == [("leader", 1)]
+
+
+def test_a_standby_waits_for_a_store_that_does_not_answer() -> None:
+    world = Led()
+    with in_background(world.standby()) as run:
+        world.store.is_down = True
+        world.store.wait_for_looks()
+        ends(world)
+        world.store.wait_for_looks()
+        assert not run.done()
+        world.store.is_down = False
+        assert run.result(WAIT_S).transactions == 3
+
+
+def test_a_standby_of_another_topology_is_refused_before_it_waits() -> None:
+    world = Led()
+    world.counts.name = "another"
+    with pytest.raises(TopologyChanged):
+        world.standby().run()
+
+
+@pytest.mark.parametrize("wish", [DesiredState.DRAINING, DesiredState.KILLED])
+def test_nobody_takes_over_from_a_leader_that_was_told_to_end(wish: DesiredState) -> None:
+    world = Led()
+    with in_background(world.standby()) as run:
+        world.store.desire("words", wish, wait_ms=60_000)
+        world.store.wait_for_looks()
+        world.store.release(world.lease, is_done=True)
+        assert run.result(WAIT_S).transactions == 0
+    assert not world.is_leased
+
+
+@pytest.mark.parametrize("leave", [ends, is_given_back])
+def test_a_drain_that_its_leader_has_not_brought_to_its_end_is_taken_up(leave: Callable[[Led], None]) -> None:
+    """It died, or it was interrupted and gave its lease back: what was recorded still has to be replayed."""
+    world = Led()
+    with in_background(world.standby()) as run:
+        world.store.desire("words", DesiredState.DRAINING)
+        world.store.wait_for_looks()
+        leave(world)
+        assert run.result(WAIT_S).transactions == 0
+    assert world.store.status()[0].epoch == 2
+    assert world.store.desired("words").state is DesiredState.ACTIVE
+
+
+def test_the_quicker_of_two_standbys_leads_and_the_other_goes_on_waiting() -> None:
+    world = Led()
+    world.topology()
+    with in_background(world.standby()) as one, in_background(world.standby()) as other:
+        world.store.wait_for_looks(4)
+        ends(world)
+        assert {one.result(WAIT_S).transactions, other.result(WAIT_S).transactions} == {0, 3}
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_that_it_waits_and_from_where_on_it_leads(command: Command) -> None:
+    done = command(*RUN, "--standby", "{m}:topology")
+    assert done.code == 0
+    waits, leads, *_, summary = done.out.splitlines()
+    assert waits == "stands by for topology words: leads as soon as nobody else does"
+    assert leads == "leads topology words from transaction 1 on"
+    assert summary == "2 transactions committed, the last is 2; 0 attempts failed"
+
+
+def test_ctrl_c_ends_the_waiting(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command(*RUN, "{m}:topology")
+    store = SqlCoordinatorStore()
+    [status] = store.status()
+    store.acquire("words", status.fingerprint, owner="leader", lease_ms=60_000)
+    store.close()
+    listen = cli._stop_on_signals
+
+    def interrupted(driver: TopologyDriver) -> None:
+        listen(driver)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(cli, "_stop_on_signals", interrupted)
+    done = command(*RUN, "--standby", "{m}:topology")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1:] == ["0 transactions committed, the last is 2; 0 attempts failed"]

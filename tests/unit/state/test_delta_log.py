@@ -1,0 +1,91 @@
+"""The log layout's arithmetic: what is folded when, how much that writes, which queries put the rows together."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.base import StateColumns
+from state.delta.log_table import Fold, LogLayout, LogQuery, Run, check_same_combine, due_fold, whole_fold
+from state.delta.table import SPARK_SQL
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, ProtocolError
+from transactional.schema import Schema
+
+
+def runs(*sizes: int, first: int = 1) -> list[Run]:
+    """Runs of the given sizes, one per transaction."""
+    return [Run(TxId(txid), rows) for txid, rows in enumerate(sizes, first)]
+
+
+class TestDueFold:
+    def test_waits_for_enough_transactions_and_leaves_the_newest(self) -> None:
+        layout = LogLayout(fold_after=3)
+        assert due_fold(runs(1, 1, 1), TxId(0), TxId(3), layout) is None
+        assert due_fold(runs(1, 1, 1, 1), TxId(0), TxId(4), layout) == Fold(TxId(0), TxId(3), 3, 3)
+
+    def test_never_comes_when_it_is_not_wanted(self) -> None:
+        assert due_fold(runs(*[1] * 1000), TxId(0), TxId(1000), LogLayout(fold_after=None)) is None
+
+    def test_leaves_a_large_base_alone(self) -> None:
+        table = [Run(TxId(10), 1000), *runs(5, 5, 5, first=11)]
+        assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(10), TxId(12), 2, 10)
+
+    def test_takes_the_base_along_once_there_is_as_much_beside_it(self) -> None:
+        table = [Run(TxId(10), 10), *runs(5, 5, 5, first=11)]
+        assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(0), TxId(12), 3, 20)
+        half = LogLayout(fold_after=2, base_share=0.5)
+        assert due_fold([Run(TxId(10), 21), *table[1:]], TxId(10), TxId(13), half) == Fold(TxId(10), TxId(12), 2, 10)
+
+    def test_takes_runs_of_its_size_along_once_there_are_enough(self) -> None:
+        base, layout = Run(TxId(1), 10**6), LogLayout(fold_after=2, fan_out=3)
+        older = [Run(TxId(3), 10), Run(TxId(5), 10)]
+        fresh = runs(5, 5, 5, first=6)
+        assert due_fold([base, *older, *fresh], TxId(5), TxId(8), layout) == Fold(TxId(1), TxId(7), 4, 30)
+        assert due_fold([base, older[1], *fresh], TxId(5), TxId(8), layout) == Fold(TxId(5), TxId(7), 2, 10)
+
+    def test_comes_with_few_rows_when_most_transactions_were_empty(self) -> None:
+        table = [Run(TxId(1), 100), Run(TxId(40), 1)]
+        assert due_fold(table, TxId(1), TxId(60), LogLayout(fold_after=50)) == Fold(TxId(1), TxId(40), 1, 1)
+        assert due_fold(table, TxId(40), TxId(100), LogLayout(fold_after=50)) is None
+
+    @pytest.mark.parametrize("keys", [10, 1_000, 100_000, 10_000_000])
+    def test_bounds_what_is_written_and_how_many_runs_there_are(self, keys: int) -> None:
+        layout, rows, table = LogLayout(fold_after=10, fan_out=4), 20, [Run(TxId(1), keys)]
+        folded, written, most = TxId(1), 0, 0
+        for txid in range(2, 5_000):
+            table.append(Run(TxId(txid), rows))
+            if (fold := due_fold(table, folded, TxId(txid), layout)) is not None:
+                # At worst all keys differ, except in the base.
+                size = min(fold.rows, keys) if fold.after == 0 else fold.rows
+                rest = [run for run in table if not fold.after < run.txid <= fold.until]
+                table = sorted([*rest, Run(fold.until, size)], key=lambda run: run.txid)
+                folded, written = fold.until, written + size
+            most = max(most, len(table))
+        assert written / (5_000 * rows) < 6
+        assert most < 10 + 4 * 6
+
+
+def test_a_whole_fold_leaves_the_newest_transaction() -> None:
+    assert whole_fold(runs(3, 2, 1), TxId(3)) == Fold(TxId(0), TxId(2), 2, 5)
+    assert whole_fold(runs(3, 2), TxId(2)) is None
+    assert whole_fold([], TxId(7)) is None
+
+
+@pytest.mark.parametrize("wrong", [{"fold_after": 0}, {"fan_out": 1}, {"base_share": 0.0}])
+def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="fold_after is at least 1 or None"):
+        LogLayout(**wrong)  # type: ignore[arg-type]
+
+
+def test_rows_meet_in_one_way() -> None:
+    check_same_combine({"a": "sum", "b": "last"}, {"b": "last", "a": "sum"}, "t")
+    with pytest.raises(ProtocolError, match="write it always by put, or always by the same aggregates"):
+        check_same_combine({"a": "sum"}, {"a": "max"}, "t")
+
+
+def test_a_view_groups_by_key() -> None:
+    columns = StateColumns(Schema.parse("k string"), Schema.parse("n long, v string"))
+    query = LogQuery(columns, {"n": "sum", "v": "last"}, SPARK_SQL, "words")
+    assert query.view("`txid` < 7") == (
+        "SELECT `k`, sum(`n`) AS `n`, max_by(`v`, `txid`) AS `v` FROM words WHERE `txid` < 7 GROUP BY `k`"
+    )

@@ -1,0 +1,73 @@
+"""`transactional describe`: what it shows of seed 004's picture, as a table, as a flowchart, as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from tests.unit.fakes import builder
+from tests.unit.topology.test_phases import Splitting, the_seeds_picture, update
+from transactional.topology.describing import as_mermaid, described, table_rows
+from transactional.topology.topology import Topology
+
+MERMAID = """
+flowchart LR
+    n0([spout])
+    n1["A x1<br>processing"]
+    n2[["B x1<br>processing + commit"]]
+    n3[["C x2<br>processing + commit"]]
+    n4[["D x1<br>commit"]]
+    n0 -->|"shuffle"| n1
+    n1 -->|"shuffle"| n2
+    n1 -->|"shuffle"| n3
+    n2 -->|"shuffle"| n3
+    n3 -->|"shuffle"| n4
+"""
+
+
+def picture() -> Topology:
+    made = builder()
+    the_seeds_picture(made)
+    return made.build()
+
+
+def test_the_flowchart_tells_phases_and_groupings() -> None:
+    assert as_mermaid(picture()) == MERMAID.strip()
+
+
+def test_the_table_has_a_row_per_component() -> None:
+    rows = table_rows(picture())
+    assert rows[0] == ["spout", "MemoryTransactionalSpout", "1", "processing", "", "word string", ""]
+    assert rows[3] == [
+        "C", "Passing", "2", "processing + commit", "shuffle of A\nshuffle of B", "word string", ""
+    ]  # fmt: skip
+    assert rows[4][3:] == ["commit", "shuffle of C", "word string", "opaque"]
+
+
+def test_json_holds_all_of_it() -> None:
+    found = json.loads(json.dumps(described(picture())))
+    phases = {component["id"]: (component["phase"], component["stage"]) for component in found["components"]}
+    assert phases == {
+        "spout": ("processing", 0),
+        "A": ("processing", 0),
+        "B": ("processing + commit", 0),
+        "C": ("processing + commit", 1),
+        "D": ("commit", None),
+    }
+    assert found["components"][3]["inputs"] == [
+        {"source": "A", "stream": "default", "grouping": "shuffle", "fields": []},
+        {"source": "B", "stream": "default", "grouping": "shuffle", "fields": []},
+    ]
+
+
+def test_streams_and_fields_are_told() -> None:
+    made = builder()
+    made.set_bolt("split", Splitting()).shuffle_grouping("spout")
+    made.set_bolt("direct", Splitting()).direct_grouping("split", stream="chosen")
+    made.set_committer_bolt("count", update(builder(), "count").bolt).partial_key_grouping(
+        "split", "word", stream="short"
+    )
+    rows = {row[0]: row for row in table_rows(made.build())}
+    assert rows["split"][5] == "word string\nword string, length long / short\nword string / chosen"
+    assert rows["direct"][4] == "direct of split / chosen"
+    assert rows["count"][4] == "partial key(word) of split / short"
+    assert rows["count"][1] == "StateUpdate"

@@ -1,0 +1,72 @@
+"""`transactional deadletters`: lists what a topology has set aside, and gives it to its bolts once more."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from transactional.commands.display import letters_table, plain_line, print_table
+from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.config import TopologyConfig
+from transactional.doctor.start import explaining
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
+from transactional.errors import ConfigError
+from transactional.loading import load_topology, open_existing_store
+from transactional.running import make_executor
+
+
+def dead_letters(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    letters: Annotated[
+        list[str] | None, typer.Argument(metavar="[TXID:NUMBER]…", help="Which letters; all, unless some are named.")
+    ] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Give them to their bolts once more.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per letter, with whole errors.")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+    master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
+    attempts_max: Annotated[int, typer.Option(help="Attempts after which a letter is set aside again.")] = 1,
+) -> None:
+    """Show the tuples that a topology has set aside, or try them again.
+
+    With --replay the topology must not be running elsewhere: transactions of nothing but letters are run, each letter
+    once. One that fails again becomes a new letter.
+    """
+    topology = load_topology(target)
+    keys = [_key(text) for text in letters] if letters else None
+    if not replay:
+        rows = [row for row in all_letters(topology) if keys is None or (row["transaction"], row["number"]) in keys]
+        if as_json:
+            for row in rows:
+                plain_line(json.dumps(row))
+        else:
+            print_table(letters_table(rows))
+        return
+    letters_of(topology, keys)  # raises before anything runs
+    spout = LetterSpout(topology, keys)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=attempts_max)
+    with closing(open_existing_store(store)) as coordinator_store:
+        replaying = replace(topology, spout=spout)
+        driver = TopologyDriver(replaying, coordinator_store, make_executor(replaying, master=master), config)
+        with explaining(replaying, coordinator_store):
+            summary = driver.run()
+    plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
+    if spout.given_back:
+        names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.given_back))
+        plain_line(
+            f"{len(spout.given_back)} stay where they are, for their transaction failed and none of them alone is at "
+            f"fault: {names}"
+        )
+
+
+def _key(text: str) -> LetterKey:
+    txid, _, number = text.partition(":")
+    if not (txid.isdecimal() and number.isdecimal()):
+        raise ConfigError(f"{text!r} names no dead letter; it has the form TXID:NUMBER, such as 7:0")
+    return int(txid), int(number)

@@ -1,0 +1,373 @@
+"""What the command line shows: a live line per transaction in flight, plain lines when not a terminal, and tables."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchLimit, BatchMetadata
+from transactional.commands.status_json import state_of
+from transactional.config_sources import Given, Setting
+from transactional.core.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    BatchPlanned,
+    DrainRequested,
+    Event,
+    Halt,
+    PauseRequested,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    ResumeRequested,
+    StartCommit,
+    StopRequested,
+)
+from transactional.engine.clock import SystemClock
+from transactional.store import AttemptRecord, TopologyStatus
+from transactional.topology.describing import table_rows
+from transactional.topology.topology import Topology
+
+WIDTH_MAX = 10_000
+WIDE = 160
+"""Columns from which on a screen shows attempts with all their times."""
+
+REQUESTS: Mapping[type[Event], str] = {
+    PauseRequested: "no new transactions are issued until the topology is activated",
+    ResumeRequested: "new transactions are issued again",
+    DrainRequested: "no new transactions are issued; the run ends once all that is in flight is committed",
+    StopRequested: "stopping: what is in its commit phase ends",
+}
+"""What is told when people wish something of a running topology."""
+
+
+def plain_line(text: str) -> None:
+    """One line on stdout, without colours or wrapping."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def plain_console(width: int | None = None) -> Console:
+    """A console that shows texts as they are: an error may hold what rich would take for markup or emoji."""
+    return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """A table; when stdout is not a terminal as wide as it needs to be, and without blanks at the ends of lines."""
+    if sys.stdout.isatty():
+        plain_console().print(table)
+        return
+    console = plain_console(WIDTH_MAX)
+    with console.capture() as printed:
+        console.print(table)
+    plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def components_table(topology: Topology) -> Table:
+    """A topology's components, in the order in which they finish."""
+    table = Table("component", "kind", "tasks", "phase", "reads", "emits", "state")
+    for row in table_rows(topology):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Dead letters."""
+    table = Table("letter", "bolt", "from", "tuple", "error", "tried again in")
+    for row in rows:
+        stream = "" if row["stream"] == "default" else f" / {row['stream']}"
+        again = "-" if row["tried_again_in"] is None else str(row["tried_again_in"])
+        letter, error = f"{row['transaction']}:{row['number']}", first_line(row["error"])
+        table.add_row(*map(Text, (letter, row["component"], row["source"] + stream, row["tuple"], error, again)))
+    return table
+
+
+def first_line(text: str | None) -> str:
+    """What stands before a traceback."""
+    return next(iter((text or "").splitlines()), "")
+
+
+@dataclass(slots=True)
+class Flight:
+    """A transaction in flight, as shown."""
+
+    attempt: TransactionAttempt
+    phase: str
+    since_ms: int
+    started_ms: int
+    offsets: int = 0
+    limit: BatchLimit | None = None
+
+
+RECENT = 10
+"""Rows per second are told of so many transactions, the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """When a transaction was in flight, and the rows that it has committed."""
+
+    began_ms: int
+    ended_ms: int
+    rows: int
+
+
+def rows_per_second(spells: Iterable[Spell]) -> int:
+    """The pace while at least one of these transactions was in flight: to wait for a source is not to be slow."""
+    busy_ms, until_ms, rows = 0, 0, 0
+    for spell in sorted(spells, key=lambda each: each.began_ms):
+        busy_ms += max(0, spell.ended_ms - max(spell.began_ms, until_ms))
+        until_ms = max(until_ms, spell.ended_ms)
+        rows += spell.rows
+    return rows * 1000 // max(busy_ms, 1)
+
+
+class Display:
+    """An observer of the driver: shows what is in flight, rows per second and lag while the topology runs."""
+
+    def __init__(self, topology: Topology, console: Console | None = None) -> None:
+        self._topology, self._console = topology, console or plain_console()
+        self._flights: dict[int, Flight] = {}
+        self._live: Live | None = None
+        self._stopping = False
+        self._recent = deque[Spell](maxlen=RECENT)
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Take in what has happened."""
+        self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
+        if isinstance(event, ProcessingSucceeded):
+            self._enter(event.attempt, "processed", at_ms)
+        elif isinstance(event, BatchPlanned):
+            self._note_limit(event)
+        elif isinstance(event, AttemptFailed):
+            self._drop(event.attempt)
+        elif type(event) in REQUESTS:
+            self._line(REQUESTS[type(event)])
+        for action in actions:
+            self._show(action, at_ms)
+        if self._live is not None:
+            self._live.update(self._table(at_ms))
+
+    def _show(self, action: Action, at_ms: int) -> None:
+        match action:
+            case PlanBatch(attempt, _, _):
+                self._enter(attempt, "planning", at_ms)
+            case RecordAttempt(attempt, batch, _):
+                self._enter(attempt, "processing", at_ms).offsets = batch.offset_count
+            case StartCommit(attempt, _):
+                self._enter(attempt, "committing", at_ms)
+            case AbortAttempt(attempt, _):
+                self._enter(attempt, "aborting", at_ms)
+            case RecordFailure(attempt, phase, reason, retry_in_ms):
+                when = f"in {retry_in_ms} ms" if retry_in_ms else "at once"
+                again = "" if self._stopping else f", again {when}"
+                self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
+            case RecordCommit(attempt, batch):
+                flight = self._flights.pop(attempt.txid, None)
+                self._recent.append(Spell(flight.started_ms if flight else at_ms, at_ms, batch.record_count or 0))
+                took = f" in {at_ms - flight.started_ms} ms" if flight else ""
+                took += f", {flight.limit}" if flight and flight.limit else ""
+                self._line(
+                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(batch)}"
+                )
+
+    def _enter(self, attempt: TransactionAttempt, phase: str, at_ms: int) -> Flight:
+        flight = self._flights.get(attempt.txid)
+        if flight is None or flight.attempt != attempt:
+            flight = self._flights[attempt.txid] = Flight(attempt, phase, at_ms, at_ms)
+        flight.phase, flight.since_ms = phase, at_ms
+        return flight
+
+    def _note_limit(self, event: BatchPlanned) -> None:
+        flight = self._flights.get(event.attempt.txid)
+        if flight is not None and flight.attempt == event.attempt:
+            flight.limit = event.limit
+
+    def _drop(self, attempt: TransactionAttempt) -> None:
+        flight = self._flights.get(attempt.txid)
+        if flight is not None and flight.attempt == attempt:
+            del self._flights[attempt.txid]
+
+    def _pace(self, batch: BatchMetadata) -> str:
+        lag = self._topology.spout.lag(batch)
+        return f"{rows_per_second(self._recent)} rows/s" + ("" if lag is None else f", lag {lag}")
+
+    def _line(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(Text(text), soft_wrap=True)
+        else:
+            plain_line(text)
+
+    def _table(self, at_ms: int) -> Table:
+        table = Table("txid", "attempt", "phase", "offsets", "in phase", box=None)
+        for txid in sorted(self._flights):
+            flight = self._flights[txid]
+            table.add_row(
+                str(txid),
+                str(flight.attempt.attempt_id),
+                flight.phase,
+                str(flight.offsets),
+                f"{at_ms - flight.since_ms} ms",
+            )
+        return table
+
+
+def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
+    """The topologies of a store."""
+    now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
+    table = Table("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
+    table.columns[4].min_width = len("59 min")  # the table does not get wider with time
+    for status in statuses:
+        table.add_row(
+            status.topology_id,
+            status.name or status.topology_id,
+            state_of(status),
+            str(status.committed_txid),
+            _age(status.committed_at_ms, now_ms),
+            "-" if status.lag is None else str(status.lag),
+            status.desired.value,
+            status.owner or "-",
+            str(status.epoch),
+        )
+    return table
+
+
+def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
+    """A line for each topology that fails, and for each whose last run ended by an error."""
+    lines = []
+    for status in statuses:
+        trouble, end = status.trouble, status.run.end if status.run is not None else None
+        if trouble is not None:
+            since = f"has been failing since {_moment(trouble.since_ms)} at transaction {trouble.txid}"
+            lines.append(f"{status.topology_id} {since}: {first_line(trouble.error)}")
+        if status.run is not None and end is not None and end.code is not None and not status.is_leased:
+            ended = f"its last run ended {_moment(status.run.ended_at_ms)}"
+            lines.append(f"{status.topology_id}: {ended} with {end.code}: {first_line(end.reason)}")
+    return lines
+
+
+def _age(at_ms: int | None, now_ms: int) -> str:
+    """How long ago, in the unit that suits it."""
+    if at_ms is None:
+        return "-"
+    seconds = max(now_ms - at_ms, 0) // 1_000
+    unit, length = next((unit, length) for unit, length in _UNITS if seconds >= length or length == 1)
+    return f"{seconds // length} {unit}"
+
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def _moment(at_ms: int | None) -> str:
+    """Day and time, in UTC."""
+    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def settings_table(settings: Sequence[Setting]) -> Table:
+    """The options of a topology, and where their values came from."""
+    looks = box.HEAVY_HEAD if sys.stdout.isatty() else None
+    table = Table("option", "value", "unit", "source", "instead of", box=looks, pad_edge=looks is not None)
+    for setting in settings:
+        before = ", ".join(f"{_text(given)} ({given.source})" for given in setting.instead_of)
+        table.add_row(setting.name, _text(setting.given), setting.unit, setting.given.source, before)
+    return table
+
+
+def _text(given: Given) -> str:
+    """A value as it is written on the command line."""
+    return str(given.value).lower()
+
+
+def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
+    """Attempts as wide as the screen is: on a narrow one errors stand below the table, each in a line of its own."""
+    if not sys.stdout.isatty() or plain_console().width >= WIDE:
+        print_table(attempts_table(attempts))
+        return
+    print_table(narrow_attempts_table(attempts))
+    for record in attempts:
+        if record.error:
+            plain_line(f"{record.attempt} {first_line(record.error)}")
+
+
+def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
+    """Attempts in 80 columns: when the last step ended, and the milliseconds that each took."""
+    table = Table("attempt", "phase", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("rows", "at", "plan ms", "process", "wait", "commit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in attempts:
+        ends = (record.committed_at_ms, record.processed_at_ms, record.planned_at_ms, record.issued_at_ms)
+        table.add_row(
+            str(record.attempt),
+            record.phase,
+            _rows(record),
+            _time(next((at_ms for at_ms in ends if at_ms is not None), None)).partition(".")[0],
+            *_steps(record),
+        )
+    return table
+
+
+def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
+    """Attempts with the time at which each step ended, and the milliseconds that it took."""
+    table = Table("txid", "attempt", "phase", "rows", "planned", "processed", "committed")
+    for name in ("plan ms", "process ms", "wait ms", "commit ms", "error"):
+        table.add_column(name)
+    for record in attempts:
+        table.add_row(
+            str(record.attempt.txid),
+            str(record.attempt.attempt_id),
+            record.phase,
+            _rows(record),
+            *(_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
+            *_steps(record),
+            first_line(record.error),
+        )
+    return table
+
+
+def _rows(record: AttemptRecord) -> str:
+    return "-" if record.rows is None else str(record.rows)
+
+
+def _steps(record: AttemptRecord) -> tuple[str, str, str, str]:
+    """The milliseconds that planning, processing, waiting and committing took."""
+    return (
+        _between(record.issued_at_ms, record.planned_at_ms),
+        _between(record.planned_at_ms, record.processed_at_ms),
+        _between(record.processed_at_ms, record.commit_started_at_ms),
+        _between(record.commit_started_at_ms, record.committed_at_ms),
+    )
+
+
+def _time(at_ms: int | None) -> str:
+    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> str:
+    return "-" if start_ms is None or end_ms is None else str(end_ms - start_ms)

@@ -1,0 +1,71 @@
+"""`transactional doctor`: says what is wrong between store, tables and source, and repairs what can safely be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transactional.commands.display import plain_line
+from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.loading import load_topology, open_existing_store, open_store
+
+if TYPE_CHECKING:
+    from transactional.doctor.findings import Diagnosis
+
+
+def doctor(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    repair: Annotated[bool, typer.Option("--repair", help="Do what is safe; no process may run the topology.")] = False,
+    journal: Annotated[
+        Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be filled again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found, and repaired, as JSON.")] = False,
+) -> None:
+    """Compare a topology's store, tables and source, and say what is wrong and what would help.
+
+    Changes nothing without --repair. The exit code is 1 when something is wrong, and stays so.
+    """
+    # Delta and Kafka are looked at here, which other commands need not wait for.
+    from transactional.doctor.examine import examine, unexamined
+    from transactional.doctor.repairs import repair as carry_out
+
+    def say(line: str) -> None:
+        if not as_json:
+            plain_line(line)
+
+    topology, repaired = load_topology(target), list[str]()
+    with closing((open_store if repair else open_existing_store)(store)) as coordinator_store:
+        findings = examine(topology, coordinator_store, store)
+        for line in _lines(findings, unexamined(topology)):
+            say(line)
+        if repair and any(each.can_repair for each in findings):
+            for text in carry_out(topology, coordinator_store, findings, journal):
+                repaired.append(text)
+                say(f"repaired: {text}")
+            findings = examine(topology, coordinator_store, store)
+            for line in _lines(findings, []):
+                say(f"still: {line}")
+    wrong = [each for each in findings if not each.is_harmless]
+    if as_json:
+        told = {"is_well": not wrong, "findings": list(map(asdict, findings)), "repaired": repaired}
+        plain_line(json.dumps({**told, "not_looked_at": unexamined(topology)}, indent=2))
+    say(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Iterator[str]:
+    for each in findings:
+        yield f"{each.problem}: {each.where}: {each.what}"
+        yield f"  {'with --repair' if each.can_repair else 'to do'}: {each.remedy}"
+    for component in not_looked_at:
+        yield f"note: the state of {component!r} is in no Delta table that could be opened here; it was not looked at"

@@ -1,0 +1,249 @@
+"""The command line: `run`, `status`, `txns`, `describe`, and exit codes. `display` holds the looks.
+
+Other commands are in `cli_lifecycle`, `cli_config` and `cli_dead_letters`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from contextlib import ExitStack, closing
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from transactional.commands import lifecycle as cli_lifecycle
+from transactional.commands.config import config_app
+from transactional.commands.dead_letters import dead_letters
+from transactional.commands.display import (
+    Display,
+    components_table,
+    first_line,
+    plain_line,
+    print_attempts,
+    print_table,
+    statuses_table,
+    troubles_of,
+)
+from transactional.commands.doctor import doctor
+from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.commands.reset import reset
+from transactional.commands.standby import StandbyTeller
+from transactional.commands.status_json import attempt_json, status_json
+from transactional.commands.verify import verify
+from transactional.config_sources import load_config
+from transactional.distribution import installed_version
+from transactional.doctor.start import explaining
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.journal import JournalWriter
+from transactional.engine.observing import Observer
+from transactional.engine.troubles import LOGGER as TROUBLES
+from transactional.errors import CommitStuck, TransactionalError
+from transactional.loading import load_topology, open_existing_store, open_store
+from transactional.running import make_executor
+from transactional.store_rules import FAILED
+from transactional.topology.describing import as_mermaid, described
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
+    if wanted:
+        plain_line(f"transactional {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def transactional(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run topologies whose transactions each count exactly once, and look after them.
+
+    MODULE:TOPOLOGY names a topology: a Python module in this folder, or an installed one, and in it a Topology or a
+    function that returns one, such as words:build. COMMAND --help tells more of a command.
+    """
+
+
+@app.command()
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    name: Annotated[str | None, typer.Option(help="What `status` calls this run; progress goes by the id.")] = None,
+    max_pending: Annotated[int | None, typer.Option(help="Transactions in flight at once.")] = None,
+    until_drained: Annotated[
+        bool, typer.Option("--until-drained", help="End once the source has nothing more.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
+    attempts_max: Annotated[int | None, typer.Option(help="Give up after so many attempts at one transaction.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    journal: Annotated[Path | None, typer.Option(help="Append every event and action to this file.")] = None,
+    accept_changes: Annotated[
+        bool, typer.Option(help="Go on although the topology differs from the stored one.")
+    ] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease ends.")
+    ] = False,
+) -> None:
+    """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't go on.
+
+    Ctrl-C drains: nothing new starts, what is in its commit phase ends; the next run goes on from there. A second
+    Ctrl-C ends at once.
+    """
+    topology = load_topology(target)
+    given = {
+        "max_spout_pending": ("--max-pending", max_pending),
+        "stop_when_drained": ("--until-drained", until_drained or None),
+        "attempts_max": ("--attempts-max", attempts_max),
+    }
+    options = {option: value for option, value in given.items() if value[1] is not None}
+    resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+    # The display tells of failures; who has set up logging gets the warnings as well.
+    logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
+    with ExitStack() as stack:
+        display = stack.enter_context(Display(topology))
+        observers: list[Observer] = [display]
+        if journal is not None:
+            writer = JournalWriter(journal)
+            stack.callback(writer.close)
+            observers.append(writer)
+        coordinator_store = open_store(store)
+        stack.callback(coordinator_store.close)
+        if standby:
+            observers.append(StandbyTeller(topology.id))
+        driver = TopologyDriver(
+            topology,
+            coordinator_store,
+            make_executor(topology, master=master),
+            resolved.config,
+            observers=observers,
+            accept_changes=accept_changes,
+            name=name,
+            standby=standby,
+        )
+        _stop_on_signals(driver)
+        with explaining(topology, coordinator_store):
+            summary = driver.run()
+    plain_line(
+        f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
+        f"{summary.failures} attempts failed"
+    )
+
+
+def _stop_on_signals(driver: TopologyDriver) -> None:
+    """The second signal of a kind kills: a bolt that hangs would keep the first one waiting."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        driver.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+@app.command()
+def status(
+    store: StoreUrl = DEFAULT_STORE,
+    topology_id: Annotated[str | None, typer.Argument(help="A topology's id; all, unless one is given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per topology.")] = False,
+) -> None:
+    """Show the topologies of a store: who runs them, how far they are, since when one fails, how the last run ended."""
+    with closing(open_existing_store(store)) as coordinator_store:
+        found = statuses_of(coordinator_store, topology_id)
+    if as_json:
+        for each in found:
+            plain_line(json.dumps(status_json(each)))
+        return
+    print_table(statuses_table(found))
+    for line in troubles_of(found):
+        plain_line(line)
+
+
+@app.command()
+def txns(
+    topology_id: TopologyId,
+    store: StoreUrl = DEFAULT_STORE,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many attempts.")] = 20,
+    errors: Annotated[bool, typer.Option("--errors", help="Show the errors in full, with their tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per attempt, with whole errors.")] = False,
+) -> None:
+    """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
+    with closing(open_existing_store(store)) as coordinator_store:
+        statuses_of(coordinator_store, topology_id)
+        attempts = coordinator_store.attempts(topology_id, limit=limit)
+    if as_json:
+        for each in attempts:
+            plain_line(json.dumps(attempt_json(each)))
+        return
+    print_attempts(attempts)
+    for record in attempts if errors else ():
+        if record.error:
+            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {record.error}")
+
+
+class Format(StrEnum):
+    """How `describe` shows a topology."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+@app.command()
+def describe(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    format: Annotated[Format, typer.Option(help="A table, a Mermaid flowchart, or JSON.")] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Show a topology: its components, what they read from, and in which phase of a transaction each works."""
+    topology = load_topology(target)
+    match Format.JSON if as_json else format:
+        case Format.TEXT:
+            print_table(components_table(topology))
+        case Format.MERMAID:
+            plain_line(as_mermaid(topology))
+        case Format.JSON:
+            plain_line(json.dumps(described(topology), indent=2))
+
+
+for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
+    app.command()(_command)
+app.command()(reset)
+app.command("deadletters")(dead_letters)
+app.command()(verify)
+app.command()(doctor)
+app.add_typer(config_app, name="config")
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    sys.stderr.write(f"warning: {message}\n")
+
+
+def main() -> None:
+    """Entry point. Exit code 0 only when all went well; an error of the framework is one line on stderr, and code 1."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except TransactionalError as error:
+        sys.stderr.write(f"{error.code}: {first_line(str(error))}\n")
+        sys.stderr.flush()
+        if isinstance(error, CommitStuck):
+            os._exit(1)  # a thread that can't be cancelled would keep the process alive
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`transactional verify`: the independent checker, told where a topology has its store, its tables and its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transactional.commands.display import plain_line
+from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.delta_errors import reason_of
+from transactional.errors import ConfigError, OperatingError
+from transactional.groupings import GroupingKind
+from transactional.loading import load_topology
+from transactional.topology.topology import Component, Topology
+
+if TYPE_CHECKING:
+    from verifier.checker import CheckedTable
+    from verifier.findings import Report
+    from verifier.rows import RowColumns
+    from verifier.source import KafkaSource
+
+_COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_KEY)
+
+
+def verify(
+    target: Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A topology; or just the id of one.")],
+    store: StoreUrl = DEFAULT_STORE,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMPONENT=PATH", help="Where the Delta table of a committer is, if not as declared."),
+    ] = None,
+    counts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMPONENT=COLUMN", help="A column that counts records; * if each makes a row."),
+    ] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="The Kafka broker, if not as declared.")] = None,
+    count_records: Annotated[
+        bool, typer.Option("--count-records", help="Read the source again, and count the records of each range.")
+    ] = False,
+    row_changes: Annotated[
+        int, typer.Option(min=0, help="How many Delta commits per table, the newest, are checked row by row.")
+    ] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
+) -> None:
+    """Decide from store, tables and source alone whether each transaction is there once, whole and in order.
+
+    Uses none of the code that wrote them, changes nothing, and may be used while the topology runs. The exit code is 1
+    when something is wrong.
+    """
+    # Delta and Kafka are looked at here, which other commands need not wait for.
+    from verifier.checker import verify as verify_history
+    from verifier.findings import CheckImpossible
+    from verifier.source import KafkaSource
+
+    topology_id, tables, source, unknown = _places(target)
+    tables = _with_paths(tables, _pairs(table or (), "--table"))
+    tables = _with_counts(tables, _pairs(counts or (), "--counts"))
+    if bootstrap is not None:
+        source = KafkaSource(bootstrap) if source is None else replace(source, bootstrap_servers=bootstrap)
+    if source is not None:
+        source = replace(source, reads_records=count_records)
+    elif count_records:
+        raise ConfigError("--count-records needs a Kafka source: give a topology that has one, or --bootstrap")
+    try:
+        report = verify_history(store, topology_id, tables, source, row_changes=row_changes)
+    except CheckImpossible as error:
+        raise ConfigError(f"{topology_id} can't be verified: {error}") from error
+    except OSError as error:
+        options = {name: value for table in tables for name, value in table.storage_options.items()}
+        raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
+    checked = {each.component for each in tables}
+    notes = [text for component, text in unknown.items() if component not in checked]
+    report = replace(report, notes=(*report.notes, *notes))
+    plain_line(json.dumps(_as_json(report), indent=2) if as_json else "\n".join(_lines(topology_id, report)))
+    if not report.is_exact:
+        raise typer.Exit(1)
+
+
+def tables_of(topology: Topology) -> tuple[list[CheckedTable], dict[str, str]]:
+    """The Delta tables of a topology's committers, and why the others' can't be checked, by component."""
+    from verifier.checker import CheckedTable
+
+    tables: list[CheckedTable] = []
+    unknown: dict[str, str] = {}
+    for component in topology.committers:
+        state: Any = component.state
+        location = getattr(state, "location", None)
+        if location is None:
+            unknown[component.id] = f"the state of {component.id!r} is in no Delta table: it was not checked"
+        elif location.is_catalog_name:
+            unknown[component.id] = (
+                f"the table of {component.id!r} is in Spark's catalog; say where it is, with "
+                f"--table {component.id}=PATH, to have it checked"
+            )
+        else:
+            columns = _columns_of(state)
+            options = dict(location.storage_options)
+            tables.append(CheckedTable(component.id, location.uri, options, columns, _counted(topology, component)))
+    return tables, unknown
+
+
+def _columns_of(state: Any) -> RowColumns:
+    from verifier.rows import RowColumns
+
+    columns = state.columns
+    previous = {name: columns.prev(name) for name in columns.values.names}
+    return RowColumns(columns.key.names, columns.values.names, previous, columns.txid, columns.prev_txid)
+
+
+def _counted(topology: Topology, component: Component) -> str | None:
+    """The column that counts the spout's tuples: where all of them, and nothing else, get to a count."""
+    if not component.is_update or len(component.inputs) != 1:
+        return None
+    [grouping] = component.inputs
+    is_whole = grouping.kind.is_shuffle or grouping.kind in _COUNTED_ONCE
+    if grouping.source != topology.spout_id or not is_whole:
+        return None
+    bolt: Any = component.bolt
+    aggregates = getattr(bolt.aggregator(), "aggregates", ())
+    return next((name for name, aggregate in aggregates if aggregate.field is None), None)
+
+
+def _places(target: str) -> tuple[str, list[CheckedTable], KafkaSource | None, Mapping[str, str]]:
+    if ":" not in target:
+        return target, [], None, {}
+    from transactional.doctor.source import kafka_of
+
+    topology = load_topology(target)
+    tables, unknown = tables_of(topology)
+    return topology.id, tables, kafka_of(topology), unknown
+
+
+def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    pairs = {component: value for component, _, value in (text.partition("=") for text in given)}
+    for component, value in pairs.items():
+        if not component or not value:
+            raise ConfigError(f"{option} takes COMPONENT=…, such as {option} count=tables/counts")
+    return pairs
+
+
+def _with_paths(tables: list[CheckedTable], paths: Mapping[str, str]) -> list[CheckedTable]:
+    from verifier.checker import CheckedTable
+
+    known = {table.component for table in tables}
+    moved = [replace(table, uri=paths.get(table.component, table.uri)) for table in tables]
+    return moved + [CheckedTable(component, path) for component, path in paths.items() if component not in known]
+
+
+def _with_counts(tables: list[CheckedTable], counts: Mapping[str, str]) -> list[CheckedTable]:
+    unknown = counts.keys() - {table.component for table in tables}
+    if unknown:
+        raise ConfigError(
+            f"--counts names {min(unknown)!r}, which has no table to be checked; give it one with --table"
+        )
+    return [replace(table, counts=counts.get(table.component, table.counts)) for table in tables]
+
+
+def _lines(topology_id: str, report: Report) -> Iterable[str]:
+    yield from map(str, report.findings)
+    kept = len(report.findings)
+    total = sum(report.counts.values())
+    if total > kept:
+        yield f"and {total - kept} more"
+    yield from (f"note: {text}" for text in report.notes)
+    looked_at = ", ".join(f"{number} {what}" for what, number in report.checked.items())
+    outcome = "nothing is wrong" if report.is_exact else f"{total} things are WRONG"
+    yield f"{topology_id}: {outcome}; looked at {looked_at}"
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    return {"is_exact": report.is_exact, **asdict(report)}

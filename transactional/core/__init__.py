@@ -1,0 +1,1 @@
+"""The pure machine: the coordinator, the protocol that it speaks, and what must hold of it."""

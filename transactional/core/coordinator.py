@@ -1,0 +1,396 @@
+"""The coordinator: a pure machine that turns events into actions. No IO, no clock, no thread, no randomness.
+
+Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed 004; Storm's rows where it broke them):
+
+ 1. Transaction n+1 is planned only once n's batch is known (T49).
+ 2. A failure gives up every later transaction in flight; they come back as new attempts.
+ 3. An event that is not of the current attempt of its txid is compared first and changes nothing (T48).
+ 4. A txid is issued again only once nothing of its old attempt runs.
+ 5. `RecordAttempt` stands before `StartProcessing`, so the batch is durable before anything is done with it.
+ 6. A transactional spout's batch is replayed as recorded, without asking the source; an opaque spout is asked again.
+ 7. Attempt ids come from one counter and only grow, over txids, attempts and restarts (T47).
+ 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, if need be the empty one, since a dead
+    attempt of it may have left effects in a table.
+ 9. Re-planning an opaque n forgets the recorded batches of all later txids, in the same write.
+10. `RecordCommit(n)` stands before `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
+11. What was read is recorded before the commit phase begins if a replay is held against it (a transactional spout's
+    `RecordProcessed`), else with the transaction commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.config import TopologyConfig
+from transactional.core.failures import Failures
+from transactional.core.protocol import (
+    LATE,
+    TRANSITIONS,
+    AbortAttempt,
+    Action,
+    AttemptEvent,
+    AttemptFailed,
+    BatchPlanned,
+    CommitDelayed,
+    CommitSucceeded,
+    DrainRequested,
+    Event,
+    Halt,
+    PauseRequested,
+    Phase,
+    PlanBatch,
+    ProcessingSucceeded,
+    ProgressMade,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    RecordProcessed,
+    ResumeRequested,
+    StartCommit,
+    StartProcessing,
+    StopRequested,
+    Tick,
+    Trigger,
+)
+from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
+from transactional.letters import Exclusion, joined
+
+_UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
+"""What can't be given up (any more): past its time only the end of the process stops it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a coordinator starts from: all that the store knows of a topology's progress (row T20).
+
+    `recorded` holds the batches of the txids above `committed_txid` that had been recorded.
+    """
+
+    committed_txid: TxId = NO_TRANSACTION
+    committed_batch: BatchMetadata = EMPTY_BATCH
+    recorded: Mapping[TxId, BatchMetadata] = field(default_factory=dict)
+    attempt_id: AttemptId = AttemptId(0)
+
+
+@dataclass(slots=True)
+class ActiveAttempt:
+    """An attempt in flight. `since_ms` is when it entered its phase, or last made progress."""
+
+    attempt: TransactionAttempt
+    phase: Phase
+    since_ms: int
+
+
+class Coordinator:
+    """Issues transactions and orders their phases. `handle` is the only way in.
+
+    `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples that a
+    transaction has failed on as often as is allowed are left out from then on, instead of halting. Nothing is issued
+    before the first `Tick`, from which all time counts.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+    ) -> None:
+        self._failures = Failures(config)
+        self.replays_exactly = replays_exactly
+        self.sets_aside = sets_aside
+        self.committed_txid = snapshot.committed_txid
+        self.active: dict[TxId, ActiveAttempt] = {}
+        self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
+        self.paused = self.stopping = self.halted = False
+        # Nothing new is issued: the source has no more (after a failure it is asked again), or somebody wishes it.
+        self.draining = self.finishing = False
+        self._committed_batch = snapshot.committed_batch
+        self._attempt_id = snapshot.attempt_id
+        self._now_ms = 0
+        self._has_begun = False
+
+    @property
+    def config(self) -> TopologyConfig:
+        """The options."""
+        return self._failures.config
+
+    @config.setter
+    def config(self, config: TopologyConfig) -> None:
+        self._failures.config = config
+
+    @property
+    def done(self) -> bool:
+        """True when nothing is in flight and nothing more will be issued."""
+        is_last = self.stopping or self.draining or (self.finishing and not self.recorded)
+        return self.halted or (is_last and not self.active)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event in; return what is to be done, in order. Raises `ProtocolError`, and then changes nothing."""
+        if self.halted:
+            return []
+        match event:
+            case Tick(now_ms):
+                actions = self._on_tick(now_ms)
+            case StopRequested():
+                actions = self._on_stop()
+            case PauseRequested() | ResumeRequested() | DrainRequested():
+                self.paused = isinstance(event, PauseRequested)
+                self.finishing = isinstance(event, DrainRequested)
+                actions = []
+            case _:
+                actions = self._on_attempt_event(event)
+        return actions + list(self._advance())
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def _on_attempt_event(self, event: AttemptEvent) -> list[Action]:
+        current = self.active.get(event.attempt.txid)
+        if current is None or current.attempt != event.attempt:
+            return []
+        match event:
+            case ProgressMade() | CommitDelayed():
+                if current.phase is (Phase.PROCESSING if isinstance(event, ProgressMade) else Phase.COMMITTING):
+                    current.since_ms = self._now_ms
+                return []
+            case BatchPlanned(_, batch, _):
+                if batch is None:
+                    return self._on_nothing_there(current)
+                return self._on_planned(current, batch) if self._move(current, Trigger.BATCH_PLANNED) else []
+            case ProcessingSucceeded(_, digests):
+                return self._on_processed(current, digests) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
+            case CommitSucceeded():
+                return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
+            case AttemptFailed():
+                phase = current.phase
+                return self._on_failed(phase, event) if self._move(current, Trigger.ATTEMPT_FAILED) else []
+
+    def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
+        if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
+            raise ProtocolError(
+                f"the spout had nothing for {current.attempt}, which is a replay and has to have a batch"
+            )
+        if self._move(current, Trigger.NOTHING_THERE):
+            self.draining = self.draining or self.config.stop_when_drained
+        return []
+
+    def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
+        txid = current.attempt.txid
+        if txid in self.recorded:
+            known = self.recorded[txid]
+            batch = replace(batch, excluded=known.excluded, letters=known.letters)
+        forget_later = any(later > txid for later in self.recorded)
+        self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
+        return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]
+
+    def _on_processed(self, current: ActiveAttempt, digests: Mapping[PartitionId, Digest]) -> list[Action]:
+        txid = current.attempt.txid
+        if digests:
+            self.recorded[txid] = self.recorded[txid].with_digests(digests)
+        return [RecordProcessed(current.attempt, self.recorded[txid])] if self.replays_exactly else []
+
+    def _on_committed(self, current: ActiveAttempt) -> list[Action]:
+        txid = current.attempt.txid
+        self.committed_txid = txid
+        self._committed_batch = self.recorded.pop(txid)
+        self._failures.forget(txid)
+        return [RecordCommit(current.attempt, self._committed_batch)]
+
+    def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
+        if phase is Phase.ABORTING:
+            return []
+        txid = event.attempt.txid
+        at_fault = () if event.is_outage else event.at_fault
+        failure, halt = self._failed(event.attempt, phase, event.reason, at_fault, is_outage=event.is_outage)
+        return [failure, *self._give_up_after(txid, f"transaction {txid} failed"), *halt]
+
+    def _on_tick(self, now_ms: int) -> list[Action]:
+        self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
+        actions: list[Action] = []
+        for txid in sorted(self.active):
+            if not self.halted:
+                actions += self._expire(txid)
+        return actions
+
+    def _expire(self, txid: TxId) -> list[Action]:
+        current = self.active.get(txid)
+        if current is None:
+            return []
+        age_ms = self._now_ms - current.since_ms
+        if current.phase in _UNSTOPPABLE and age_ms > self.config.commit_timeout_ms:
+            return self._halt(
+                CommitStuck.code,
+                f"{_UNSTOPPABLE[current.phase]} {current.attempt} has run for {age_ms} ms, over commit_timeout_ms "
+                f"({self.config.commit_timeout_ms}); start again: the transaction is replayed",
+            )
+        if current.phase in (Phase.PLANNING, Phase.PROCESSING) and age_ms > self.config.attempt_timeout_ms:
+            reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
+            # A spout that does not answer at all is away as well; no bolt is at work yet.
+            is_outage = current.phase is Phase.PLANNING
+            failure, halt = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
+            given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
+            return [failure, *given_up, *halt]
+        return []
+
+    def _on_stop(self) -> list[Action]:
+        self.stopping = True
+        return self._give_up_after(NO_TRANSACTION, "the topology is being stopped")
+
+    # --- moves --------------------------------------------------------------------------------------------------
+
+    def _move(self, current: ActiveAttempt, trigger: Trigger) -> bool:
+        """Move by the table. False when the trigger comes late and changes nothing."""
+        if (current.phase, trigger) in LATE:
+            return False
+        after = TRANSITIONS.get((current.phase, trigger))
+        if after is None:
+            raise ProtocolError(f"{trigger.value!r} came for {current.attempt} in phase {current.phase.name}")
+        current.phase, current.since_ms = after, self._now_ms
+        if after is Phase.GONE:
+            del self.active[current.attempt.txid]
+        return True
+
+    def _give_up(self, txid: TxId, reason: str) -> list[Action]:
+        current = self.active[txid]
+        if current.phase in (Phase.ABORTING, Phase.COMMITTING):
+            return []
+        waiting = current.phase is Phase.WAITING
+        self._move(current, Trigger.GIVEN_UP)
+        return [] if waiting else [AbortAttempt(current.attempt, reason)]
+
+    def _give_up_after(self, txid: TxId, reason: str) -> list[Action]:
+        later = sorted(other for other in self.active if other > txid)
+        return [action for other in later for action in self._give_up(other, reason)]
+
+    def _failed(
+        self,
+        attempt: TransactionAttempt,
+        phase: Phase,
+        reason: str,
+        at_fault: tuple[Exclusion, ...] = (),
+        *,
+        is_outage: bool,
+    ) -> tuple[RecordFailure, list[Action]]:
+        """Count a failure; what is recorded of it, and the halt that it is followed by when it was one too many."""
+        self.draining = False  # what comes back may end elsewhere, and then there is more to read
+        self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
+        halt = self._check_exhausted(attempt.txid, reason, at_fault, is_outage=is_outage)
+        # Only now: a batch that leaves something out from here on is another one, and waits for nothing.
+        return RecordFailure(attempt, phase, reason, self._failures.pause_ms(attempt.txid, self._now_ms)), halt
+
+    def _check_exhausted(
+        self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...], *, is_outage: bool
+    ) -> list[Action]:
+        if is_outage:
+            told = self._failures.outage_told(txid, self._now_ms)
+        else:
+            told = self._used_up(txid, at_fault)
+        return [] if told is None else self._halt(RetriesExhausted.code, f"{told}; the last error: {reason}")
+
+    def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
+        """Why the transaction is not tried again; None when it is, perhaps without some of its tuples."""
+        if self.config.attempts_max is None:
+            return None
+        if self.sets_aside and at_fault:
+            why = self._set_aside(txid, self._failures.used_up_on(txid, at_fault))
+        else:
+            why = "" if self._failures.enough(txid) else None
+        return None if why is None or self._gives_letters_back(txid) else self._failures.told(txid) + why
+
+    def _gives_letters_back(self, txid: TxId) -> bool:
+        """What dead letters can't get over must not stand in the way of all that comes after: they stay where they are,
+        and their transaction is an empty one."""
+        batch = self.recorded.get(txid)
+        if batch is None or not batch.letters:
+            return False
+        self.recorded[txid] = replace(batch, letters=())
+        self._failures.begin_anew(txid)
+        return True
+
+    def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
+        """Leave tuples out of the next attempts. Or why not: these would be too many; or they are left out already, so
+        that another attempt would fail as this one has."""
+        batch, most = self.recorded[txid], self.config.dead_letters_max
+        excluded = joined(batch.excluded, used_up)
+        if not used_up:
+            return None
+        if len(excluded) == len(joined(batch.excluded)):
+            return f" on what it leaves out already ({used_up[0].component!r})"
+        if len(excluded) > most:
+            return f" on {len(excluded)} tuples (dead_letters_max = {most})"
+        self.recorded[txid] = replace(batch, excluded=excluded)
+        self._failures.begin_anew(txid)
+        return None
+
+    def _halt(self, code: str, reason: str) -> list[Action]:
+        self.halted = True
+        return [Halt(code, reason)]
+
+    # --- what can go on -----------------------------------------------------------------------------------------
+
+    def _advance(self) -> Iterator[Action]:
+        if self.halted or not self._has_begun:
+            return
+        yield from self._commit_head()
+        if not self.stopping:
+            yield from self._issue()
+
+    def _commit_head(self) -> Iterator[Action]:
+        head = self.active.get(TxId(self.committed_txid + 1))
+        if head is not None and head.phase is Phase.PROCESSED:
+            self._move(head, Trigger.ITS_TURN)
+            yield StartCommit(head.attempt, self.recorded[head.attempt.txid])
+
+    def _issue(self) -> Iterator[Action]:
+        after = self._committed_batch
+        for number in range(self.committed_txid + 1, self.committed_txid + 1 + self.config.max_spout_pending):
+            txid = TxId(number)
+            current = self.active.get(txid)
+            if current is None:
+                yield from self._issue_one(txid, after)
+            elif current.phase is Phase.WAITING:
+                yield from self._ask_again(current, after)
+            current = self.active.get(txid)
+            if current is None or current.phase in (Phase.PLANNING, Phase.WAITING, Phase.ABORTING):
+                return
+            after = self.recorded[txid]
+
+    def _issue_one(self, txid: TxId, after: BatchMetadata) -> Iterator[Action]:
+        replay = txid in self.recorded
+        if self._failures.has_to_wait(txid, self._now_ms):
+            return
+        if not replay and self._issues_nothing_new():
+            return
+        self._attempt_id = AttemptId(self._attempt_id + 1)
+        attempt = TransactionAttempt(txid, self._attempt_id)
+        if replay and self.replays_exactly:
+            batch = self.recorded[txid]
+            self.active[txid] = ActiveAttempt(attempt, Phase.PROCESSING, self._now_ms)
+            yield RecordAttempt(attempt, batch, forget_later=False)
+            yield StartProcessing(attempt, batch)
+        else:
+            self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
+            yield PlanBatch(attempt, self._with_starts(txid, after), replay)
+
+    def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
+        """`after`, with where the partitions start that joined with this transaction or a later one.
+
+        Where a partition starts is decided once, in the batch that is recorded first: a spout that is asked again might
+        find another place ("the end"), or not see what was lost behind it. Where metadata tell the place, they do.
+        """
+        joined: dict[PartitionId, OffsetRange] = {}
+        for later in sorted(known for known in self.recorded if known >= txid):
+            batch = self.recorded[later]
+            for partition, offsets in batch.ranges.items():
+                if partition not in after.ranges and partition not in batch.metadata:
+                    joined.setdefault(partition, OffsetRange(offsets.start, offsets.start))
+        return replace(after, ranges={**after.ranges, **joined}) if joined else after
+
+    def _issues_nothing_new(self) -> bool:
+        return self.paused or self.draining or self.finishing
+
+    def _ask_again(self, current: ActiveAttempt, after: BatchMetadata) -> Iterator[Action]:
+        if self._issues_nothing_new():
+            self._move(current, Trigger.GIVEN_UP)
+        elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
+            self._move(current, Trigger.ASK_AGAIN)
+            yield PlanBatch(current.attempt, after, replay=False)

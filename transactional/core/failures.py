@@ -1,0 +1,84 @@
+"""How a coordinator counts failed attempts: when a transaction is tried again, and when that is enough. Pure.
+
+Two kinds are told apart. What fails on a batch uses up the tries that `attempts_max` allows. An outage says nothing of
+the batch: what is needed was away, and it has `outage_timeout_ms`, a time of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from transactional.attempt import TxId
+from transactional.config import TopologyConfig
+from transactional.letters import Exclusion, Tries
+
+
+@dataclass(slots=True)
+class _Failed:
+    """What has gone wrong with one transaction since it was issued."""
+
+    in_a_row: int = 0
+    used_up: int = 0
+    away_since_ms: int | None = None
+    not_before_ms: int = 0
+    tries: Tries = field(default_factory=Tries)
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failed attempts of the transactions that are not committed."""
+
+    config: TopologyConfig
+    _failed: dict[TxId, _Failed] = field(default_factory=dict)
+
+    def count(self, txid: TxId, now_ms: int, *, is_outage: bool) -> None:
+        """One more attempt has failed."""
+        failed = self._failed.setdefault(txid, _Failed())
+        failed.in_a_row += 1
+        failed.used_up += not is_outage
+        if not is_outage:
+            failed.away_since_ms = None
+        elif failed.away_since_ms is None:
+            failed.away_since_ms = now_ms
+        failed.not_before_ms = now_ms + self.config.retry_pause_after(failed.in_a_row)
+
+    def pause_ms(self, txid: TxId, now_ms: int) -> int:
+        """The milliseconds until the next attempt; 0 for at once."""
+        return max(0, self._failed[txid].not_before_ms - now_ms) if txid in self._failed else 0
+
+    def has_to_wait(self, txid: TxId, now_ms: int) -> bool:
+        """Whether the pause after the last failure is not over yet."""
+        return self.pause_ms(txid, now_ms) > 0
+
+    def used_up_on(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
+        """Those of the tuples at fault that as many attempts have failed on as are allowed, this one included."""
+        assert self.config.attempts_max is not None
+        return self._failed[txid].tries.used_up(at_fault, self.config.attempts_max)
+
+    def enough(self, txid: TxId) -> bool:
+        """Whether the transaction has failed as often as is allowed."""
+        return self.config.attempts_max is not None and self._failed[txid].used_up >= self.config.attempts_max
+
+    def told(self, txid: TxId) -> str:
+        """How often it has failed, in words."""
+        return (
+            f"transaction {txid} failed {self._failed[txid].used_up} times (attempts_max = {self.config.attempts_max})"
+        )
+
+    def outage_told(self, txid: TxId, now_ms: int) -> str | None:
+        """For how long what the transaction needs has been away, in words; None when it may be away for longer."""
+        since_ms, most_ms = self._failed[txid].away_since_ms, self.config.outage_timeout_ms
+        if most_ms is None or since_ms is None or now_ms - since_ms < most_ms:
+            return None
+        away_ms = now_ms - since_ms
+        return f"what transaction {txid} needs has been away for {away_ms} ms (outage_timeout_ms = {most_ms})"
+
+    def begin_anew(self, txid: TxId) -> None:
+        """The transaction is another one from now on: its tries begin anew, at once; those of its tuples go on."""
+        failed = self._failed[txid]
+        failed.in_a_row = failed.used_up = failed.not_before_ms = 0
+
+    def forget(self, txid: TxId) -> None:
+        """The transaction is committed."""
+        self._failed.pop(txid, None)

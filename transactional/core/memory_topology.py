@@ -1,0 +1,117 @@
+"""What the coordinator's store in memory knows of one topology, and how it changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.core.coordinator import Snapshot
+from transactional.store import AttemptRecord, DesiredState
+from transactional.store_history import (
+    TRIMMED_PER_COMMIT,
+    Keep,
+    MinuteRecord,
+    RunEnd,
+    RunRecord,
+    Trouble,
+)
+from transactional.store_rules import (
+    GIVEN_UP,
+    OPEN,
+    PROCESSED,
+    given_up_text,
+    storable,
+)
+
+NO_EPOCH, NO_ATTEMPT = Epoch(0), AttemptId(0)
+
+
+@dataclass(slots=True)
+class MemoryTopology:
+    """All that the store knows of one topology. `transactions` holds those above the committed one."""
+
+    fingerprint: str
+    epoch: Epoch = NO_EPOCH
+    owner: str | None = None
+    leased_until_ms: int | None = None
+    attempt_id: AttemptId = NO_ATTEMPT
+    committed_txid: TxId = NO_TRANSACTION
+    committed_attempt_id: AttemptId | None = None
+    transactions: dict[TxId, AttemptId] = field(default_factory=dict)
+    attempts: dict[AttemptId, AttemptRecord] = field(default_factory=dict)
+    fences: dict[tuple[str, AttemptId], TxId] = field(default_factory=dict)
+    name: str | None = None
+    desired: DesiredState = DesiredState.ACTIVE
+    stop_at_ms: int | None = None
+    trouble: Trouble | None = None
+    runs: dict[Epoch, RunRecord] = field(default_factory=dict)
+    minutes: list[MinuteRecord] = field(default_factory=list)
+
+    def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
+        self.desired, self.stop_at_ms = state, stop_at_ms
+
+
+def snapshot_of(topology: MemoryTopology) -> Snapshot:
+    """What a coordinator starts from."""
+    newest = topology.committed_attempt_id
+    return Snapshot(
+        topology.committed_txid,
+        EMPTY_BATCH if newest is None else topology.attempts[newest].batch,
+        {txid: topology.attempts[topology.transactions[txid]].batch for txid in sorted(topology.transactions)},
+        topology.attempt_id,
+    )
+
+
+def in_flight(topology: MemoryTopology, attempt: TransactionAttempt) -> AttemptRecord | None:
+    """The record of an attempt, if it is in flight."""
+    record = topology.attempts.get(attempt.attempt_id)
+    return record if record is not None and record.attempt == attempt and record.phase in OPEN else None
+
+
+def processed(record: AttemptRecord, batch: BatchMetadata, at_ms: int) -> AttemptRecord:
+    """The record of an attempt whose processing phase has ended."""
+    rows = record.rows if batch.record_count is None else batch.record_count
+    return replace(record, phase=PROCESSED, batch=batch, rows=rows, processed_at_ms=at_ms)
+
+
+def give_up(topology: MemoryTopology, attempt_id: AttemptId, error: str | None = None) -> None:
+    """Give an attempt up, if it is in flight."""
+    record = topology.attempts[attempt_id]
+    if record.phase in OPEN:
+        topology.attempts[attempt_id] = replace(record, phase=GIVEN_UP, error=error)
+
+
+def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
+    """End every run that has not ended, and give up what is in flight."""
+    told = RunEnd(end.how, end.code, None if end.reason is None else storable(end.reason))
+    for run in [run for run in topology.runs.values() if run.end is None]:
+        topology.runs[run.epoch] = replace(run, ended_at_ms=at_ms, ended_at_txid=topology.committed_txid, end=told)
+    for attempt_id in topology.transactions.values():
+        give_up(topology, attempt_id, given_up_text(end))
+
+
+def trim(topology: MemoryTopology, keep: Keep) -> None:
+    """Drop the oldest attempts beyond what is to be kept, a few at a time; none that may still be needed."""
+    newest = topology.committed_attempt_id or NO_ATTEMPT
+    needed = {newest, *topology.transactions.values()}
+    for attempt_id in list(islice(topology.attempts, TRIMMED_PER_COMMIT)):
+        is_old = topology.attempts[attempt_id].issued_at_ms < keep.since_ms
+        if attempt_id < newest and attempt_id not in needed and (is_old or attempt_id <= newest - keep.attempts_max):
+            del topology.attempts[attempt_id]
+
+
+def drop(topology: MemoryTopology, dropped: set[TransactionAttempt], oldest: TransactionAttempt) -> None:
+    """Drop the given attempts, and the tries and fences before the oldest committed attempt that is kept.
+
+    A table is never at an older version than its last committed attempt, so they serve nobody. A component's last
+    fence stays: it tells that the component has joined.
+    """
+    for record in list(topology.attempts.values()):
+        if record.attempt in dropped or record.attempt.txid < oldest.txid:
+            del topology.attempts[record.attempt.attempt_id]
+    newest = dict(sorted(topology.fences))
+    for component_id, attempt_id in list(topology.fences):
+        if attempt_id < min(oldest.attempt_id, newest[component_id]):
+            del topology.fences[component_id, attempt_id]

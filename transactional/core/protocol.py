@@ -1,0 +1,300 @@
+"""The protocol between the coordinator and the world: events in, actions out, and one table of transitions.
+
+A transaction goes through two phases (seed 004, "Design 3"). The *processing phase* may run for many transactions
+at once; the *commit phase* runs for one at a time, in txid order. An attempt at a transaction is always in exactly
+one `Phase`; what may happen to it is written in `TRANSITIONS` and nowhere else.
+
+    PLANNING    asked the spout for the batch
+      out: the batch is known -> PROCESSING; the source has nothing -> WAITING
+    WAITING     a new transaction whose source had nothing; asked again later, by the same attempt
+      out: time to ask again -> PLANNING
+    PROCESSING  the batch is recorded, its Spark jobs run
+      out: all of them succeeded -> PROCESSED
+    PROCESSED   finished, and waits until every earlier transaction is committed
+      out: its turn -> COMMITTING
+    COMMITTING  committers finish their batch
+      out: all committers succeeded -> gone, the transaction is committed
+    ABORTING    given up; something of it may still run, so its txid is not issued again
+      out: nothing of it runs any more -> gone
+
+`diagram` draws the table; it stands in `docs/state-machine.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
+from transactional.letters import Exclusion
+
+
+class Phase(Enum):
+    """Where an attempt stands. The module's docstring tells what each phase means and how it is left."""
+
+    PLANNING = "planning"
+    WAITING = "waiting"
+    PROCESSING = "processing"
+    PROCESSED = "processed"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    GONE = "gone"
+
+
+# --- events: what the world tells the coordinator -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlanned:
+    """The spout answered `PlanBatch`. `batch` is None when the source has nothing, which only a new txid may say.
+
+    `limit` is what it was asked to keep to, if there was a target; told so that people see it, nothing depends on it.
+    """
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata | None
+    limit: BatchLimit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingSucceeded:
+    """The processing phase ended well. `digests` tells what was read from each partition."""
+
+    attempt: TransactionAttempt
+    digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMade:
+    """Something of the attempt went forward: its time-out starts anew."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDelayed:
+    """The attempt's commit phase has not begun yet: a table is looked after. Its time-out starts anew."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSucceeded:
+    """Every committer has finished the transaction's batch."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """The attempt failed, or was aborted, **and nothing of it runs any more**.
+
+    `at_fault`: the tuples that it failed on, where it can be laid at their door. `is_outage`: something that it needs
+    was away, which says nothing of its batch.
+    """
+
+    attempt: TransactionAttempt
+    reason: str
+    at_fault: tuple[Exclusion, ...] = ()
+    is_outage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `now_ms` is a monotonic time in milliseconds."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """Issue no new transaction; finish and retry those that are in flight (row T32: deactivate)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Issue new transactions again (row T32: activate); a drain that has not ended is called off."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Issue no new transaction; finish and retry those that are in flight or recorded, then be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Let what is in its commit phase end, give up all else, then be done. What was given up is replayed later."""
+
+
+AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitDelayed | CommitSucceeded | AttemptFailed
+Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
+
+
+# --- actions: what the coordinator tells the world to do, in list order --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBatch:
+    """Ask the spout for the batch that starts where `after` ends. A `replay` always has a batch, if need be empty.
+
+    For a replay `after` also has an empty range for each partition that joined with what is replayed: it starts there.
+    """
+
+    attempt: TransactionAttempt
+    after: BatchMetadata
+    replay: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAttempt:
+    """Store the attempt and its batch; durable before the next action. `forget_later`: the recorded batches of all
+    later txids are built on another batch than this one and go, in the same write (row T48)."""
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata
+    forget_later: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcessing:
+    """Run the processing phase. Ends in exactly one `ProcessingSucceeded` or `AttemptFailed`."""
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProcessed:
+    """Store what was read (the batch with its digests), so that a replay can be held against it: for a transactional
+    spout alone."""
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommit:
+    """Run the commit phase. Ends in exactly one `CommitSucceeded` or `AttemptFailed`."""
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCommit:
+    """Move the store's committed txid by one, from n-1 to n; `batch`, with its digests, becomes the committed one.
+
+    Confirmed by the store before the next action.
+    """
+
+    attempt: TransactionAttempt
+    batch: BatchMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """Store why the attempt failed, for people to read. `retry_in_ms`: the pause before the next attempt."""
+
+    attempt: TransactionAttempt
+    phase: Phase
+    reason: str
+    retry_in_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAttempt:
+    """Cancel what runs of the attempt, wait until nothing does, then answer `AttemptFailed`."""
+
+    attempt: TransactionAttempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Stop the process, telling the reason. `code` is the code of the error to raise."""
+
+    code: str
+    reason: str
+
+
+Action = (
+    PlanBatch
+    | RecordAttempt
+    | StartProcessing
+    | RecordProcessed
+    | StartCommit
+    | RecordCommit
+    | RecordFailure
+    | AbortAttempt
+    | Halt
+)
+
+
+# --- transitions ------------------------------------------------------------------------------------------------
+
+
+class Trigger(Enum):
+    """What moves an attempt from phase to phase: five kinds of event, and three decisions of the coordinator."""
+
+    BATCH_PLANNED = "batch planned"
+    NOTHING_THERE = "nothing there"
+    PROCESSING_SUCCEEDED = "processing succeeded"
+    COMMIT_SUCCEEDED = "commit succeeded"
+    ATTEMPT_FAILED = "attempt failed"
+    ASK_AGAIN = "time to ask again"
+    ITS_TURN = "its turn"
+    GIVEN_UP = "given up"
+
+
+TRANSITIONS: Final[Mapping[tuple[Phase, Trigger], Phase]] = {
+    (Phase.PLANNING, Trigger.BATCH_PLANNED): Phase.PROCESSING,
+    (Phase.PLANNING, Trigger.NOTHING_THERE): Phase.WAITING,
+    (Phase.PLANNING, Trigger.ATTEMPT_FAILED): Phase.GONE,
+    (Phase.PLANNING, Trigger.GIVEN_UP): Phase.ABORTING,
+    (Phase.WAITING, Trigger.ASK_AGAIN): Phase.PLANNING,
+    (Phase.WAITING, Trigger.ATTEMPT_FAILED): Phase.GONE,
+    (Phase.WAITING, Trigger.GIVEN_UP): Phase.GONE,
+    (Phase.PROCESSING, Trigger.PROCESSING_SUCCEEDED): Phase.PROCESSED,
+    (Phase.PROCESSING, Trigger.ATTEMPT_FAILED): Phase.GONE,
+    (Phase.PROCESSING, Trigger.GIVEN_UP): Phase.ABORTING,
+    (Phase.PROCESSED, Trigger.ITS_TURN): Phase.COMMITTING,
+    (Phase.PROCESSED, Trigger.ATTEMPT_FAILED): Phase.GONE,
+    (Phase.PROCESSED, Trigger.GIVEN_UP): Phase.ABORTING,
+    (Phase.COMMITTING, Trigger.COMMIT_SUCCEEDED): Phase.GONE,
+    (Phase.COMMITTING, Trigger.ATTEMPT_FAILED): Phase.GONE,
+    (Phase.ABORTING, Trigger.ATTEMPT_FAILED): Phase.GONE,
+}
+
+LATE: Final[frozenset[tuple[Phase, Trigger]]] = frozenset(
+    {
+        # An answer that arrives twice, or after the attempt was given up, changes nothing.
+        (Phase.WAITING, Trigger.NOTHING_THERE),
+        (Phase.WAITING, Trigger.BATCH_PLANNED),
+        (Phase.PROCESSING, Trigger.BATCH_PLANNED),
+        (Phase.PROCESSED, Trigger.BATCH_PLANNED),
+        (Phase.PROCESSED, Trigger.PROCESSING_SUCCEEDED),
+        (Phase.COMMITTING, Trigger.BATCH_PLANNED),
+        (Phase.COMMITTING, Trigger.PROCESSING_SUCCEEDED),
+        # A second copy of "nothing there" may come after the question was asked again and answered.
+        (Phase.PROCESSING, Trigger.NOTHING_THERE),
+        (Phase.PROCESSED, Trigger.NOTHING_THERE),
+        (Phase.COMMITTING, Trigger.NOTHING_THERE),
+        (Phase.ABORTING, Trigger.BATCH_PLANNED),
+        (Phase.ABORTING, Trigger.NOTHING_THERE),
+        (Phase.ABORTING, Trigger.PROCESSING_SUCCEEDED),
+    }
+)
+
+
+def diagram() -> str:
+    """The transitions as a Mermaid state diagram."""
+    rows = [
+        f"    {phase.name} --> {'[*]' if after is Phase.GONE else after.name}: {trigger.value}"
+        for (phase, trigger), after in TRANSITIONS.items()
+    ]
+    return "\n".join(
+        ["stateDiagram-v2", "    [*] --> PLANNING: issued", "    [*] --> PROCESSING: replayed as recorded", *rows]
+    )

@@ -1,0 +1,356 @@
+"""What `transactional doctor --repair` does: only what can be proved to be right, with the topology's lease in hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.delta_errors import reason_of
+from transactional.doctor.examine import RETENTION_PROPERTY, Table, tables_of, torn_of
+from transactional.doctor.findings import Diagnosis, Problem
+from transactional.engine.clock import SystemClock
+from transactional.engine.fencing import joining
+from transactional.engine.journal import RunStarted, read_journal
+from transactional.errors import ConfigError, OperatingError, StoreMismatch
+from transactional.store import AttemptRecord, CoordinatorStore, Lease
+from transactional.topology.topology import Topology
+from transactional.torn_log import set_aside
+
+LEASE_MS = 60_000
+OWNER = "transactional doctor"
+FORGOTTEN_AT_MS = 0
+"""When transactions are said to be committed of which nothing but their number is known; they are forgotten at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What the journal of a topology's runs tells: each attempt's batch, who committed, the coordinators' fences."""
+
+    attempts: Mapping[AttemptId, tuple[TxId, BatchMetadata]] = field(default_factory=dict)
+    committed: Mapping[TxId, AttemptId] = field(default_factory=dict)
+    fences: frozenset[AttemptId] = frozenset()
+
+    @classmethod
+    def read(cls, path: Path | str) -> Journal:
+        """Read a journal (`transactional run --journal FILE`). Raises `ConfigError`, `CorruptRecord`."""
+        attempts: dict[AttemptId, tuple[TxId, BatchMetadata]] = {}
+        committed: dict[TxId, AttemptId] = {}
+        fences: set[AttemptId] = set()
+        if not Path(path).is_file():
+            raise ConfigError(f"there is no journal {path}")
+        for _, event, actions in read_journal(path):
+            if isinstance(event, RunStarted):
+                fences.add(event.snapshot.attempt_id)
+            if isinstance(event, ProcessingSucceeded) and event.attempt.attempt_id in attempts:
+                # All that tells what an opaque spout's transaction has read, where its commit is not in the journal.
+                txid, batch = attempts[event.attempt.attempt_id]
+                attempts[event.attempt.attempt_id] = txid, batch.with_digests(event.digests)
+            for action in actions:
+                if isinstance(action, RecordAttempt | RecordCommit):
+                    attempts[action.attempt.attempt_id] = (action.attempt.txid, action.batch)
+                if isinstance(action, RecordCommit):
+                    committed[action.attempt.txid] = action.attempt.attempt_id
+        return cls(attempts, committed, frozenset(fences))
+
+
+def repair(
+    topology: Topology, store: CoordinatorStore, findings: Sequence[Diagnosis], journal: Path | None = None
+) -> list[str]:
+    """Carry out what can be repaired of the findings, and say what was done.
+
+    Raises `TopologyInUse` when a coordinator runs, `ConfigError` when something that is needed was not given,
+    `StoreMismatch` when a repair would not be right; what was done before that stays.
+    """
+    done: list[str] = []
+    tables = {table.component: table for table in tables_of(topology)}
+    wanted = [each for each in findings if each.can_repair]
+    if any(each.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for each in wanted):
+        if journal is None:
+            raise ConfigError(
+                "the store can only take over where the tables are if the batches are known: give the journal of the "
+                "runs, with --journal FILE"
+            )
+        done.append(take_over(topology, store, list(tables.values()), Journal.read(journal)))
+    of_tables = [each for each in wanted if each.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)]
+    if of_tables:
+        with _lease(topology, store):
+            # Rows first: they are put back on the version that was looked at, and any other repair makes a new one.
+            of_tables.sort(key=lambda each: each.target is None)
+            done += [_of_table(tables[each.component], each) for each in of_tables]
+    return done
+
+
+def _of_table(table: Table, finding: Diagnosis) -> str:
+    if finding.problem is Problem.TABLE_TORN:
+        return take_torn_away(table)
+    return unset_retention(table) if finding.problem is Problem.RETENTION_SET else put_back(table, finding)
+
+
+@contextmanager
+def _lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
+    """The lease, so that nobody writes meanwhile. What is stored of a known topology stays as it is."""
+    lease = _acquire(topology, store)
+    try:
+        yield lease
+    finally:
+        store.release(lease)
+
+
+def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
+    status = next(iter(store.status(topology.id)), None)
+    owner = f"{OWNER} {os.getpid()}"
+    if status is not None:
+        return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
+    topology.spout.open()  # its identity may not be known before
+    try:
+        lease = store.acquire(topology.id, topology.fingerprint(), owner=owner, lease_ms=LEASE_MS)
+        store.record_start(lease, topology.fingerprint())
+        return lease
+    finally:
+        topology.spout.close()
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def take_torn_away(table: Table) -> str:
+    """Set aside what a power cut has torn, so that the table can be opened again. Raises `OperatingError`."""
+    torn = torn_of(table)
+    try:
+        set_aside(torn)
+    except OSError as error:
+        raise OperatingError(f"{table.where} can't be mended: {error}") from error
+    return f"{table.where}: {len(torn)} torn files of its log are set aside"
+
+
+def put_back(table: Table, finding: Diagnosis) -> str:
+    """Put a table's rows back to what the topology has left, as the Delta commit after the one that was looked at.
+
+    Raises `OperatingError`, also when the table has moved since.
+    """
+    assert finding.target is not None
+    repair = Transaction(f"{table.owner}#repair", finding.target)
+    properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
+    try:
+        handle = DeltaTable(table.uri, storage_options=table.options)
+        if handle.version() == finding.seen:
+            handle.restore(finding.target, commit_properties=properties)
+        else:
+            raise _moved(table, finding)
+    except CommitFailedError:
+        raise _moved(table, finding) from None
+    except (DeltaError, OSError) as error:
+        reason = reason_of(error, table.options)
+        raise OperatingError(
+            f"{table.where} can't be put back to Delta version {finding.target}: {reason}. If its files are deleted "
+            "already, restore the table and the store from one backup"
+        ) from None
+    return f"{table.where}: its rows are again those of Delta version {finding.target}"
+
+
+def _moved(table: Table, finding: Diagnosis) -> OperatingError:
+    return OperatingError(
+        f"{table.where} was written by someone else since it was looked at, at Delta version {finding.seen}: "
+        "nothing was put back; ask again"
+    )
+
+
+def unset_retention(table: Table) -> str:
+    """Take the property away that makes a table forget its version, in a Delta commit of nothing else.
+
+    Only for a table in a folder: neither delta-rs nor Delta's protocol have a way to do it everywhere.
+    """
+    handle = DeltaTable(table.uri, storage_options=table.options)
+    metadata = handle.metadata()
+    left = {name: value for name, value in metadata.configuration.items() if name != RETENTION_PROPERTY}
+    action = {
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": handle.schema().to_json(),
+        "partitionColumns": metadata.partition_columns,
+        "configuration": left,
+        "createdTime": metadata.created_time,
+    }
+    information = {"timestamp": SystemClock().wall_ms(), "operation": "UNSET TBLPROPERTIES", "operationParameters": {}}
+    _write_commit(Path(table.uri), handle.version() + 1, [{"commitInfo": information}, {"metaData": action}])
+    return f"{table.where}: the property {RETENTION_PROPERTY} is taken away"
+
+
+def _write_commit(table: Path, version: int, actions: Sequence[Mapping[str, object]]) -> None:
+    """Make the next version of a table in a folder; of two writers that do so at once, one is refused."""
+    log = table / "_delta_log"
+    with tempfile.NamedTemporaryFile("w", dir=log, prefix=".doctor-", suffix=".tmp", encoding="utf-8") as file:
+        file.write("\n".join(map(json.dumps, actions)))
+        file.flush()
+        os.fsync(file.fileno())
+        try:
+            os.link(file.name, log / f"{version:020}.json")
+        except FileExistsError as error:
+            raise OperatingError(f"Delta table {table} was written by someone else meanwhile; ask again") from error
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is: at which transaction, and the attempt that wrote that."""
+
+    txid: TxId
+    attempt_id: AttemptId
+
+
+def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
+    """Bring the store to where the tables are: their transaction is committed, with the batch that the journal has.
+
+    Each step is one that a coordinator makes, and refused like one. Raises `StoreMismatch` when the journal is not of
+    these tables, or the tables are further apart than a crash can leave them.
+    """
+    places = {table.component: place_of(table, journal) for table in tables}
+    last, ahead = _last_and_ahead(places)
+    with _lease(topology, store) as lease:
+        before = lease.snapshot.committed_txid
+        if before >= last.txid:
+            raise StoreMismatch(f"the store is at transaction {before}, no less than the tables, at {last.txid}")
+        committed = _committed(lease, last, journal)
+        for attempt in sorted({*committed, *_given_up(lease, last, journal)}, key=_by_attempt_id):
+            _record(store, lease, attempt, journal)
+        for attempt in committed:
+            at_ms = _known_at_ms(attempt, journal)
+            batch = _batch_of(attempt, journal)
+            store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
+        store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
+        if ahead is not None:
+            # A transactional spout has to read the same again.
+            _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
+        for table in tables:
+            _record_fences(store, lease, table, journal)
+    _count_up_to(topology, store, max(table.version or 0 for table in tables))
+    return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
+
+
+def place_of(table: Table, journal: Journal) -> Place:
+    """Which transaction a table holds: that of the newest attempt in the journal which has written it.
+
+    After that only fences of the journal's coordinators may have come. Raises `StoreMismatch`.
+    """
+    for commit in reversed(table.log.commits if table.log is not None else ()):
+        version = commit.app_versions.get(table.owner)
+        if version is None:
+            continue
+        if AttemptId(version) in journal.attempts:
+            return Place(journal.attempts[AttemptId(version)][0], AttemptId(version))
+        if version not in journal.fences:
+            raise StoreMismatch(
+                f"{table.where}: attempt {version} is not in the journal; give the one of its last runs"
+            )
+    raise StoreMismatch(f"{table.where}: none of the attempts in the journal has written it; give another journal")
+
+
+def _last_and_ahead(places: Mapping[str, Place]) -> tuple[Place, Place | None]:
+    """The transaction that all tables hold, and the one that some hold already. Raises `StoreMismatch`."""
+    lowest, highest = min(places.values(), key=_by_txid), max(places.values(), key=_by_txid)
+    shown = ", ".join(f"{name}: {place.txid}:{place.attempt_id}" for name, place in sorted(places.items()))
+    if highest.txid > lowest.txid + 1:
+        raise StoreMismatch(
+            f"the tables are at {shown}: further apart than a crash can leave them; restore those that are behind"
+        )
+    if any(place.txid == lowest.txid and place.attempt_id != lowest.attempt_id for place in places.values()):
+        raise StoreMismatch(
+            f"the tables are at {shown}: they hold transaction {lowest.txid} as two attempts wrote it, and only the "
+            "store knew the batch before it; restore the store"
+        )
+    return lowest, (highest if highest.txid > lowest.txid else None)
+
+
+def _by_txid(place: Place) -> TxId:
+    return place.txid
+
+
+def _committed(lease: Lease, last: Place, journal: Journal) -> list[TransactionAttempt]:
+    """The attempts to be committed, up to the last: as the journal says, else with any number that fits in between."""
+    attempts: list[TransactionAttempt] = []
+    before = lease.fence_id
+    first_known = min(journal.committed, default=last.txid)
+    for number in range(lease.snapshot.committed_txid + 1, last.txid + 1):
+        txid = TxId(number)
+        known = last.attempt_id if txid == last.txid else journal.committed.get(txid)
+        if known is None and txid > first_known:
+            raise StoreMismatch(f"the journal does not tell the batch of transaction {txid}; give a whole one")
+        attempt_id = known or AttemptId(before + 1)
+        if attempt_id <= before:
+            raise StoreMismatch(
+                f"the store's attempt ids are at {before} already, and transaction {txid} was written by attempt "
+                f"{attempt_id}: something was started on this store since it was wiped. Delete what the store has of "
+                "this topology, and ask again"
+            )
+        attempts.append(TransactionAttempt(txid, attempt_id))
+        before = attempt_id
+    return attempts
+
+
+def _given_up(lease: Lease, last: Place, journal: Journal) -> Iterator[TransactionAttempt]:
+    """The other attempts of these transactions: a table may have been written by them for a while."""
+    for attempt_id, (txid, _) in journal.attempts.items():
+        if lease.fence_id < attempt_id < last.attempt_id and lease.snapshot.committed_txid < txid <= last.txid:
+            yield TransactionAttempt(txid, attempt_id)
+
+
+def _by_attempt_id(attempt: TransactionAttempt) -> AttemptId:
+    return attempt.attempt_id
+
+
+def _known_at_ms(attempt: TransactionAttempt, journal: Journal) -> int:
+    """Now; of what the journal does not know, so long ago that it is forgotten."""
+    return SystemClock().wall_ms() if attempt.attempt_id in journal.attempts else FORGOTTEN_AT_MS
+
+
+def _batch_of(attempt: TransactionAttempt, journal: Journal) -> BatchMetadata:
+    return journal.attempts.get(attempt.attempt_id, (attempt.txid, EMPTY_BATCH))[1]
+
+
+def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, journal: Journal) -> None:
+    batch = _batch_of(attempt, journal)
+    at_ms = _known_at_ms(attempt, journal)
+    record = AttemptRecord(attempt, "processing", batch, batch.record_count, at_ms, at_ms, None, None, None, None)
+    store.record_attempt(lease, record, forget_later=True)
+
+
+def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
+    """Note at which transaction the table was when each coordinator took over."""
+    log = table.log
+    txid = TxId(0) if log is not None and log.base_version < 0 else None
+    versions = [
+        AttemptId(c.app_versions[table.owner]) for c in (log.commits if log else ()) if table.owner in c.app_versions
+    ]
+    for version in versions:
+        if version in journal.attempts:
+            txid = journal.attempts[version][0]
+        elif version in journal.fences and txid is not None:
+            fence = replace(lease, fence_id=version)
+            if version == versions[0]:
+                store.record_fence(fence, joining(table.component), txid)
+            store.record_fence(fence, table.component, txid)
+    if not store.has_fence(lease.topology_id, table.component) and lease.fence_id not in versions:
+        store.record_fence(lease, table.component, lease.snapshot.committed_txid)
+
+
+def _count_up_to(topology: Topology, store: CoordinatorStore, attempt_id: int) -> None:
+    """Draw fence ids until they are as high as what the tables have: the next run's has to be above."""
+    while True:
+        with _lease(topology, store) as lease:
+            if lease.fence_id >= attempt_id:
+                return

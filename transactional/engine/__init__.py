@@ -1,0 +1,1 @@
+"""The shell around the coordinator: leases and fences, threads, the clock, the journal."""

@@ -1,0 +1,100 @@
+"""Shutting earlier coordinators out of the tables: before anything is planned each gets the lease's fence id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import StoreMismatch, TableConflict
+from transactional.ports import DiskState, TransactionState
+from transactional.store import CoordinatorStore, Lease
+from transactional.topology.topology import Topology
+
+FENCE_TRIES = 10
+
+
+def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, durability: str = "disk") -> None:
+    """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are shut out.
+
+    Raises `StoreMismatch` when a table is not where the store says it should be (row T56).
+    """
+    for component in topology.committers:
+        assert component.state is not None
+        if isinstance(component.state, DiskState):
+            component.state.set_durability(durability)
+        component.state.open(f"{topology.id}/{component.id}", txid_lookup(store, topology.id, component.id))
+        _fence(component.id, component.state, store, lease)
+
+
+def close_tables(topology: Topology) -> None:
+    """Close every committer's table."""
+    for component in topology.committers:
+        assert component.state is not None
+        component.state.close()
+
+
+def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> None:
+    """The store has to know the fence before the table has it. A committer has joined only once its table has it too:
+    until then it notes its fences as one that is joining, so that whoever dies in between can be started again."""
+    has_joined = store.has_fence(lease.topology_id, component_id)
+    for tried in range(1, FENCE_TRIES + 1):
+        txid = _table_txid(component_id, state, store, lease)
+        store.record_fence(lease, component_id if has_joined else joining(component_id), txid)
+        try:
+            state.fence(lease.fence_id)
+        except TableConflict:
+            if tried == FENCE_TRIES:
+                raise
+            continue
+        if not has_joined:
+            store.record_fence(lease, component_id, txid)
+        return
+
+
+def joining(component_id: str) -> str:
+    """The id under which a committer's fences are noted until its table has one. No component can have such an id."""
+    return f"{component_id}/joining"
+
+
+def _table_txid(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> TxId:
+    committed, version = lease.snapshot.committed_txid, state.version()
+    table = " ".join(f"{name}={value}" for name, value in state.identity().items())
+    if version is None:
+        if committed and store.has_fence(lease.topology_id, component_id):
+            raise StoreMismatch(
+                f"committer {component_id!r}: the store says that transaction {committed} is committed, but its table "
+                f"({table}) holds none; restore the table, or start under another topology id"
+            )
+        return committed
+    txid = _txid_of(store, lease.topology_id, component_id, version)
+    if txid is None:
+        raise StoreMismatch(
+            f"committer {component_id!r}: its table ({table}) was last written by attempt {version}, which the store "
+            f"of topology {lease.topology_id!r} knows nothing of; was the store wiped? Restore the store, or use "
+            "another table"
+        )
+    if txid not in (committed, committed + 1):
+        raise StoreMismatch(
+            f"committer {component_id!r}: its table ({table}) is at transaction {txid}, the store says {committed} is "
+            "committed; restore whichever is too old, or start under another topology id with an empty table"
+        )
+    return txid
+
+
+def _txid_of(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+    txid = store.txid_of(topology_id, component_id, attempt_id)
+    return txid if txid is not None else store.txid_of(topology_id, joining(component_id), attempt_id)
+
+
+def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
+    """A function from the version of a committer's table to the txid that it is at."""
+
+    def txid_of(attempt_id: AttemptId) -> TxId:
+        txid = _txid_of(store, topology_id, component_id, attempt_id)
+        if txid is None:
+            raise StoreMismatch(
+                f"committer {component_id!r}: the store knows nothing of attempt {attempt_id}, which its table holds"
+            )
+        return txid
+
+    return txid_of

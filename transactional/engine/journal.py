@@ -1,0 +1,238 @@
+"""The event journal: every event and the actions that followed, one JSON line each. `replay.py` reads it back.
+
+A journal tells all that coordinators did and why; run through fresh ones it must give the same actions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
+from transactional.config import TopologyConfig
+from transactional.core import protocol
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import Action, Event, Phase
+from transactional.errors import ConfigError, CorruptRecord
+from transactional.letters import Exclusion
+from transactional.syncing import sync
+
+_WORDS: Mapping[str, type[Any]] = {
+    name: word
+    for name, word in vars(protocol).items()
+    if isinstance(word, type) and hasattr(word, "__dataclass_fields__")
+}
+
+
+_PLAIN: Mapping[str, type[Any]] = {"int": int, "str": str, "bool": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first line of a run: all that its coordinator is made of."""
+
+    snapshot: Snapshot
+    config: TopologyConfig
+    replays_exactly: bool
+    sets_aside: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        snapshot = {
+            "committed_txid": self.snapshot.committed_txid,
+            "committed_batch": self.snapshot.committed_batch.to_json(),
+            "recorded": [[txid, batch.to_json()] for txid, batch in sorted(self.snapshot.recorded.items())],
+            "attempt_id": self.snapshot.attempt_id,
+        }
+        return {
+            "snapshot": snapshot,
+            "config": asdict(self.config),
+            "replays_exactly": self.replays_exactly,
+            "sets_aside": self.sets_aside,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
+        """The inverse of `to_json`."""
+        known = row["snapshot"]
+        snapshot = Snapshot(
+            TxId(_whole(known["committed_txid"])),
+            BatchMetadata.from_json(known["committed_batch"]),
+            {TxId(_whole(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
+            AttemptId(_whole(known["attempt_id"])),
+        )
+        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"])
+
+
+JournalLine = tuple[int, RunStarted | Event, list[Action]]
+
+
+class JournalWriter:
+    """An observer of the driver that appends to a file, a line per event, flushed at once.
+
+    With `durability="disk"` it is synced before a transaction may be committed: `doctor --repair` reads it where the
+    store is lost.
+
+    Of the ticks that led to nothing only the last one before a line is written: it tells what time it was.
+    Raises `ConfigError` when the file can't be written.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.place = str(path)
+        try:
+            self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
+            if _is_torn(Path(path)):
+                self._file.write("\n")
+        except OSError as error:
+            raise ConfigError(f"the journal {path} can't be written: {error.strerror}") from error
+        self._last_tick: tuple[int, Event] | None = None
+        self._is_durable = False
+
+    def begin(
+        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+    ) -> None:
+        """Write how a run begins."""
+        self._last_tick = None
+        self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly, sets_aside).to_json()})
+        self._is_durable = config.durability == "disk"
+        if self._is_durable:
+            sync([Path(self.place), Path(self.place).absolute().parent])
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Write one line."""
+        if isinstance(event, protocol.Tick) and not actions:
+            self._last_tick = (at_ms, event)
+            return
+        if self._last_tick is not None:
+            self._write_event(*self._last_tick, ())
+            self._last_tick = None
+        self._write_event(at_ms, event, actions)
+        # While the commit phase is under way: it ends by another event, so this is done by then.
+        if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
+            sync([Path(self.place)])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_event(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        self._write({"at_ms": at_ms, "event": encode(event), "actions": [encode(action) for action in actions]})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line was not written to its end: the power went."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
+
+
+def read_journal(path: Path | str) -> Iterator[JournalLine]:
+    """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`.
+
+    The last line of a run may be torn: the power went. It is left out.
+    """
+    for number, row in _rows(path):
+        try:
+            yield _read_line(row)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}") from error
+        except (ConfigError, CorruptRecord) as error:
+            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
+
+
+def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
+    """The lines as JSON, with their numbers, without what was torn. Raises `CorruptRecord`."""
+    broken: CorruptRecord | None = None
+    line = b""
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if broken is not None:
+                    raise broken from None
+                broken = CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}")
+                continue
+            if broken is not None and not (isinstance(row, dict) and "run" in row):
+                raise broken
+            broken = None
+            yield number, row
+    if broken is not None and line.endswith(b"\n"):
+        raise broken
+
+
+def _read_line(row: Mapping[str, Any]) -> JournalLine:
+    if "run" in row:
+        return row["at_ms"], RunStarted.from_json(row["run"]), []
+    return row["at_ms"], decode(row["event"]), [decode(action) for action in row["actions"]]
+
+
+def encode(word: Any) -> dict[str, Any]:
+    """An event or action as JSON values: its name and its fields."""
+    return {"is": type(word).__name__} | {f.name: _plain(getattr(word, f.name)) for f in fields(word)}
+
+
+def decode(row: Mapping[str, Any]) -> Any:
+    """The inverse of `encode`. Raises one of Python's errors for anything else."""
+    kind = _WORDS[row["is"]]
+    word = kind(**{name: _word(name, value) for name, value in row.items() if name != "is"})
+    for field in fields(word):
+        wanted = _PLAIN.get(str(field.type))
+        if wanted is not None and type(getattr(word, field.name)) is not wanted:
+            raise TypeError(f"{field.name} is {getattr(word, field.name)!r}")
+    return word
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case TransactionAttempt():
+            return [value.txid, value.attempt_id]
+        case BatchMetadata():
+            return value.to_json()
+        case BatchLimit():
+            return [value.records, value.record_bytes, value.reason]
+        case Phase():
+            return value.value
+        case Mapping():
+            digests = sorted(value.items())
+            return [[p.source, p.index, digest.records, digest.checksum, digest.bytes] for p, digest in digests]
+        case tuple():
+            return [[exclusion.component, exclusion.fingerprint, exclusion.error] for exclusion in value]
+    return value
+
+
+def _word(name: str, value: Any) -> Any:
+    match name:
+        case "attempt":
+            return TransactionAttempt(TxId(_whole(value[0])), AttemptId(_whole(value[1])))
+        case "batch" | "after":
+            return None if value is None else BatchMetadata.from_json(value)
+        case "limit":
+            return None if value is None else _limit(*value)
+        case "phase":
+            return Phase(value)
+        case "digests":
+            return {PartitionId(source, index): Digest(*digest) for source, index, *digest in value}
+        case "at_fault":
+            return tuple(Exclusion(*exclusion) for exclusion in value)
+    return value
+
+
+def _limit(records: Any, record_bytes: Any, reason: Any) -> BatchLimit:
+    return BatchLimit(_whole(records), None if record_bytes is None else _whole(record_bytes), str(reason))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value

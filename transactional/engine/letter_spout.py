@@ -1,0 +1,151 @@
+"""`LetterSpout`: stands before a topology's spout for one run, in which dead letters are given to their bolts again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
+from transactional.errors import ConfigError
+from transactional.letters import Letter
+from transactional.ports import PartitionReader
+from transactional.schema import Schema
+from transactional.topology.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LETTERS_PER_TRANSACTION = 100
+"""A letter is part of the recorded batch, so a transaction takes some and no more."""
+
+_LETTER_COLUMNS = ("component", "source", "stream", "tuple", "error")
+
+LetterKey = tuple[int, int]
+"""The transaction that has set a tuple aside, and the letter's number in it."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A state whose rows can be read at any time."""
+
+    def read(self) -> pa.Table:
+        """Key and value columns of all rows."""
+
+
+class LetterSpout:
+    """Plans transactions of dead letters alone: the source's positions stay where they are.
+
+    Letters are read from the table when a transaction is planned, under the topology's lease, and a letter that was
+    tried again is left out; so each is tried once, whoever asks for it and how often. `keys` are the letters that are
+    wanted, None: all that wait when the first transaction is planned. With it, only one transaction may be in flight.
+
+    `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be told
+    to be at fault. They wait as before, and are not planned a second time.
+    """
+
+    def __init__(self, topology: Topology, keys: Collection[LetterKey] | None = None) -> None:
+        self._topology, self._spout, self._keys = topology, topology.spout, keys
+        self._planned: set[LetterKey] = set()
+        self.given_back: set[LetterKey] = set()
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """The next letters; a transaction that was recorded before is planned as by the spout itself."""
+        if replay:
+            return self._spout.plan(after, replay=True)
+        waiting = letters_of(self._topology, self._keys)
+        if self._keys is None:  # what fails again is set aside as a new letter, which is not for this run
+            self._keys = {letter.key for letter in waiting}
+        waiting = [letter for letter in waiting if letter.key not in self.given_back][:LETTERS_PER_TRANSACTION]
+        self._planned = {letter.key for letter in waiting}
+        if not waiting:
+            return None
+        ranges = {partition: OffsetRange(offset, offset) for partition, offset in after.positions().items()}
+        return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting))
+
+    @property
+    def batch_records_max(self) -> int:
+        """`LETTERS_PER_TRANSACTION`, whatever `target_latency_ms` says."""
+        return LETTERS_PER_TRANSACTION
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Letters have the limit that they have."""
+
+    @property
+    def output(self) -> Schema:
+        """The spout's."""
+        return self._spout.output
+
+    @property
+    def replays_exactly(self) -> bool:
+        """The spout's."""
+        return self._spout.replays_exactly
+
+    def identity(self) -> Mapping[str, str]:
+        """The spout's."""
+        return self._spout.identity()
+
+    def open(self) -> None:
+        """Open the spout."""
+        self._spout.open()
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """Ask the spout."""
+        self._spout.check_replay(batch)
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """Ask the spout."""
+        self._spout.check_read(batch)
+
+    def reader(self) -> PartitionReader:
+        """The spout's."""
+        return self._spout.reader()
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Tell the spout."""
+        self.given_back |= self._planned - {letter.key for letter in batch.letters}
+        self._planned = set()
+        self._spout.committed(batch)
+
+    def lag(self, after: BatchMetadata) -> int | None:
+        """Ask the spout."""
+        return self._spout.lag(after)
+
+    def close(self) -> None:
+        """Close the spout."""
+        self._spout.close()
+
+
+def all_letters(topology: Topology) -> list[dict[str, Any]]:
+    """The rows of the topology's table of dead letters, in order. Raises `ConfigError` when it has none."""
+    state: Any = topology.dead_letters
+    if not isinstance(state, Readable):
+        raise ConfigError(f"topology {topology.id!r} keeps no dead letters: declare them with set_dead_letters(…)")
+    rows: list[dict[str, Any]] = state.read().to_pylist()
+    return sorted(rows, key=lambda row: (row["transaction"], row["number"]))
+
+
+def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[Letter]:
+    """The letters that were not tried again, or those of them that are named.
+
+    Raises `ConfigError` for one that is not there, or whose bolt the topology does not have any more.
+    """
+    rows = {(row["transaction"], row["number"]): row for row in all_letters(topology)}
+    for key in keys or ():
+        if key not in rows:
+            raise ConfigError(f"there is no dead letter {key[0]}:{key[1]}; topology {topology.id!r} has {len(rows)}")
+    waiting = [rows[key] for key in (rows if keys is None else sorted(keys)) if rows[key]["tried_again_in"] is None]
+    return [_letter(topology, row) for row in waiting]
+
+
+def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
+    if row["component"] == row["source"] == topology.spout_id:
+        return Letter(row["transaction"], row["number"], *(row[name] for name in _LETTER_COLUMNS))
+    inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
+    origin = (row["source"], row["stream"])
+    if origin not in inputs.get(row["component"], []):
+        raise ConfigError(
+            f"dead letter {row['transaction']}:{row['number']} came to bolt {row['component']!r} from "
+            f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} has no such subscription any more"
+        )
+    key = (row["transaction"], row["number"])
+    return Letter(*key, row["component"], *origin, row["tuple"], row["error"])

@@ -1,0 +1,27 @@
+"""Observers of a run: the journal, the display, and whatever else is told of all that happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from transactional.config import TopologyConfig
+from transactional.core.coordinator import Snapshot
+from transactional.core.protocol import Action, Event
+
+
+class Observer(Protocol):
+    """Told of every event and the actions that followed, after they were performed."""
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """`at_ms` is wall-clock time."""
+
+
+@runtime_checkable
+class RunObserver(Observer, Protocol):
+    """An observer that is also told how a run begins, before the first event."""
+
+    def begin(
+        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
+    ) -> None:
+        """All that a coordinator is made of."""

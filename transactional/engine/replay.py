@@ -1,0 +1,56 @@
+"""Runs a journal through fresh coordinators and compares: `python -m transactional.engine.replay FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from transactional.core.coordinator import Coordinator
+from transactional.core.invariants import check
+from transactional.engine.journal import JournalLine, RunStarted, read_journal
+from transactional.errors import CorruptRecord, TransactionalError
+
+
+def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None) -> int:
+    """Feed a journal's events to a coordinator; return the number of events.
+
+    Each run in the journal begins with a coordinator of its own; `coordinator` takes the events before that.
+    Raises `AssertionError` naming the first line whose actions differ, `ProtocolError` where an invariant breaks,
+    `CorruptRecord` for an event that no coordinator has written.
+    """
+    count = 0
+    for number, (_, event, actions) in enumerate(lines, 1):
+        if isinstance(event, RunStarted):
+            coordinator = Coordinator(
+                event.snapshot, event.config, replays_exactly=event.replays_exactly, sets_aside=event.sets_aside
+            )
+            continue
+        if coordinator is None:
+            raise CorruptRecord(f"line {number} is an event, but the journal does not tell how its run began")
+        try:
+            again = coordinator.handle(event)
+            check(coordinator)
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptRecord(f"line {number}: a coordinator can't take {event}: {error!r}") from error
+        if again != actions:
+            raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {again}")
+        count += 1
+    return count
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("journal", type=Path)
+    options = parser.parse_args()
+    try:
+        count = replay(read_journal(options.journal))
+    except (TransactionalError, AssertionError, OSError) as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{count} events, every action the same\n")
+
+
+if __name__ == "__main__":
+    main()

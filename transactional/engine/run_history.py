@@ -1,0 +1,49 @@
+"""What a run tells the store of itself: what it is, how it ended, how far it lags, and how much is to be kept."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Final
+
+from transactional.batch import BatchMetadata
+from transactional.config import TopologyConfig
+from transactional.distribution import installed_version
+from transactional.errors import TransactionalError
+from transactional.ports import Spout
+from transactional.store import DesiredState
+from transactional.store_history import EndedHow, Keep, RunAbout, RunEnd
+from transactional.topology.describing import described
+from transactional.topology.topology import Topology
+
+_DAY_MS: Final = 86_400_000
+_log: Final = logging.getLogger(__name__)
+
+
+def about(topology: Topology, config: TopologyConfig) -> RunAbout:
+    """What a run is: the version that runs it, the topology as `describe` shows it, and the options."""
+    return RunAbout(installed_version(), described(topology), asdict(config))
+
+
+def end_of(error: BaseException | None, *, wish: DesiredState | None, is_drained: bool) -> RunEnd:
+    """How a run ended: by an error, as people wished (`wish` was carried out), drained, or stopped."""
+    if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        code = error.code if isinstance(error, TransactionalError) else type(error).__name__
+        return RunEnd(EndedHow.FAILED, code, str(error))
+    if error is None and wish is DesiredState.KILLED:
+        return RunEnd(EndedHow.KILLED)
+    return RunEnd(EndedHow.DRAINED if error is None and is_drained else EndedHow.STOPPED)
+
+
+def kept(config: TopologyConfig, at_ms: int) -> Keep:
+    """How much of the past is kept, as of now."""
+    return Keep(config.keep_attempts_max, at_ms - config.keep_attempts_days * _DAY_MS)
+
+
+def lag_of(spout: Spout, batch: BatchMetadata) -> int | None:
+    """Records that the source holds behind this batch, as it was last seen; None: not known."""
+    try:
+        return spout.lag(batch)
+    except Exception:
+        _log.debug("the spout could not tell its lag", exc_info=True)
+        return None

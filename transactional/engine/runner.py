@@ -1,0 +1,225 @@
+"""Runs what the coordinator asks for in threads, and answers each request with exactly one event.
+
+Three pools: one thread plans, some wait for processing phases, one thread runs commit phases: these are ordered by
+construction. The spout is asked one thing at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
+from transactional.core.protocol import (
+    AttemptFailed,
+    BatchPlanned,
+    CommitDelayed,
+    CommitSucceeded,
+    Event,
+    ProcessingSucceeded,
+    ProgressMade,
+)
+from transactional.engine.tidying import Tidying
+from transactional.errors import ConfigError, FatalError, TransactionalError
+from transactional.execution.committing import CommitPhase
+from transactional.pools import DaemonPool
+from transactional.ports import JobExecutor, Processed, SizedSpout
+from transactional.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Not an event of the protocol: the process has to stop with this error."""
+
+    error: BaseException
+
+
+class _Refused(Exception):
+    """A spout was configured in a way that shows only now."""
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Post = Callable[[Event | Fatal], None]
+
+
+class PhaseRunner:
+    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers; it must be thread-safe."""
+
+    def __init__(self, topology: Topology, executor: JobExecutor, post: Post, *, max_pending: int) -> None:
+        self.topology, self.executor, self.post = topology, executor, post
+        self._planning = DaemonPool(1, "planning")
+        # What was given up may still hold a thread.
+        self._processing = DaemonPool(2 * max_pending, "processing")
+        self._commits = DaemonPool(1, "commit")
+        self._running: dict[TransactionAttempt, Future[None]] = {}
+        self._aborting: dict[TransactionAttempt, Future[None]] = {}
+        self._processed: dict[TransactionAttempt, Processed] = {}
+        self._progress: dict[TransactionAttempt, int] = {}
+        self._spout = threading.Lock()
+        self._commit_phase = CommitPhase(topology)
+        states = [component.state for component in topology.committers]
+        self._tidying = Tidying([state for state in states if state is not None])
+
+    def plan(
+        self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None
+    ) -> None:
+        """Ask the spout for a batch; answers `BatchPlanned`. What is configured wrongly is not tried again.
+
+        With `limit` the spout is a `SizedSpout`.
+        """
+        self._submit(self._planning, attempt, lambda: self._plan(attempt, after, limit, replay=replay))
+
+    def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Run a processing phase; answers `ProcessingSucceeded`."""
+        self._submit(self._processing, attempt, lambda: self._process(attempt, batch))
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Run a commit phase; answers `CommitSucceeded`."""
+        self._tidying.is_waited_for(attempt)
+        self._submit(self._commits, attempt, lambda: self._commit(attempt))
+
+    def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Tell the spout of a transaction commit; returns at once."""
+        self._planning.submit(self._tell, attempt, lambda: self.topology.spout.committed(batch))
+
+    def tidy(self, attempt: TransactionAttempt) -> None:
+        """Look after the tables, now that this attempt's transaction is committed; returns at once."""
+        self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
+
+    def hurry(self) -> None:
+        """The run is to end: begin nothing more to look after the tables. A commit phase that would have to wait for
+        what goes on is given up: it answers `AttemptFailed`."""
+        self._tidying.hurry()
+        delayed = self._tidying.delayed()
+        if delayed is not None and self._running[delayed].cancel():
+            self.post(AttemptFailed(delayed, "the run is to end while a table is looked after", is_outage=True))
+
+    def abort(self, attempt: TransactionAttempt, reason: str) -> None:
+        """Cancel what runs of the attempt; answers `AttemptFailed` once nothing does."""
+        running = self._running.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        if running is None:
+            self.post(AttemptFailed(attempt, reason))
+            return
+        self._aborting[attempt] = running
+        if not running.cancel():
+            self.executor.cancel(attempt)
+        running.add_done_callback(lambda _: self.post(AttemptFailed(attempt, reason)))
+
+    def forget(self, attempt: TransactionAttempt) -> None:
+        """Drop what is kept of an attempt that has ended."""
+        self._running.pop(attempt, None)
+        self._aborting.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        self._progress.pop(attempt, None)
+
+    def look_for_progress(self) -> None:
+        """Answer `ProgressMade` for attempts that went forward, `CommitDelayed` for one whose commit phase can't begin
+        yet; cancel again what was given up and still runs."""
+        if (delayed := self._tidying.delayed()) is not None:
+            self.post(CommitDelayed(delayed))
+        for attempt, running in list(self._aborting.items()):
+            if not running.done():
+                self.executor.cancel(attempt)
+        for attempt, running in list(self._running.items()):
+            made = 0 if running.done() else self.executor.progress(attempt)
+            if made > self._progress.get(attempt, 0):
+                self._progress[attempt] = made
+                self.post(ProgressMade(attempt))
+
+    def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
+        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for what looks after the
+        tables, at the end of a run that has nothing else to do, for `tidy_s`.
+
+        What goes on then can't be cancelled; it ends with the process, which does not wait for it either.
+        """
+        if wait_s is not None:
+            self.hurry()
+        for attempt, running in {**self._running, **self._aborting}.items():
+            if not running.done() and not running.cancel():
+                self.executor.cancel(attempt)
+        until_s = None if wait_s is None else time.monotonic() + wait_s
+        for pool in (self._planning, self._processing, self._commits):
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if pool is self._commits and until_s is None:
+                left_s = tidy_s
+            pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
+
+    # --- in the threads -----------------------------------------------------------------------------------------
+
+    def _submit(self, pool: DaemonPool, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        self._running[attempt] = pool.submit(self._answer, attempt, work)
+
+    def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        try:
+            self.post(work())
+        except _Refused as refused:
+            self.post(Fatal(refused.error))
+        except FatalError as error:
+            self.post(Fatal(error))
+        except TransactionalError as error:
+            self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault, error.is_outage))
+        except BaseException as error:
+            # Of the threads here nobody asks them to end by an exception: whatever comes is of what they have called.
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
+
+    def _tell(self, attempt: TransactionAttempt, tell: Callable[[], None]) -> None:
+        try:
+            with self._spout:
+                tell()
+        except BaseException:
+            _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
+
+    def _tidy(self, attempt: TransactionAttempt, tidy: Callable[[], None]) -> None:
+        try:
+            tidy()
+        except FatalError as error:
+            self.post(Fatal(error))
+        except BaseException:
+            _log.exception("the tables could not be tidied up after %s; it will be tried again", attempt)
+
+    def _plan(
+        self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool
+    ) -> Event:
+        spout = self.topology.spout
+        try:
+            with self._spout:
+                if limit is not None and isinstance(spout, SizedSpout):
+                    spout.limit_batches(limit)
+                batch = spout.plan(after, replay=replay)
+        except ConfigError as error:
+            raise _Refused(error) from error
+        if batch is None and replay:
+            ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
+            batch = BatchMetadata(ranges, metadata=after.metadata)
+        return BatchPlanned(attempt, batch, limit)
+
+    def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
+        try:
+            processed = self.executor.run(attempt, batch)
+            with self._spout:
+                self.topology.spout.check_read(batch)
+        except TransactionalError:
+            if self.topology.spout.replays_exactly:
+                with self._spout:
+                    self.topology.spout.check_replay(batch)
+            raise
+        self._processed[attempt] = processed
+        return ProcessingSucceeded(attempt, processed.digests)
+
+    def _commit(self, attempt: TransactionAttempt) -> Event:
+        self._tidying.is_over()
+        self._commit_phase.run(attempt, self._processed[attempt])
+        return CommitSucceeded(attempt)

@@ -1,0 +1,324 @@
+"""What a component emits in one task: gathered into record batches, and handed to where it belongs."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from transactional import errors
+from transactional.arrow import arrow_schema, batch_from_rows, conform
+from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
+from transactional.execution.spreading import Spreader
+from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.letters import Exclusion, joined
+from transactional.ports import Aggregator
+from transactional.schema import Schema, did_you_mean
+from transactional.topology.stages import Edge, StagePlan
+from transactional.topology.topology import Topology
+
+ROWS_PER_BATCH = 10_000
+"""Tuples emitted one by one are gathered into record batches of so many rows."""
+
+Subscription = tuple[str, str, str]
+"""A component, one of its streams, and a bolt that subscribes to it."""
+
+
+class TaskFailed(BaseException):
+    """A task can't go on: carries the component and the code of the error to be raised in the driver.
+
+    No `Exception`: a bolt that catches these around `emit` must not swallow the failure of a bolt behind it.
+    """
+
+    def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.code, self.component, self.trace = code, component, trace
+        self.where = ""
+        """The tuple that was worked on, where it can be told."""
+        self.at_fault: tuple[Exclusion, ...] = ()
+        """The tuples whose execution has failed, where the failure can be laid at their door."""
+        self.is_of_many = False
+        """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self.where}{self.trace}"
+
+
+class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
+    """Turns whatever user code raises into `TaskFailed`, with the component's name and the traceback."""
+
+    def __init__(self, component: str, *, is_of_many: bool = False) -> None:
+        self.component, self.is_of_many = component, is_of_many
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, TaskFailed):
+            return
+        code, trace = BoltFailed.code, ""
+        text = f"component {self.component!r} raised {type(error).__name__}: {error}"
+        if isinstance(error, TransactionalError):
+            code, text = error.code, str(error) if repr(self.component) in str(error) else text
+        else:
+            trace = "\n" + "".join(traceback.format_exception(error)).rstrip()
+        failed = TaskFailed(code, self.component, text, trace)
+        failed.is_of_many = self.is_of_many
+        raise failed from error
+
+
+def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
+    """The error that a failed task or bolt stands for: an `OperatingError` or `FailedException` as it was raised."""
+    known = {
+        error.code: error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.OperatingError | errors.FailedException)
+    }
+    return known.get(code, BoltFailed)(text, at_fault=at_fault)
+
+
+def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
+    """The text of the first of several failures, and the tuples at fault: nobody where one is not told to be at a
+    tuple's door, for that may be what the others suffer from."""
+    parts = list(faults)
+    at_fault = joined(*parts) if all(parts) else ()
+    return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault
+
+
+class Receiver(Protocol):
+    """A bolt in the same task."""
+
+    component: str
+
+    def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Take tuples."""
+
+
+class _Stream:
+    """One stream of a component in one task."""
+
+    def __init__(self, component: str, name: str, schema: pa.Schema, task: int, edges: Iterable[Edge]) -> None:
+        self.component, self.name, self.schema, self.width = component, name, schema, len(schema)
+        self.inner: list[Receiver] = []
+        self.aggregators: dict[str, Aggregator] = {}
+        self.pending: dict[str, list[pa.RecordBatch]] = {}
+        self.spreaders = [Spreader(edge, task) for edge in edges]
+        self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.spreaders)
+        self.addressed: dict[Edge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.spreaders}
+        self.rows: list[tuple[Any, ...]] = []
+        self.direct_rows: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+        self.sent: dict[Subscription, int] = {}
+        self.emitted = 0
+
+    def refuse(self, values: tuple[Any, ...]) -> NoReturn:
+        """There are more values than fields, or less."""
+        with guarded(self.component):
+            stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
+            raise SchemaMismatch(
+                f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted {len(values)} values"
+            )
+
+    def flush(self) -> None:
+        """Hand on the tuples that were emitted one by one."""
+        if self.rows:
+            rows, self.rows = self.rows, []
+            self.hand_on(self._batch(rows))
+        direct, self.direct_rows = self.direct_rows, {}
+        for (target, task), rows in direct.items():
+            spreader = next(s for s in self.spreaders if s.edge.target == target)
+            self.addressed[spreader.edge].setdefault(task, []).append(self._batch(rows))
+            self._count(target, len(rows))
+            self.emitted += len(rows)
+
+    def check(self, values: tuple[Any, ...]) -> None:
+        """Fail for values that don't fit, or that a state behind would refuse."""
+        with guarded(self.component):
+            self.check_batch(batch_from_rows([values], self.schema, component=self.component))
+
+    def check_batch(self, batch: pa.RecordBatch) -> None:
+        """Raise what a state behind raises for it."""
+        for aggregator in self.aggregators.values():
+            aggregator.partial([batch])
+
+    def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        with guarded(self.component, is_of_many=True):
+            return batch_from_rows(rows, self.schema, component=self.component)
+
+    def hand_on(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self.is_direct:
+            with guarded(self.component):
+                raise SchemaMismatch(
+                    f"{self.component!r} emitted to nobody in particular on stream {self.name!r}, whose subscribers "
+                    "have direct_grouping: use emit_direct"
+                )
+        self.emitted += batch.num_rows
+        for operator in self.inner:
+            self._count(operator.component, batch.num_rows)
+            operator.receive(batch, self.component, self.name)
+        for committer in self.aggregators:
+            self.pending.setdefault(committer, []).append(batch)
+        for spreader in self.spreaders:
+            with guarded(self.component):
+                parts = list(spreader.spread(batch))
+            self._count(spreader.edge.target, spreader.copies(batch.num_rows, parts))
+            for task, part in parts:
+                self.addressed[spreader.edge].setdefault(task, []).append(part)
+
+    def _count(self, target: str, rows: int) -> None:
+        subscription = (self.component, self.name, target)
+        self.sent[subscription] = self.sent.get(subscription, 0) + rows
+
+
+class Emitter:
+    """Collects what a component emits and hands it to the bolts in the same task, to edges, to aggregators.
+
+    It is the `OutputCollector` that bolts are given.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        outputs: Mapping[str, Schema],
+        task: int,
+        edges: Iterable[Edge],
+        *,
+        looks_closer: bool = False,
+    ) -> None:
+        self.component = component
+        edges = list(edges)
+        self._made_of = (component, outputs, task, edges)
+        self.streams = {
+            name: _Stream(component, name, arrow_schema(schema), task, [e for e in edges if e.grouping.stream == name])
+            for name, schema in outputs.items()
+        }
+        self._default = self.streams[DEFAULT_STREAM]
+        if looks_closer:
+            self.emit, self.emit_direct = self._emit_checked, self._emit_direct_checked  # type: ignore[method-assign]
+            self.emit_batch = self._emit_batch_checked  # type: ignore[method-assign]
+
+    def apart(self) -> Emitter:
+        """One for what is never handed on: values are looked at one by one."""
+        return Emitter(*self._made_of, looks_closer=True)
+
+    def connect(self, operator: Receiver, stream: str) -> None:
+        """Let a bolt in the same task receive a stream."""
+        self.streams[stream].inner.append(operator)
+
+    def aggregate(self, committer: str, aggregator: Aggregator, stream: str) -> None:
+        """Let a state's update take a stream."""
+        self.streams[stream].aggregators[committer] = aggregator
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Take one tuple."""
+        to = self._default if stream is DEFAULT_STREAM else self._stream(stream)
+        if len(values) != to.width:
+            to.refuse(values)
+        rows = to.rows
+        rows.append(values)
+        if len(rows) >= ROWS_PER_BATCH:
+            to.flush()
+
+    def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
+        """Take many tuples."""
+        to = self._stream(stream)
+        to.flush()
+        with guarded(self.component):
+            parts = conform(batch, to.schema, component=self.component)
+        for part in parts:
+            to.hand_on(part)
+
+    def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Take one tuple for one task of a bolt."""
+        to = self._stream(stream)
+        if len(values) != to.width:
+            to.refuse(values)
+        with guarded(self.component):
+            spreader = next((s for s in to.spreaders if s.edge.target == component), None)
+            if spreader is None or not to.is_direct:
+                raise SchemaMismatch(
+                    f"{self.component!r} emitted directly to {component!r} on stream {stream!r}; only a bolt that "
+                    "subscribes to this stream with direct_grouping can be chosen"
+                )
+            spreader.check_task(task)
+        to.direct_rows.setdefault((component, task), []).append(values)
+
+    def _emit_checked(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """As `emit`; what does not fit the declared types fails here, and not where many are put together."""
+        to = self._stream(stream)
+        if len(values) == to.width:
+            to.check(values)
+        Emitter.emit(self, *values, stream=stream)
+
+    def _emit_batch_checked(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
+        to = self._stream(stream)
+        with guarded(self.component):
+            for part in conform(batch, to.schema, component=self.component):
+                to.check_batch(part)
+        Emitter.emit_batch(self, batch, stream=stream)
+
+    def _emit_direct_checked(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        to = self._stream(stream)
+        if len(values) == to.width:
+            to.check(values)
+        Emitter.emit_direct(self, component, task, *values, stream=stream)
+
+    def flush(self) -> None:
+        """Hand on the tuples that were emitted one by one."""
+        for stream in self.streams.values():
+            stream.flush()
+
+    def addressed(self) -> Iterator[tuple[Edge, int, list[pa.RecordBatch]]]:
+        """What goes to other tasks: edge, task, record batches."""
+        for stream in self.streams.values():
+            for edge, by_task in stream.addressed.items():
+                yield from ((edge, task, by_task[task]) for task in sorted(by_task))
+
+    def partials(self) -> Iterator[tuple[str, pa.Table]]:
+        """For each state's update that takes this component's output: its partial aggregates of this task."""
+        for stream in self.streams.values():
+            for committer, aggregator in stream.aggregators.items():
+                with guarded(committer, is_of_many=True):
+                    partial = aggregator.partial(stream.pending.get(committer, []))
+                yield committer, partial
+
+    @property
+    def sent(self) -> dict[Subscription, int]:
+        """How many tuples went to each subscriber of each stream."""
+        return {subscription: rows for s in self.streams.values() for subscription, rows in s.sent.items()}
+
+    def _stream(self, name: str) -> _Stream:
+        if name not in self.streams:
+            with guarded(self.component):
+                raise SchemaMismatch(
+                    f"{self.component!r} emitted on stream {name!r}; the streams that it declares are: "
+                    f"{', '.join(self.streams)}{did_you_mean(str(name), list(self.streams))}"
+                )
+        return self.streams[name]
+
+
+def make_aggregators(topology: Topology) -> dict[str, Aggregator]:
+    """The aggregators of a topology's updates of states, by their component ids."""
+    return {c.id: c.bolt.aggregator() for c in topology.components if hasattr(c.bolt, "aggregator")}
+
+
+def make_emitter(
+    topology: Topology,
+    plan: StagePlan,
+    aggregators: Mapping[str, Aggregator],
+    component_id: str,
+    task: int,
+    *,
+    looks_closer: bool = False,
+) -> Emitter:
+    """What takes the tuples of a component in one task, connected to all but the bolts in the same task. One that
+    looks closer finds the tuple whose values don't fit."""
+    outputs, edges = topology.outputs_of(component_id), plan.edges.get(component_id, ())
+    emitter = Emitter(component_id, outputs, task, edges, looks_closer=looks_closer)
+    for committer in plan.aggregated.get(component_id, ()):
+        [grouping] = topology.component(committer).inputs
+        emitter.aggregate(committer, aggregators[committer], grouping.stream)
+    return emitter

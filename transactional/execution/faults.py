@@ -1,0 +1,125 @@
+"""Tuples that the bolts of one task have failed on: gathered, so that one failed attempt names them all.
+
+A task goes on behind a tuple that its bolt has failed on, and fails at its end; nothing is finished then. What can't be
+laid at a tuple's door ends it at once, and then nobody is at fault: it may be an outage that the tuples suffer from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.beyond_python import BeyondPython, PartlyReadable, known_values
+from transactional.bolts import Tuple
+from transactional.dead_letters import values_to_json
+from transactional.errors import FatalError, OperatingError
+from transactional.execution.emitting import TaskFailed
+from transactional.groupings import DEFAULT_STREAM
+from transactional.letters import Exclusion
+
+NAMED_MAX = 1_001
+"""A task looks for no more: one above what `dead_letters_max` allows, where that is left as it is."""
+
+_SHOWN_CHARACTERS, _ERROR_CHARACTERS = 300, 4_000
+_KAFKA_PLACE = ("topic", "partition", "offset")
+
+
+class Faults:
+    """What the bolts of one task have failed on so far."""
+
+    def __init__(self) -> None:
+        self.reading = ""
+        """What the task reads right now, where its tuples come from the source."""
+        self._named: dict[tuple[str, str], Exclusion] = {}
+        self._first: TaskFailed | None = None
+
+    def __bool__(self) -> bool:
+        return self._first is not None
+
+    def is_named(self, component: str, row: Tuple) -> bool:
+        """True when an equal tuple was named before."""
+        return (component, fingerprint(row)) in self._named
+
+    def name(self, failed: TaskFailed, row: Tuple) -> None:
+        """Lay a failure at a tuple's door. Raises the first one when there are enough."""
+        place = self._place(row)
+        failed.where = place  # the letter has columns of its own for the tuple
+        exclusion = Exclusion(failed.component, fingerprint(row), _shortened(str(failed)))
+        failed.where = _told(row) + place
+        self._first = self._first or failed
+        self._named.setdefault(exclusion.key, exclusion)
+        if len(self._named) >= NAMED_MAX:
+            self.fail()
+
+    def fail(self) -> None:
+        """Raise the first failure with all that were named, if there is one."""
+        if self._first is not None:
+            self._first.at_fault = tuple(sorted(self._named.values()))
+            raise self._first
+
+    def _place(self, row: Tuple) -> str:
+        if set(_KAFKA_PLACE) <= set(row.fields):
+            return f", at offset {row['offset']} of partition {row['partition']} of topic {row['topic']!r}"
+        return f", in {self.reading}" if self.reading else ""
+
+
+def _told(row: Tuple) -> str:
+    values = letter_text(row)
+    shown = values if len(values) <= _SHOWN_CHARACTERS else values[:_SHOWN_CHARACTERS] + "…"
+    stream = "" if row.stream == DEFAULT_STREAM else f", stream {row.stream!r}"
+    return f", on {shown} from {row.source!r}{stream}"
+
+
+def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
+    """Whether a bolt's own work has failed: not one behind it, not what puts many tuples together, not the world."""
+    is_own = failed.component == component and not failed.is_of_many
+    return is_own and not isinstance(failed.__cause__, OperatingError | FatalError)
+
+
+def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
+    """The rows of a record batch as tuples."""
+    names = tuple(batch.schema.names)
+    columns, are_all = _columns(batch)
+    rows = zip(*columns, strict=True)
+    if are_all:
+        return (Tuple(names, values, source, stream) for values in rows)
+    return (_tuple(names, values, source, stream) for values in rows)
+
+
+def _tuple(names: tuple[str, ...], values: tuple[Any, ...], source: str, stream: str) -> Tuple:
+    is_readable = not any(isinstance(value, BeyondPython) for value in values)
+    return (Tuple if is_readable else PartlyReadable)(names, values, source, stream)
+
+
+def _columns(batch: pa.RecordBatch) -> tuple[list[list[Any]], bool]:
+    """The columns as Python values; and whether all of them are."""
+    try:
+        return [column.to_pylist() for column in batch.columns], True
+    except (ValueError, OverflowError):
+        return [[_known(value) for value in column] for column in batch.columns], False
+
+
+def _known(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        is_time = pa.types.is_temporal(scalar.type)
+        return BeyondPython(str(scalar.type), str(scalar.value) if is_time else str(scalar.type))
+
+
+def letter_text(row: Tuple) -> str:
+    """The values of a tuple as a dead letter keeps them."""
+    return values_to_json(dict(zip(row.fields, known_values(row), strict=True)))
+
+
+def fingerprint(row: Tuple) -> str:
+    """Stands for a tuple: equal for equal ones of one stream, in every process."""
+    return hashlib.sha256(repr((row.source, row.stream, known_values(row))).encode()).hexdigest()[:32]
+
+
+def _shortened(error: str) -> str:
+    half = _ERROR_CHARACTERS // 2
+    return error if len(error) <= _ERROR_CHARACTERS else f"{error[:half]}\n…\n{error[-half:]}"

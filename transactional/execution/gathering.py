@@ -1,0 +1,135 @@
+"""What the driver makes of the items that an attempt's tasks have sent: checked, combined, free of lineage."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from transactional.arrow import from_ipc
+from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.errors import AttemptLost, ReplayMismatch
+from transactional.execution.emitting import Subscription, error_of, told_of_all
+from transactional.execution.tasks import Item, Report, TaskProgram
+from transactional.groupings import DEFAULT_STREAM
+from transactional.letters import Exclusion
+from transactional.ports import DeadLetter, LateTuples, Partials, Processed
+
+
+def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
+    """Check an attempt's items and put them together.
+
+    Raises the error of the first failure among them, `AttemptLost` when tuples were lost or doubled on their way
+    (row T12), `ReplayMismatch` when the batch was recorded with other contents.
+    """
+    by_kind: dict[str, list[Item]] = {}
+    for item in sorted(items, key=lambda item: item.order):
+        by_kind.setdefault(item.kind, []).append(item)
+    _raise_failure(by_kind.get("failure", []))
+    _check_reports(program, by_kind.get("report", []))
+    reports: list[Report] = [item.payload for item in by_kind.get("report", [])]
+    late = [
+        LateTuples(item.target, item.slot, item.component, item.stream, from_ipc(item.payload))
+        for item in by_kind.get("late", [])
+    ]
+    received = _check_counts(program, reports, late)
+    digests = _digests(reports)
+    _check_digests(batch, digests)
+    instances: dict[str, list[bytes]] = {}
+    for item in by_kind.get("instance", []):
+        instances.setdefault(item.component, []).append(item.payload)
+    parts: dict[str, Partials | Sequence[bytes]] = {**instances, **_partials(program, by_kind.get("partial", []))}
+    letters = _letters(batch, by_kind.get("letter", []))
+    return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters)
+
+
+def _raise_failure(failures: list[Item]) -> None:
+    """Tuples are at fault only where each of the failures can be laid at one's door."""
+    if failures:
+        code, text, _ = failures[0].payload
+        faults: list[tuple[Exclusion, ...]] = [failure.payload[2] for failure in failures]
+        raise error_of(code, *told_of_all(text, faults))
+
+
+def _letters(batch: BatchMetadata, items: list[Item]) -> list[DeadLetter]:
+    """With the errors, which tasks were not told."""
+    errors = {exclusion.key: exclusion for exclusion in batch.excluded}
+    letters: list[DeadLetter] = [item.payload for item in items]
+    return [replace(letter, exclusion=errors.get(letter.exclusion.key, letter.exclusion)) for letter in letters]
+
+
+def _check_reports(program: TaskProgram, reports: list[Item]) -> None:
+    """Every task has reported once: nothing of it was lost, and nothing came twice."""
+    stages = [stage for stage in program.plan.stages if not stage.is_dataframe]
+    expected = [(stage.index, task) for stage in stages for task in range(stage.task_count)]
+    found = [item.order[:2] for item in reports if not program.plan.stages[item.order[0]].is_dataframe]
+    if found != expected:
+        raise AttemptLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
+
+
+def _check_counts(program: TaskProgram, reports: list[Report], late: list[LateTuples]) -> dict[str, int]:
+    """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received."""
+    sent: Counter[Subscription] = Counter()
+    arrived: Counter[Subscription] = Counter()
+    for report in reports:
+        sent.update(report.sent)
+        arrived.update(report.received)
+    for tuples in late:
+        arrived[tuples.source, tuples.stream, tuples.target] += sum(batch.num_rows for batch in tuples.batches)
+    in_tasks = [c for c in program.topology.components if c.id not in program.aggregators and not c.is_dataframe]
+    received = {component.id: 0 for component in in_tasks}
+    for subscription in sorted({*sent, *arrived}):
+        source, stream, target = subscription
+        if target not in received:
+            continue
+        received[target] += arrived[subscription]
+        if sent[subscription] != arrived[subscription]:
+            of = "" if stream == DEFAULT_STREAM else f" on stream {stream!r}"
+            raise AttemptLost(
+                f"bolt {target!r} received {arrived[subscription]} tuples of {sent[subscription]} that {source!r} has "
+                f"emitted for it{of}"
+            )
+    return received
+
+
+def _digests(reports: list[Report]) -> dict[PartitionId, Digest]:
+    """Of each partition; the checksums of one that was read in portions are summed up once more."""
+    portions: dict[PartitionId, list[Digest]] = {}
+    for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
+        portions.setdefault(partition, []).append(digest)
+    return {partition: parts[0] if len(parts) == 1 else _joined(parts) for partition, parts in portions.items()}
+
+
+def _joined(parts: list[Digest]) -> Digest:
+    checksums = [part.checksum for part in parts]
+    checksum = zlib.crc32(repr(checksums).encode()) if any(checksums) else 0
+    return Digest(sum(part.records for part in parts), checksum, sum(part.bytes for part in parts))
+
+
+def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) -> None:
+    for partition, known in batch.digests.items():
+        found = digests.get(partition, Digest(0, 0))
+        if found != known:
+            raise ReplayMismatch(
+                f"the replay of partition {partition} {batch.ranges[partition]} read {found.records} records with "
+                f"checksum {found.checksum}, recorded were {known.records} with {known.checksum}: the source does not "
+                "replay exactly; use an opaque spout in front of opaque states"
+            )
+
+
+def _partials(program: TaskProgram, items: list[Item]) -> dict[str, Partials]:
+    tables: dict[str, list[pa.Table]] = {}
+    for item in items:
+        tables.setdefault(item.component, []).append(pa.Table.from_batches(*_with_schema(item.payload)))
+    return {
+        committer: Partials(aggregator.combine_kinds, aggregator.combine(tables.get(committer, [])))
+        for committer, aggregator in program.aggregators.items()
+    }
+
+
+def _with_schema(data: bytes) -> tuple[list[pa.RecordBatch], pa.Schema]:
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader), reader.schema

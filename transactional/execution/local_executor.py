@@ -1,0 +1,75 @@
+"""Runs processing phases in this process, without Spark: for tests, for trying a topology out, for small things."""
+
+from __future__ import annotations
+
+import threading
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
+from transactional.errors import AttemptLost, ConfigError
+from transactional.execution.gathering import gather
+from transactional.execution.task_run import run_task
+from transactional.execution.tasks import AttemptInput, Item, make_program
+from transactional.ports import Processed
+from transactional.topology.stages import plan_stages
+from transactional.topology.topology import Topology
+
+
+class LocalExecutor:
+    """A `JobExecutor` that runs the tasks of an attempt one after the other in the calling thread.
+
+    A bolt that hangs can't be interrupted; between two tasks an attempt can be cancelled. DataFrame bolts need Spark.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        dataframe = [component.id for component in topology.components if component.is_dataframe]
+        if dataframe:
+            raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
+        self.program = make_program(topology, plan_stages(topology))
+        self._lock = threading.Lock()
+        self._done: dict[TransactionAttempt, int] = {}
+        self._cancelled: set[TransactionAttempt] = set()
+
+    def open(self) -> None:
+        """Nothing has to be started."""
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        """Run level after level. Raises `AttemptLost` when cancelled."""
+        with self._lock:
+            self._done[attempt] = 0
+        try:
+            return gather(self.program, batch, self._run_levels(attempt, batch))
+        finally:
+            with self._lock:
+                del self._done[attempt]
+                self._cancelled.discard(attempt)
+
+    def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata) -> list[Item]:
+        inputs = AttemptInput.of(attempt, batch, self.program.topology.spout_parallelism)
+        items: list[Item] = []
+        for level in range(self.program.plan.depth):
+            for slot in range(len(self.program.plan.slots(level))):
+                self._check_cancelled(attempt)
+                reached = [item for item in items if (item.level, item.slot) == (level, slot)]
+                items += run_task(self.program, inputs, level, slot, reached)
+        return [item for item in items if item.is_for_driver]
+
+    def _check_cancelled(self, attempt: TransactionAttempt) -> None:
+        with self._lock:
+            if attempt in self._cancelled:
+                raise AttemptLost(f"attempt {attempt} was cancelled")
+            self._done[attempt] += 1
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Let the attempt end before its next task."""
+        with self._lock:
+            if attempt in self._done:
+                self._cancelled.add(attempt)
+
+    def progress(self, attempt: TransactionAttempt) -> int:
+        """Number of tasks begun."""
+        with self._lock:
+            return self._done.get(attempt, 0)
+
+    def close(self) -> None:
+        """Nothing has to be released."""

@@ -1,0 +1,295 @@
+"""A bolt at work: feeds it tuples or Arrow batches, in a task of the processing phase or in the commit phase."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.arrow import with_origin
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, TopologyContext, Tuple
+from transactional.errors import SchemaMismatch
+from transactional.execution.emitting import Emitter, Subscription, TaskFailed, guarded
+from transactional.execution.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text, tuples
+from transactional.execution.pickling import dump_instance
+from transactional.letters import Exclusion
+from transactional.ports import DeadLetter
+
+
+class Operator(ABC):
+    """A bolt in one task of one attempt. `faults` are those of the task, shared by its operators."""
+
+    def __init__(self, component: str, emitter: Emitter) -> None:
+        self.component, self.emitter = component, emitter
+        self.received: dict[Subscription, int] = {}
+        self.excluded: dict[str, Exclusion] = {}
+        self.letters: list[DeadLetter] = []
+        self.silent: Collection[tuple[str, str]] = ()
+        """Where the same tuples reach task 0 as well, which makes the letters."""
+        self.faults = Faults()
+        self.fresh: Callable[[Emitter], Operator] | None = None
+        """Makes another one, prepared; None where the bolt keeps nothing from tuple to tuple."""
+        self.notes_origin = False
+        """True for an Arrow-wise bolt with several inputs: each record batch tells where it is from."""
+        self._has_failed = False
+
+    def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Give the bolt some of its tuples, which `source` has emitted on `stream`."""
+        subscription = (source, stream, self.component)
+        self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
+        if self.excluded:
+            batch = self._without_excluded(batch, source, stream)
+        if self.notes_origin:
+            batch = with_origin(batch, source, stream)
+        with guarded(self.component, is_of_many=True):
+            self.execute(batch, source, stream)
+
+    def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str) -> pa.RecordBatch:
+        kept, is_silent = [], (source, stream) in self.silent
+        for number, row in enumerate(tuples(batch, source, stream)):
+            exclusion = self.excluded.get(fingerprint(row))
+            if exclusion is None:
+                kept.append(number)
+            elif not is_silent:
+                self.letters.append(DeadLetter(exclusion, source, stream, letter_text(row)))
+        return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
+
+    def prepare(self) -> None:  # noqa: B027 - optional
+        """Called once before the first tuple."""
+
+    @abstractmethod
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Run the bolt over a record batch."""
+
+    def finish(self) -> None:  # noqa: B027 - optional
+        """Called once after the last tuple."""
+
+    def dump(self) -> bytes | None:
+        """Called instead of `finish` where the bolt goes on in the commit phase: its pickled instance, if any."""
+        return None
+
+    def is_cleared(self, work: Callable[[Operator], None], emitter: Emitter) -> bool:
+        """True for a failure that only an instance has which failed before: what that one says of a tuple is worth
+        nothing then."""
+        if self.fresh is None or not self._has_failed:
+            self._has_failed = True
+            return False
+        other = self.fresh(emitter)
+        try:
+            with guarded(self.component):
+                work(other)
+        except TaskFailed as failed:
+            return not can_be_of_a_tuple(failed, self.component)
+        return True
+
+
+class TupleOperator(Operator):
+    """A bolt that works on one tuple at a time: a failure is laid at the door of the tuple that it was given."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Give the bolt row by row, behind one that it fails on as well."""
+        work, rows = self.work(), tuples(batch, source, stream)
+        while self._fails(work, rows):
+            pass
+
+    def _fails(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
+        row: Tuple | None = None
+        try:
+            with guarded(self.component):
+                for row in rows:
+                    work(row)
+        except TaskFailed as failed:
+            if row is None or not can_be_of_a_tuple(failed, self.component):
+                raise
+            if not self.faults.is_named(self.component, row):
+                if self.is_cleared(partial(_work_on, row), self.emitter.apart()):
+                    self.faults.fail()
+                self.faults.name(failed, row)
+            return True
+        return False
+
+    @abstractmethod
+    def work(self) -> Callable[[Tuple], None]:
+        """What runs the bolt over one tuple."""
+
+
+def _work_on(row: Tuple, operator: Operator) -> None:
+    assert isinstance(operator, TupleOperator)
+    operator.work()(row)
+
+
+class ArrowOperator(Operator):
+    """A bolt that works on record batches: one that it fails on is halved until single tuples are left."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Give the bolt the record batch."""
+        failed = self._tried(self, batch)
+        if failed is None:
+            return
+        if batch.num_rows and self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
+            self.faults.fail()
+        if not batch.num_rows or not self._halve(batch, source, stream, failed):
+            raise failed
+
+    def _tried(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
+        """How a record batch fails, where that can be of its tuples. Returned, so that what fails next does not tell of
+        this one as well: it is not raised while this one is handled."""
+        try:
+            with guarded(self.component):
+                _work_on_batch(batch, operator)
+        except TaskFailed as failed:
+            if not can_be_of_a_tuple(failed, self.component):
+                raise
+            return failed
+        return None
+
+    def _halve(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
+        """Name the tuples that fail alone. False when there is none: then it is the batch as a whole that fails."""
+        if batch.num_rows == 1:
+            [row] = tuples(batch, source, stream)
+            self.faults.name(failed, row)
+            return True
+        middle, found = batch.num_rows // 2, False
+        for half in (batch.slice(0, middle), batch.slice(middle)):
+            failed_half = self._tried(self if self.fresh is None else self.fresh(self.emitter), half)
+            if failed_half is not None:
+                if not self._halve(half, source, stream, failed_half):
+                    raise failed_half
+                found = True
+        return found
+
+    @abstractmethod
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Run the bolt over a record batch."""
+
+
+def _work_on_batch(batch: pa.RecordBatch, operator: Operator) -> None:
+    assert isinstance(operator, ArrowOperator)
+    operator.work(batch)
+
+
+class TupleFunction(TupleOperator):
+    """A function from a `Tuple` to tuples."""
+
+    def __init__(self, component: str, emitter: Emitter, function: Callable[[Tuple], Any]) -> None:
+        super().__init__(component, emitter)
+        self.function = function
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Calls the function, and emits what it returns."""
+        return self._call
+
+    def _call(self, row: Tuple) -> None:
+        returned = self.function(row)
+        if isinstance(returned, tuple | Tuple):
+            self.emitter.emit(*returned)
+        elif returned is not None:
+            self._emit_all(returned)
+
+    def _emit_all(self, returned: Any) -> None:
+        if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
+            raise self._no_tuple(returned)
+        for values in returned:
+            if not isinstance(values, tuple | list | Tuple):
+                raise self._no_tuple(values)
+            self.emitter.emit(*values)
+
+    def _no_tuple(self, returned: Any) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}"
+        )
+
+
+class ArrowFunction(ArrowOperator):
+    """A function from a record batch to a record batch or table."""
+
+    def __init__(self, component: str, emitter: Emitter, function: Callable[[pa.RecordBatch], Any]) -> None:
+        super().__init__(component, emitter)
+        self.function = function
+
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Call the function once."""
+        self.emitter.emit_batch(self.function(batch))
+
+
+class PassOn(Operator):
+    """Stands for a DataFrame bolt, whose output Spark has computed: emits what it receives."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Emit the record batch."""
+        self.emitter.emit_batch(batch)
+
+
+class BasicOperator(TupleOperator):
+    """A `BasicBolt`."""
+
+    def __init__(self, component: str, emitter: Emitter, bolt: BasicBolt, context: TopologyContext) -> None:
+        super().__init__(component, emitter)
+        self.bolt, self.context = bolt, context
+
+    def prepare(self) -> None:
+        """Prepare the bolt."""
+        with guarded(self.component):
+            self.bolt.prepare(self.context)
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Gives the bolt a tuple."""
+        execute, emitter = self.bolt.execute, self.emitter
+        return lambda row: execute(row, emitter)
+
+    def dump(self) -> bytes | None:
+        """The bolt with what it keeps of this batch."""
+        with guarded(self.component):
+            return dump_instance(self.bolt, self.emitter)
+
+
+class _Batchwise(Operator):
+    """What `BatchBolt` and `ArrowBatchBolt` have in common."""
+
+    def __init__(
+        self,
+        component: str,
+        emitter: Emitter,
+        bolt: BatchBolt | ArrowBatchBolt,
+        context: TopologyContext,
+        attempt: TransactionAttempt,
+    ) -> None:
+        super().__init__(component, emitter)
+        self.bolt, self.context, self.attempt = bolt, context, attempt
+
+    def prepare(self) -> None:
+        """Prepare the bolt."""
+        with guarded(self.component):
+            self.bolt.prepare(self.context, self.emitter, self.attempt)
+
+    def finish(self) -> None:
+        """Finish the batch."""
+        with guarded(self.component):
+            self.bolt.finish_batch()
+
+    def dump(self) -> bytes | None:
+        """The bolt with what it keeps of this batch."""
+        with guarded(self.component):
+            return dump_instance(self.bolt, self.emitter)
+
+
+class BatchOperator(_Batchwise, TupleOperator):
+    """A `BatchBolt`."""
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Gives the bolt a tuple."""
+        assert isinstance(self.bolt, BatchBolt)
+        return self.bolt.execute
+
+
+class ArrowBatchOperator(_Batchwise, ArrowOperator):
+    """An `ArrowBatchBolt`."""
+
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Give the bolt the record batch."""
+        assert isinstance(self.bolt, ArrowBatchBolt)
+        self.bolt.execute_batch(batch)

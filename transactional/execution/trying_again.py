@@ -1,0 +1,89 @@
+"""Dead letters on their way back: from the table to a tuple of the stream as it is declared today, or why not.
+
+What is decided here depends on the topology and the letter alone, so every task and every attempt decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.dead_letters import values_from_json
+from transactional.errors import CorruptRecord, SchemaMismatch
+from transactional.groupings import Grouping, GroupingKind
+from transactional.letters import Exclusion, Letter
+from transactional.ports import DeadLetter
+from transactional.topology.topology import Topology
+
+
+def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch | str:
+    """The tuple of a dead letter, as its source emits it today; or the reason why it is none."""
+    name = f"dead letter {letter.txid}:{letter.number}"
+    if subscription(topology, letter.component, letter.source, letter.stream) is None:
+        return (
+            f"{name} is for bolt {letter.component!r}, from {letter.source!r}, stream {letter.stream!r}: topology "
+            f"{topology.id!r} has no such subscription any more"
+        )
+    schema = arrow_schema(topology.output_of(letter.source, letter.stream))
+    try:
+        values = values_from_json(letter.values)
+        if missing := [field for field in schema.names if field not in values]:
+            return f"{name} lacks {', '.join(missing)}; {letter.source!r} emits {', '.join(schema.names)} now"
+        row = tuple(_fitting(field.type, values[field.name]) for field in schema)
+        return batch_from_rows([row], schema, component=letter.source)
+    except (CorruptRecord, SchemaMismatch, TypeError, ValueError) as error:
+        return f"{name} does not fit what {letter.source!r} emits now: {error}"
+
+
+def refused_letters(topology: Topology, letters: Iterable[Letter]) -> list[DeadLetter]:
+    """Those that are no tuples today: each is a dead letter anew, with the reason. Letters of the spout's own records
+    are judged by what reads these."""
+    refused = []
+    for letter in letters:
+        reason = "" if letter.component == topology.spout_id else batch_of_letter(topology, letter)
+        if isinstance(reason, str) and reason:
+            refused.append(returned(letter, reason))
+    return refused
+
+
+def returned(letter: Letter, reason: str) -> DeadLetter:
+    """The letter as a new one."""
+    return DeadLetter(Exclusion(letter.component, "", reason), letter.source, letter.stream, letter.values)
+
+
+def subscription(topology: Topology, component_id: str, source: str, stream: str) -> Grouping | None:
+    """How a bolt gets a stream; None when it does not."""
+    for component in topology.components:
+        if component.id == component_id:
+            return next((g for g in component.inputs if g.origin == (source, stream)), None)
+    return None
+
+
+def makes_letters(grouping: Grouping | None, task: int) -> bool:
+    """Whether this task of a bolt makes the letters of a stream's tuples: each of them reaches every task with
+    `all_grouping`, and is one letter still."""
+    return task == 0 or grouping is None or grouping.kind is not GroupingKind.ALL
+
+
+def takes_letters(grouping: Grouping | None, task: int) -> bool:
+    """Whether this task of a bolt is given the letters of a stream: every one with `all_grouping`, else task 0, for by
+    which task they were set aside is not known."""
+    return task == 0 or (grouping is not None and grouping.kind is GroupingKind.ALL)
+
+
+def _fitting(type_: pa.DataType, value: Any) -> Any:
+    """A value as Arrow takes it for a type: JSON knows neither maps nor which fields a struct has."""
+    if value is None:
+        return None
+    if pa.types.is_map(type_):
+        return [(_fitting(type_.key_type, key), _fitting(type_.item_type, item)) for key, item in value]
+    if pa.types.is_list(type_):
+        return [_fitting(type_.value_type, item) for item in value]
+    if pa.types.is_struct(type_):
+        if missing := [field.name for field in type_ if field.name not in value]:
+            raise ValueError(f"{value!r} lacks {', '.join(missing)}")
+        return {field.name: _fitting(field.type, value[field.name]) for field in type_}
+    return value

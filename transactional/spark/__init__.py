@@ -1,0 +1,1 @@
+"""Processing phases as Spark jobs."""

@@ -1,0 +1,86 @@
+"""Checks once, before anything runs, that executors have the driver's Python and the packages that tasks import."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from pyspark import SparkContext
+
+from transactional.errors import ConfigError
+
+PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
+
+
+def check_executors(context: SparkContext) -> None:
+    """Run a small job that starts the workers and looks for what tasks need. Raises `ConfigError` with what lacks."""
+    packages = PACKAGES
+
+    def probe(numbers: Iterable[int]) -> Iterator[str]:
+        import importlib.util
+
+        # A worker whose input is not read to its end is not used again.
+        for _ in numbers:
+            pass
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if not missing:
+            from transactional.spark.workers import end_quietly
+
+            end_quietly()
+        return iter(missing)
+
+    tasks = max(2, context.defaultParallelism)
+    try:
+        with _unlogged(context):
+            missing = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()))
+    except Exception as error:
+        raise ConfigError(
+            f"Spark's executors can't work with {context.pythonExec!r}, the Python that they are told to use: "
+            f"{_reason(str(error))}. This driver is Python {sys.version_info.major}.{sys.version_info.minor} "
+            f"({sys.executable}): set PYSPARK_PYTHON to an interpreter of that version which every worker has."
+        ) from error
+    if missing:
+        raise ConfigError(
+            f"Spark's executors lack the Python package{'s' if len(missing) > 1 else ''} {', '.join(missing)}: install "
+            "transactional on every worker, or ship it with spark.archives"
+        )
+
+
+def check_program(context: SparkContext, program: object) -> None:
+    """Have one worker unpickle what all tasks are given. Raises `ConfigError`: what can't be had there never works."""
+
+    def use(numbers: Iterable[int]) -> Iterator[str]:
+        return iter([type(program).__name__ for _ in numbers])
+
+    try:
+        with _unlogged(context):
+            context.parallelize([0], 1).mapPartitions(use).collect()
+    except Exception as error:
+        raise ConfigError(
+            f"Spark's executors can't unpickle the topology's bolts: {_reason(str(error))}. Modules that "
+            "are not installed are sent along where they can be pickled; install this one on every worker, or ship it "
+            "with spark.submit.pyFiles"
+        ) from error
+
+
+@contextmanager
+def _unlogged(context: SparkContext) -> Iterator[None]:
+    """Spark logs each failed task with pages of Java. What matters of it becomes the error's one line."""
+    assert context._jvm is not None
+    level = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+    context.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        context.setLogLevel(level)
+
+
+def _reason(text: str) -> str:
+    """The one line of what Spark says, over many pages, that tells why."""
+    version = re.search(r"different version: (\S+) than", text)
+    if version is not None:
+        return f"it is Python {version[1]}"
+    told = re.search(r"(Cannot run program .*|No module named .*|ImportError: .*|No such file .*)", text)
+    return (told[0] if told is not None else text.splitlines()[0]).strip().rstrip(".")

@@ -1,0 +1,81 @@
+"""DataFrame bolts: from the items that reach one to a Spark DataFrame, and from what it returns back to items."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark import RDD, TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from transactional.arrow import from_ipc
+from transactional.errors import BoltFailed, SchemaMismatch
+from transactional.execution.task_run import run_dataframe_task
+from transactional.execution.tasks import AttemptInput, Item, TaskProgram
+from transactional.spark.workers import end_quietly
+from transactional.topology.functions import BoltFunction
+from transactional.topology.stages import Stage
+from transactional.topology.topology import Component
+
+
+def dataframe_items(
+    session: SparkSession, program: TaskProgram, stage: Stage, rdd: RDD[Item], task_input: Callable[[], AttemptInput]
+) -> RDD[Item]:
+    """Apply a stage's DataFrame bolt to the items of `rdd` that are for it. Raises `BoltFailed`, `SchemaMismatch`."""
+    component = program.topology.component(stage.components[0])
+    [grouping] = component.inputs
+    source = program.topology.output_of(grouping.source, grouping.stream)
+    level, slots = stage.level, {program.slot_of[(stage.index, task)] for task in range(stage.task_count)}
+    blobs = rdd.filter(lambda item: item.level == level and item.slot in slots).map(lambda item: (item.payload,))
+    batch = map_in_arrow(session.createDataFrame(blobs, "ipc binary"), _decode, str(source))
+    emitted = _apply(component, batch)
+    pickled = map_in_arrow(emitted, _encode(program, stage, task_input), "item binary")
+    return pickled.rdd.map(lambda row: pickle.loads(row.item))
+
+
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output: str
+) -> DataFrame:
+    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 asks for pandas although nothing of it is used."""
+    columns = [frame[column] for column in frame.columns]
+    udf = UserDefinedFunction(
+        function, returnType=output, name="map_in_arrow", evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    )
+    return DataFrame(frame._jdf.mapInArrow(udf(*columns)._jc, False, None), frame.sparkSession)
+
+
+def _apply(component: Component, batch: DataFrame) -> DataFrame:
+    assert isinstance(component.bolt, BoltFunction)
+    try:
+        emitted = component.bolt.function(batch)
+    except Exception as error:
+        raise BoltFailed(f"bolt {component.id!r} raised {type(error).__name__}: {error}") from error
+    if not isinstance(emitted, DataFrame):
+        raise BoltFailed(f"bolt {component.id!r} must return a DataFrame, it returned a {type(emitted).__name__}")
+    if tuple(emitted.columns) != component.output.names:
+        raise SchemaMismatch(
+            f"bolt {component.id!r} declares the fields {component.output.names}, it returned {emitted.columns}"
+        )
+    return emitted
+
+
+def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for blob in batch.column(0).to_pylist():
+            yield from from_ipc(blob)
+
+
+def _encode(
+    program: TaskProgram, stage: Stage, task_input: Callable[[], AttemptInput]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_quietly()
+        context = TaskContext.get()
+        assert context is not None
+        items = run_dataframe_task(program, task_input(), stage, context.partitionId(), batches)
+        yield pa.RecordBatch.from_pydict({"item": pa.array([pickle.dumps(item) for item in items], pa.binary())})
+
+    return encode

@@ -1,0 +1,276 @@
+"""Runs processing phases as Spark jobs: one job per attempt, with a job tag, in the processing pool.
+
+The first level's RDDs, one for each number of Spark tasks, are kept and run again for every attempt, since planning
+costs more than running where batches are small. What differs from attempt to attempt reaches the tasks as a local
+property of the job.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from pyspark import RDD, SparkContext, TaskContext
+from pyspark.sql import SparkSession
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
+from transactional.errors import AttemptLost, TransactionalError
+from transactional.execution.gathering import gather
+from transactional.execution.task_run import run_task
+from transactional.execution.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program
+from transactional.ports import Processed
+from transactional.spark.by_value import sent_by_value
+from transactional.spark.cluster_check import check_executors, check_program
+from transactional.spark.dataframes import dataframe_items
+from transactional.spark.jobs import SparkJobs
+from transactional.spark.packing import Packing
+from transactional.spark.workers import collect_less_garbage, end_quietly
+from transactional.spark_session import is_running, require_classic, spark_session
+from transactional.topology.stages import plan_stages
+from transactional.topology.topology import Topology
+
+INPUT_PROPERTY = "transactional.attempt"
+DEAD_WITHIN_S = 10.0
+"""How long to wait until the tasks of a cancelled job have ended; what still runs then can change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLevel:
+    """The first level of a topology in some number of Spark tasks; `run` collects what they send."""
+
+    rdd: RDD[Item]
+    run: Callable[[], list[Item]]
+
+
+class SparkExecutor:
+    """A `JobExecutor` on Spark. Without a `session`, one is made with the defaults of `spark_session`."""
+
+    def __init__(self, topology: Topology, session: SparkSession | None = None, *, master: str = "local[*]") -> None:
+        self.topology, self.master = topology, master
+        self.session = require_classic(session) if session is not None else None
+        self._owns_session = False
+        self._lock = threading.Lock()
+        self._running: dict[TransactionAttempt, str] = {}
+        self._cancelled: set[TransactionAttempt] = set()
+        self._open = contextlib.ExitStack()
+
+    def open(self) -> None:
+        """Start Spark when no session was given and none runs, check the executors, and plan the first level once."""
+        if self.session is None:
+            self._owns_session = not is_running()
+            with keeping_ctrl_c():
+                self.session = spark_session(
+                    f"transactional {self.topology.id}", master=self.master, parallelism=self.topology.spout_parallelism
+                )
+        self.context: SparkContext = self.session.sparkContext
+        check_executors(self.context)
+        self._jobs = SparkJobs(self.context)
+        self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
+        # Spark pickles the program once more whenever it packs tasks in another way, so this lasts until the end.
+        self._open.enter_context(sent_by_value(self.program))
+        check_program(self.context, self.program)
+        self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        """Run one attempt's job and wait for it. Raises `AttemptLost` when it was cancelled or Spark lost it."""
+        tag = f"transactional-{self.topology.id}-{attempt.txid}-{attempt.attempt_id}"
+        records = sum(len(offsets) for offsets in batch.ranges.values())
+        with self._lock:
+            self._running[attempt] = tag
+        try:
+            with self._job(attempt, tag, batch):
+                items = self._items(self._first_level(records))
+                self._refuse_repeated_stages(attempt, tag)
+        except TransactionalError:
+            raise
+        except Exception as error:
+            self._wait_until_dead(tag)
+            raise AttemptLost(f"the Spark job of attempt {attempt} did not succeed: {_first_lines(error)}") from error
+        finally:
+            with self._lock:
+                del self._running[attempt]
+                was_cancelled = attempt in self._cancelled
+                self._cancelled.discard(attempt)
+        if was_cancelled:
+            raise AttemptLost(f"attempt {attempt} was cancelled")
+        with self._lock:
+            self._packing.tell(records, sum(item.payload for item in items if item.kind == "time"))
+        return gather(self.program, batch, items)
+
+    @contextlib.contextmanager
+    def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:
+        inputs = AttemptInput.of(attempt, batch, self.topology.spout_parallelism)
+        self.context.setJobGroup(tag, f"{self.topology.id}: transaction {attempt.txid}, attempt {attempt.attempt_id}")
+        self.context.addJobTag(tag)
+        self.context.setLocalProperty("spark.scheduler.pool", "processing")
+        self.context.setLocalProperty(INPUT_PROPERTY, base64.b64encode(pickle.dumps(inputs)).decode())
+        try:
+            yield
+        finally:
+            self.context.removeJobTag(tag)
+
+    def _first_level(self, records: int) -> FirstLevel:
+        """The first level in as many Spark tasks as a batch of so many records is worth."""
+        with self._lock:
+            spark_tasks = self._packing.spark_tasks(records)
+            if spark_tasks not in self._first:
+                numbers = self.context.parallelize(range(spark_tasks), spark_tasks)
+                rdd = numbers.mapPartitionsWithIndex(first_level(self.program, spark_tasks))
+                self._first[spark_tasks] = FirstLevel(rdd, self._jobs.job(rdd))
+            return self._first[spark_tasks]
+
+    def _items(self, first: FirstLevel) -> list[Item]:
+        if self.program.plan.depth == 1:
+            return first.run()
+        rdd, kept = first.rdd, []
+        try:
+            for level in range(1, self.program.plan.depth):
+                if any(stage.is_dataframe for stage in self.program.plan.level(level)):
+                    kept.append(rdd := materialised(rdd))
+                    rdd = self.context.union([*self._dataframe_stages(rdd, level), self._python_stages(rdd, level)])
+                else:
+                    rdd = self._python_stages(rdd, level)
+            return self._jobs.job(rdd)()
+        finally:
+            for each in kept:
+                each.unpersist()
+
+    def _python_stages(self, rdd: RDD[Item], level: int) -> RDD[Item]:
+        slots = len(self.program.plan.slots(level))
+        addressed = rdd.mapPartitionsWithIndex(address(level, slots)).partitionBy(slots, int)
+        return addressed.mapPartitionsWithIndex(next_level(self.program, level))
+
+    def _dataframe_stages(self, rdd: RDD[Item], level: int) -> list[RDD[Item]]:
+        assert self.session is not None
+        stages = [stage for stage in self.program.plan.level(level) if stage.is_dataframe]
+        return [dataframe_items(self.session, self.program, stage, rdd, task_input) for stage in stages]
+
+    def _refuse_repeated_stages(self, attempt: TransactionAttempt, tag: str) -> None:
+        """Where an exchange was lost Spark runs part of a stage again, and bolts may then emit something else than what
+        other tasks already have: such a mixture of two executions fails the attempt."""
+        if self.program.plan.depth == 1:
+            return
+        self.context._jsc.sc().listenerBus().waitUntilEmpty()
+        if any(stage.currentAttemptId > 0 for stage in self._stages(tag)):
+            raise AttemptLost(f"an executor was lost with what attempt {attempt} had exchanged")
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Cancel the attempt's jobs by their tag."""
+        with self._lock:
+            tag = self._running.get(attempt)
+            if tag is not None:
+                self._cancelled.add(attempt)
+        if tag is not None:
+            self.context.cancelJobsWithTag(tag)
+
+    def progress(self, attempt: TransactionAttempt) -> int:
+        """Number of tasks that have ended."""
+        with self._lock:
+            tag = self._running.get(attempt)
+        return 0 if tag is None else sum(stage.numCompletedTasks for stage in self._stages(tag))
+
+    def _stages(self, tag: str) -> list[Any]:
+        tracker = self.context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(tag)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return [stage for stage in stages if stage is not None]
+
+    def _wait_until_dead(self, tag: str) -> None:
+        """A cancelled job's tasks go on for a while; the attempt is dead once none is active."""
+        pause = threading.Event()
+        for _ in range(int(DEAD_WITHIN_S / 0.05)):
+            if not any(stage.numActiveTasks for stage in self._stages(tag)):
+                return
+            pause.wait(0.05)
+
+    def close(self) -> None:
+        """Stop Spark, when it was started here."""
+        self._open.close()
+        if self._owns_session and self.session is not None:
+            self.session.stop()
+            self.session = None
+
+
+@contextlib.contextmanager
+def keeping_ctrl_c() -> Iterator[None]:
+    """PySpark takes SIGINT over when it starts, to cancel all jobs; this leaves it with whoever had it."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def task_input() -> AttemptInput:
+    """On an executor: what this task's attempt is about."""
+    context = TaskContext.get()
+    assert context is not None
+    text = context.getLocalProperty(INPUT_PROPERTY)
+    assert text is not None
+    inputs: AttemptInput = pickle.loads(base64.b64decode(text))
+    return inputs
+
+
+def materialised(rdd: RDD[Item]) -> RDD[Item]:
+    """What an RDD holds, computed once and without lineage: what is lost of it fails the job.
+
+    An RDD of its own: the one that is given may be shared with other attempts.
+    """
+    kept = rdd.mapPartitions(iter).persist()  # else PySpark fuses what comes after with what was before
+    kept.localCheckpoint()
+    kept.count()
+    return kept
+
+
+def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterable[int]], Iterator[Item]]:
+    """The tasks of level 0, spread over so many Spark tasks: each of them always has the same ones."""
+    slots = len(program.plan.slots(0))
+
+    def run(number: int, numbers: Iterable[int]) -> Iterator[Item]:
+        end_quietly()
+        # Spark ends a worker whose input is not read to its end, and with it all that readers keep there.
+        for _ in numbers:
+            pass
+        inputs, began = task_input(), perf_counter()
+        sent = [item for slot in range(number, slots, spark_tasks) for item in run_task(program, inputs, 0, slot, ())]
+        sent.append(Item(DRIVER, 0, "time", "", (0, number, 0), (perf_counter() - began) * 1e3))
+        collect_less_garbage()
+        return iter(sent)
+
+    return run
+
+
+def address(level: int, slots: int) -> Callable[[int, Iterable[Item]], Iterator[tuple[int, Item]]]:
+    """Give each item the slot of the next level that it goes to; some task passes on what is not for that level."""
+
+    def run(slot: int, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
+        return ((item.slot if item.level == level else slot % slots, item) for item in items)
+
+    return run
+
+
+def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Item]]:
+    """The tasks of a level behind an exchange."""
+
+    def run(slot: int, addressed: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+        end_quietly()
+        items = [item for _, item in addressed]
+        yield from (item for item in items if item.level != level)
+        if not program.plan.slots(level)[slot][0].is_dataframe:
+            yield from run_task(program, task_input(), level, slot, items)
+
+    return run
+
+
+def _first_lines(error: Exception, count: int = 12) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(lines[:count])

@@ -1,0 +1,234 @@
+"""`TransactionalTopologyBuilder`: puts a `Topology` together. `wiring` tells what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
+from transactional.config import checked_options
+from transactional.dead_letters import DEAD_LETTERS, check_dead_letters
+from transactional.errors import ConfigError
+from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
+from transactional.ports import Spout, SpoutContract, StateUpdate, TransactionState
+from transactional.topology.functions import BoltFunction
+from transactional.topology.topology import AnyBolt, Topology
+from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
+
+
+@dataclass(slots=True)
+class BoltDeclarer:
+    """Returned by `set_bolt`: says what the bolt subscribes to. Each call adds an input and returns the declarer.
+
+    `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is
+    subscribed to already; what else may be wrong is told by `build`.
+    """
+
+    id: str
+    bolt: AnyBolt
+    parallelism: int
+    state: TransactionState | None
+    inputs: list[Grouping] = field(default_factory=list)
+
+    def shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Tuples are spread evenly; where both sides have the same parallelism they stay in their task."""
+        return self._add(Grouping(GroupingKind.SHUFFLE, source, stream=stream))
+
+    def local_or_shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Tuples stay in their task where both sides have the same parallelism, else they are spread evenly."""
+        return self._add(Grouping(GroupingKind.LOCAL_OR_SHUFFLE, source, stream=stream))
+
+    def none_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """It does not matter how tuples are spread. As in Storm, that is a shuffle."""
+        return self._add(Grouping(GroupingKind.NONE, source, stream=stream))
+
+    def fields_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Tuples with equal values in `fields` go to the same task."""
+        return self._add(Grouping(GroupingKind.FIELDS, source, self._names("fields_grouping", source, fields), stream))
+
+    def partial_key_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Tuples with equal values in `fields` go to one of two tasks, the one with less to do: for skewed keys."""
+        names = self._names("partial_key_grouping", source, fields)
+        return self._add(Grouping(GroupingKind.PARTIAL_KEY, source, names, stream))
+
+    def all_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Every task gets every tuple."""
+        return self._add(Grouping(GroupingKind.ALL, source, stream=stream))
+
+    def global_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """All tuples go to task 0."""
+        return self._add(Grouping(GroupingKind.GLOBAL, source, stream=stream))
+
+    def direct_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """The emitting bolt says which task gets a tuple, with `collector.emit_direct`."""
+        return self._add(Grouping(GroupingKind.DIRECT, source, stream=stream))
+
+    def custom_grouping(
+        self, source: str, grouping: CustomStreamGrouping, *, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
+        """`grouping` says which tasks get a tuple."""
+        if not isinstance(grouping, CustomStreamGrouping):
+            raise ConfigError(
+                f"bolt {self.id!r}: custom_grouping({source!r}, …) takes an instance of a CustomStreamGrouping; "
+                f"got {grouping!r}"
+            )
+        return self._add(Grouping(GroupingKind.CUSTOM, source, (), stream, grouping))
+
+    def _names(self, method: str, source: str, fields: tuple[str, ...]) -> tuple[str, ...]:
+        if not fields:
+            raise ConfigError(f"bolt {self.id!r}: {method}({source!r}) names no field")
+        for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"bolt {self.id!r}: {method}({source!r}, …) takes names of fields, each by itself; got {name!r}"
+                )
+        return fields
+
+    def _add(self, grouping: Grouping) -> BoltDeclarer:
+        if any(known.origin == grouping.origin for known in self.inputs):
+            stream = "" if grouping.stream == DEFAULT_STREAM else f"stream {grouping.stream!r} of "
+            raise ConfigError(f"bolt {self.id!r} subscribes to {stream}{grouping.source!r} twice")
+        self.inputs.append(grouping)
+        return self
+
+
+class TransactionalTopologyBuilder:
+    """Puts a transactional topology together.
+
+    `topology_id` is the name under which progress is stored: a topology started again under the same id goes on where
+    it ended. `parallelism` is the number of tasks that read the spout's partitions.
+    """
+
+    def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutContract, parallelism: int = 1) -> None:
+        check_id("topology", topology_id)
+        check_id("spout", spout_id)
+        check_parallelism(spout_id, parallelism)
+        self.topology_id, self.spout_id, self.parallelism = topology_id, spout_id, parallelism
+        self.spout = checked_spout(spout_id, spout, parallelism)
+        self._bolts: dict[str, BoltDeclarer] = {}
+        self._dead_letters: TransactionState | None = None
+
+    def set_bolt(
+        self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
+    ) -> BoltDeclarer:
+        """Add a bolt. It works in the processing phase, or behind a committer in the commit phase.
+
+        `bolt` is a `BasicBolt`, `BatchBolt` or `ArrowBatchBolt`, or a function from a `Tuple`, a
+        `pyarrow.RecordBatch` or a Spark `DataFrame`; `output` declares a function's fields in Spark's DDL.
+        `parallelism` is its number of tasks. Raises `ConfigError` for what is no bolt, and for an id that is taken.
+        """
+        self._check_new("bolt", bolt_id, bolt)
+        if hasattr(bolt, "aggregator"):
+            raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
+        return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
+
+    def set_committer_bolt(
+        self,
+        bolt_id: str,
+        bolt: BatchBolt | ArrowBatchBolt | StateUpdate,
+        parallelism: int = 1,
+        *,
+        state: TransactionState | None = None,
+    ) -> BoltDeclarer:
+        """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order.
+
+        `bolt` is a state's update, such as `DeltaMapState(…).count()`, or a batch bolt with its `state`. Raises
+        `ConfigError` for what is neither, and for an id that is taken.
+        """
+        self._check_new("committer bolt", bolt_id, bolt)
+        if isinstance(bolt, BatchBolt | ArrowBatchBolt):
+            return self._declare(bolt_id, bolt, parallelism, self._given_state(bolt_id, state))
+        if not hasattr(bolt, "aggregator"):
+            raise ConfigError(
+                f"committer bolt {bolt_id!r} is a {type(bolt).__name__}; a committer is a BatchBolt with state=…, "
+                "or a state's update such as DeltaMapState(…).count()"
+            )
+        if state is not None:
+            raise ConfigError(f"committer bolt {bolt_id!r} brings its own state; leave out state=…")
+        return self._declare(bolt_id, bolt, parallelism, bolt.state)
+
+    def set_dead_letters(self, state: TransactionState) -> None:
+        """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
+
+        `state` is a `DeadLetterTable`. Such a tuple is left out from then on, wherever it comes in this batch, and put
+        into the table with the transaction commit, once. An error that can't be laid at the door of a single tuple
+        (in `finish_batch`, in a bolt that works on Arrow or DataFrames, in a spout) stops the topology all the same.
+        Raises `ConfigError` for a state of another shape.
+        """
+        check_dead_letters(state)
+        if DEAD_LETTERS in self._bolts:
+            raise ConfigError(f"component id {DEAD_LETTERS!r} is taken by a bolt; rename it")
+        self._dead_letters = state
+
+    def build(
+        self,
+        *,
+        strict: bool = False,
+        options: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Topology:
+        """Check everything that can be checked without running anything, and freeze it.
+
+        `options` reach every bolt through `TopologyContext.options`. `config` names options of `TopologyConfig`; they
+        go before those of the environment and of the configuration file. Raises `ConfigError`; a combination of spout
+        and state that is not exactly once is a `WeakerGuaranteeWarning`, or with `strict` an error.
+        """
+        components = wire(self.spout_id, self.spout, self._bolts)
+        topology = Topology(
+            self.topology_id,
+            self.spout_id,
+            self.spout,
+            self.parallelism,
+            components,
+            dict(options or {}),
+            checked_options(config or {}),
+            self._dead_letters,
+        )
+        check_states(topology, strict=strict)
+        return topology
+
+    @staticmethod
+    def _check_new(what: str, bolt_id: str, bolt: Any) -> None:
+        check_id(what, bolt_id)
+        if isinstance(bolt, type):
+            raise ConfigError(f"{what} {bolt_id!r} is the class {bolt.__name__}; give an instance: {bolt.__name__}(…)")
+
+    @staticmethod
+    def _given_state(bolt_id: str, state: TransactionState | None) -> TransactionState:
+        example = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
+        if state is None:
+            raise ConfigError(
+                f"committer bolt {bolt_id!r} has no state: give state=…, for example {example}. It is what tells a "
+                "transaction that was committed from one that was not; a committer that only works in order keeps a "
+                "state of one row, with key=()"
+            )
+        if not hasattr(state, "fence"):
+            raise ConfigError(
+                f"committer bolt {bolt_id!r}: state=… is a {type(state).__name__}, which is no state; give for "
+                f"example {example.removeprefix('state=')}"
+            )
+        return state
+
+    @staticmethod
+    def _as_bolt(bolt_id: str, bolt: Any, output: str | None) -> Bolt | BoltFunction:
+        if isinstance(bolt, BasicBolt | BatchBolt | ArrowBatchBolt):
+            if output is not None:
+                raise ConfigError(
+                    f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; leave out output=…"
+                )
+            return bolt
+        if not callable(bolt):
+            raise ConfigError(
+                f"bolt {bolt_id!r} is a {type(bolt).__name__}; it must be a BasicBolt, BatchBolt, ArrowBatchBolt or "
+                "a function"
+            )
+        return BoltFunction.of(bolt_id, bolt, output)
+
+    def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: TransactionState | None) -> BoltDeclarer:
+        check_parallelism(bolt_id, parallelism)
+        if bolt_id == self.spout_id or bolt_id in self._bolts:
+            raise ConfigError(f"component id {bolt_id!r} is used twice")
+        declarer = BoltDeclarer(bolt_id, bolt, parallelism, state)
+        self._bolts[bolt_id] = declarer
+        return declarer

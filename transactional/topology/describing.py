@@ -1,0 +1,104 @@
+"""What `transactional describe` shows of a topology: who reads from whom, how, and in which phase each bolt works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transactional.schema import Schema
+from transactional.topology.functions import BoltFunction
+from transactional.topology.stages import StagePlan, plan_stages
+from transactional.topology.topology import Component, Topology, WorkPhase
+
+_SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.BOTH: ("[[", "]]"), WorkPhase.COMMIT: ("[[", "]]")}
+
+
+def described(topology: Topology) -> dict[str, Any]:
+    """The topology as what JSON can hold. `stage` numbers the groups of components that share their Spark tasks;
+    None: works in the driver."""
+    plan = plan_stages(topology)
+    spout = {
+        "id": topology.spout_id,
+        "kind": type(topology.spout).__name__,
+        "parallelism": topology.spout_parallelism,
+        "phase": WorkPhase.PROCESSING.value,
+        "stage": 0,
+        "inputs": [],
+        "streams": _streams(topology.outputs_of(topology.spout_id)),
+        "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
+    }
+    bolts = [_component(component, plan) for component in topology.components]
+    return {"topology": topology.id, "components": [spout, *bolts]}
+
+
+def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
+    stages = [stage.index for stage in plan.stages if component.id in stage.components]
+    description = {
+        "id": component.id,
+        "kind": _kind(component),
+        "parallelism": component.parallelism,
+        "phase": plan.phases[component.id].value,
+        "stage": stages[0] if stages else None,
+        "inputs": [
+            {"source": g.source, "stream": g.stream, "grouping": g.kind.value, "fields": list(g.fields)}
+            for g in component.inputs
+        ],
+        "streams": _streams(component.outputs),
+    }
+    if component.state is not None:
+        description["state"] = {"kind": component.state.kind.value, **component.state.identity()}
+    return description
+
+
+def _kind(component: Component) -> str:
+    bolt = component.bolt
+    if isinstance(bolt, BoltFunction):
+        return f"function of a {bolt.kind.value}"
+    return type(bolt).__name__
+
+
+def _streams(outputs: dict[str, Schema]) -> dict[str, str]:
+    return {stream: str(schema) for stream, schema in outputs.items() if schema}
+
+
+def table_rows(topology: Topology) -> list[list[str]]:
+    """A row per component: id, kind, parallelism, phase, inputs, what it emits, state."""
+    rows = []
+    for component in described(topology)["components"]:
+        inputs = [f"{_grouping(i)} {i['source']}{_of_stream(i['stream'])}" for i in component["inputs"]]
+        streams = [f"{schema}{_of_stream(stream)}" for stream, schema in component["streams"].items()]
+        state = component.get("state", {})
+        rows.append(
+            [
+                component["id"],
+                component["kind"],
+                str(component["parallelism"]),
+                component["phase"],
+                "\n".join(inputs),
+                "\n".join(streams),
+                state.get("kind", ""),
+            ]
+        )
+    return rows
+
+
+def _grouping(given: dict[str, Any]) -> str:
+    fields = f"({', '.join(given['fields'])})" if given["fields"] else ""
+    return f"{given['grouping']}{fields} of"
+
+
+def _of_stream(stream: str) -> str:
+    return "" if stream == "default" else f" / {stream}"
+
+
+def as_mermaid(topology: Topology) -> str:
+    """The topology as a Mermaid flowchart: committers and bolts behind them stand in frames of the commit phase."""
+    plan = plan_stages(topology)
+    numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
+    lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
+    for component in topology.components:
+        opening, closing = _SHAPES[plan.phases[component.id]]
+        text = f"{component.id} x{component.parallelism}<br>{plan.phases[component.id].value}"
+        lines.append(f'    {numbers[component.id]}{opening}"{text}"{closing}')
+    edges = [(grouping, component) for component in topology.components for grouping in component.inputs]
+    lines += [f'    {numbers[grouping.source]} -->|"{grouping}"| {numbers[c.id]}' for grouping, c in edges]
+    return "\n".join(lines)

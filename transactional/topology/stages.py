@@ -1,0 +1,153 @@
+"""How a topology is cut into stages and levels: pure, known before anything runs.
+
+A *stage* is a group of components that share their tasks: what one emits, the next gets in the same task. A *level*
+holds all stages of the same depth. One attempt runs level after level in a single Spark job; between two levels there
+is one exchange, in which every emitted Arrow batch is addressed to a task of the next level. So what is fanned out is
+computed once, a bolt may have several inputs, and the number of exchanges is the depth of the topology.
+What is meant for a deeper level, or for the driver, is passed on by the tasks between.
+
+What a component emits that finishes in the commit phase is worked on in the commit phase, and goes to the driver. So
+a component that gets nothing else stands in no stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transactional.groupings import Grouping
+from transactional.topology.topology import Component, Topology, WorkPhase
+
+SPOUT_STAGE = 0
+
+COMMIT_STAGE = -1
+"""Stands for the commit phase as the target of an edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A subscription that crosses stages: from component `source` to the stage that begins with component `target`."""
+
+    source: str
+    target: str
+    grouping: Grouping
+    target_stage: int
+    task_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Component ids with their common number of tasks; all but the first are fed inside the stage."""
+
+    index: int
+    level: int
+    components: tuple[str, ...]
+    task_count: int
+    is_dataframe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """The stages by level, and for each component where what it emits goes to. `phases` tells when it works.
+
+    `aggregated` names, per component, the `StateUpdate` committers that take its output: their partial aggregates are
+    made in the task that emits, and meet in the driver.
+    """
+
+    stages: tuple[Stage, ...]
+    edges: dict[str, tuple[Edge, ...]]
+    aggregated: dict[str, tuple[str, ...]]
+    phases: dict[str, WorkPhase]
+
+    @property
+    def depth(self) -> int:
+        """Number of levels."""
+        return 1 + max(stage.level for stage in self.stages)
+
+    def level(self, number: int) -> tuple[Stage, ...]:
+        """The stages of one level, in order."""
+        return tuple(stage for stage in self.stages if stage.level == number)
+
+    def slots(self, level: int) -> list[tuple[Stage, int]]:
+        """The tasks of one level as (stage, task index): position = partition number in the Spark job."""
+        return [(stage, task) for stage in self.level(level) for task in range(stage.task_count)]
+
+
+def plan_stages(topology: Topology) -> StagePlan:
+    """Cut a topology into stages. Deterministic: the same topology gives the same plan in every process."""
+    return _Planner(topology).plan()
+
+
+class _Planner:
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.phases = topology.phases()
+        self.chains: list[list[str]] = [[topology.spout_id]]
+        self.levels: list[int] = [0]
+        self.tasks: list[int] = [topology.spout_parallelism]
+        self.dataframe: list[bool] = [False]
+        self.stage_of: dict[str, int] = {topology.spout_id: SPOUT_STAGE}
+
+    def plan(self) -> StagePlan:
+        updates = [component for component in self.topology.components if component.is_update]
+        for component in self._in_stages():
+            self._place(component)
+        stages = tuple(
+            Stage(i, self.levels[i], tuple(self.chains[i]), self.tasks[i], self.dataframe[i])
+            for i in range(len(self.chains))
+        )
+        return StagePlan(stages, self._edges(), _aggregated(updates), self.phases)
+
+    def _in_stages(self) -> list[Component]:
+        bolts = [component for component in self.topology.components if not component.is_update]
+        return [component for component in bolts if self.phases[component.id] is not WorkPhase.COMMIT]
+
+    def _place(self, component: Component) -> None:
+        if self._fuses(component):
+            stage = self.stage_of[component.inputs[0].source]
+            self.chains[stage].append(component.id)
+        else:
+            stage = len(self.chains)
+            self.chains.append([component.id])
+            sources = [g.source for g in component.inputs if self.phases[g.source] is WorkPhase.PROCESSING]
+            self.levels.append(1 + max(self.levels[self.stage_of[source]] for source in sources))
+            self.tasks.append(component.parallelism)
+            self.dataframe.append(component.is_dataframe)
+        self.stage_of[component.id] = stage
+
+    def _fuses(self, component: Component) -> bool:
+        """A stage goes on where tuples may stay in their task."""
+        grouping = component.inputs[0]
+        if len(component.inputs) > 1:
+            return False
+        stage = self.stage_of[grouping.source]
+        return (
+            grouping.kind.is_shuffle
+            and not component.is_dataframe
+            and not self.dataframe[stage]
+            and self.tasks[stage] == component.parallelism
+        )
+
+    def _edges(self) -> dict[str, tuple[Edge, ...]]:
+        edges: dict[str, tuple[Edge, ...]] = {}
+        for component in self.topology.components:
+            if component.is_update or self._is_inside(component):
+                continue
+            for grouping in component.inputs:
+                in_time = self.phases[grouping.source] is WorkPhase.PROCESSING
+                stage = self.stage_of[component.id] if in_time else COMMIT_STAGE
+                edge = Edge(grouping.source, component.id, grouping, stage, component.parallelism)
+                edges[grouping.source] = (*edges.get(grouping.source, ()), edge)
+        return edges
+
+    def _is_inside(self, component: Component) -> bool:
+        """Fed inside of its stage."""
+        stage = self.stage_of.get(component.id)
+        return stage is not None and self.chains[stage][0] != component.id
+
+
+def _aggregated(updates: list[Component]) -> dict[str, tuple[str, ...]]:
+    aggregated: dict[str, tuple[str, ...]] = {}
+    for component in updates:
+        source = component.inputs[0].source
+        aggregated[source] = (*aggregated.get(source, ()), component.id)
+    return aggregated

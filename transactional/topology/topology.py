@@ -1,0 +1,128 @@
+"""The frozen `Topology` that `TransactionalTopologyBuilder` makes: its components, how they are wired, and in which
+phase of a transaction each of them works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from transactional.bolts import Bolt
+from transactional.dead_letters import DEAD_LETTERS
+from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.ports import Spout, StateUpdate, TransactionState
+from transactional.schema import Schema
+from transactional.topology.functions import BoltFunction, FunctionKind
+
+AnyBolt = Bolt | BoltFunction | StateUpdate
+
+
+class WorkPhase(Enum):
+    """When a component works on a batch.
+
+    PROCESSING: wholly in the processing phase, in parallel with other transactions.
+    BOTH: takes tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that is fed by
+    a committer too.
+    COMMIT: wholly in the commit phase, because all that it gets comes from where batches are finished there.
+    """
+
+    PROCESSING = "processing"
+    BOTH = "processing + commit"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A bolt in its place. `state` is set for committers; a `StateUpdate` brings its own.
+
+    `output` are the fields of the default stream, `streams` those of the others.
+    """
+
+    id: str
+    bolt: AnyBolt
+    parallelism: int
+    inputs: tuple[Grouping, ...]
+    output: Schema
+    state: TransactionState | None = None
+    streams: Mapping[str, Schema] = field(default_factory=dict)
+
+    @property
+    def is_committer(self) -> bool:
+        """True when the bolt finishes its batch in the commit phase and keeps a state."""
+        return self.state is not None
+
+    @property
+    def is_update(self) -> bool:
+        """True for a state's update, which has no code of the user's."""
+        return hasattr(self.bolt, "aggregator")
+
+    @property
+    def is_dataframe(self) -> bool:
+        """True when the bolt maps a Spark DataFrame to another."""
+        return isinstance(self.bolt, BoltFunction) and self.bolt.kind is FunctionKind.DATAFRAME
+
+    @property
+    def outputs(self) -> dict[str, Schema]:
+        """The fields by stream, the default stream first."""
+        return {DEFAULT_STREAM: self.output, **self.streams}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Topology:
+    """A checked topology. `components` are the bolts, each after those that it reads from."""
+
+    id: str
+    spout_id: str
+    spout: Spout
+    spout_parallelism: int
+    components: tuple[Component, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: TransactionState | None = None
+
+    def __repr__(self) -> str:
+        return f"Topology({self.id!r}: {' → '.join([self.spout_id, *(bolt.id for bolt in self.components)])})"
+
+    @property
+    def committers(self) -> tuple[Component, ...]:
+        """The bolts with a state, in the order in which they finish; the table of dead letters is the last one."""
+        bolts = tuple(component for component in self.components if component.is_committer)
+        if self.dead_letters is None:
+            return bolts
+        return (*bolts, Component(DEAD_LETTERS, Bolt(), 1, (), Schema(()), self.dead_letters))
+
+    def component(self, component_id: str) -> Component:
+        """The bolt with this id."""
+        return next(component for component in self.components if component.id == component_id)
+
+    def outputs_of(self, component_id: str) -> dict[str, Schema]:
+        """The fields that the spout or a bolt emits, by stream."""
+        if component_id == self.spout_id:
+            return {DEFAULT_STREAM: self.spout.output}
+        return self.component(component_id).outputs
+
+    def output_of(self, component_id: str, stream: str = DEFAULT_STREAM) -> Schema:
+        """The fields that the spout or a bolt emits on one of its streams."""
+        return self.outputs_of(component_id)[stream]
+
+    def subscribers(self, component_id: str) -> tuple[Component, ...]:
+        """The bolts that subscribe to a stream of this component."""
+        return tuple(c for c in self.components if any(grouping.source == component_id for grouping in c.inputs))
+
+    def phases(self) -> dict[str, WorkPhase]:
+        """In which phase each component works, the spout included."""
+        phases = {self.spout_id: WorkPhase.PROCESSING}
+        for component in self.components:
+            late = [phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
+            if late and all(late):
+                phases[component.id] = WorkPhase.COMMIT
+            else:
+                waits = component.is_committer or any(late)
+                phases[component.id] = WorkPhase.BOTH if waits else WorkPhase.PROCESSING
+        return phases
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must stay the same for the stored progress to be of use."""
+        committers = {c.id: dict(c.state.identity()) for c in self.committers if c.state is not None}
+        return {"spout": dict(self.spout.identity()), "committers": committers}

@@ -1,0 +1,242 @@
+"""From what was declared to a topology's components: every mistake in wiring is told here, before anything runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from transactional.bolts import Bolt
+from transactional.errors import ConfigError
+from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
+from transactional.ports import Spout, StateKind, TransactionState
+from transactional.schema import Schema, did_you_mean
+from transactional.topology.functions import BoltFunction, parse_output
+from transactional.topology.places import check_places, table_of
+from transactional.topology.topology import AnyBolt, Component, Topology, WorkPhase
+
+
+class WeakerGuaranteeWarning(UserWarning):
+    """A spout and a state are combined in a way that is not exactly once."""
+
+
+class Declared(Protocol):
+    """A bolt with what it subscribes to."""
+
+    id: str
+    bolt: AnyBolt
+    parallelism: int
+    state: TransactionState | None
+    inputs: list[Grouping]
+
+
+def check_id(what: str, value: Any) -> None:
+    """Raise `ConfigError` unless the id can stand in names of tables and Spark jobs."""
+    if (
+        not isinstance(value, str)
+        or not value
+        or not all(character.isalnum() or character in "-_." for character in value)
+    ):
+        raise ConfigError(f"{what} id {value!r} must be made of letters, digits and - _ .")
+
+
+def check_parallelism(component_id: str, parallelism: int) -> None:
+    """Raise `ConfigError` unless it is a number of tasks."""
+    if type(parallelism) is not int or parallelism < 1:
+        raise ConfigError(f"{component_id!r}: parallelism is a number of tasks, at least 1; got {parallelism!r}")
+
+
+def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
+    """The spout, or the one that a contract makes of itself. Raises `ConfigError` unless it is an instance of one."""
+    if isinstance(spout, type):
+        raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; give an instance: {spout.__name__}(…)")
+    if hasattr(spout, "as_spout"):
+        spout = spout.as_spout(parallelism)
+    if not hasattr(spout, "reader"):
+        raise ConfigError(
+            f"spout {spout_id!r} is a {type(spout).__name__}, which is no spout such as OpaqueKafkaSpout(…)"
+        )
+    checked: Spout = spout
+    return checked
+
+
+def wire(spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> tuple[Component, ...]:
+    """The components, each after those that it reads from. Raises `ConfigError`."""
+    return _Wiring(spout_id, spout, bolts).components()
+
+
+def check_states(topology: Topology, *, strict: bool) -> None:
+    """Raise `ConfigError` where states are missing or the same, or with `strict` where they give a weaker guarantee."""
+    if not topology.committers:
+        raise ConfigError(
+            f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
+        )
+    if topology.dead_letters is None and getattr(topology.spout, "sets_records_aside", False):
+        raise ConfigError(
+            f"spout {topology.spout_id!r} sets records aside (on_error='dead_letter'), and topology "
+            f"{topology.id!r} has no table for them: add set_dead_letters(DeadLetterTable('path/of/a/table'))"
+        )
+    tables: dict[str, str] = {}
+    for component in topology.committers:
+        assert component.state is not None
+        if topology.dead_letters is not None and component.state.kind is not StateKind.OPAQUE:
+            raise ConfigError(
+                f"committer {component.id!r} keeps a {component.state.kind.value} state; where tuples may be set aside "
+                "as dead letters, a replay differs from what was there before, so all states must be opaque"
+            )
+        table = table_of(component.state)
+        if table in tables:
+            raise ConfigError(
+                f"committers {tables[table]!r} and {component.id!r} keep the same table; give each its own"
+            )
+        tables[table] = component.id
+        _check_guarantee(topology, component.id, component.state.kind, strict=strict)
+    check_places(topology)
+
+
+def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, strict: bool) -> None:
+    exact = kind is StateKind.OPAQUE or (kind is StateKind.TRANSACTIONAL and topology.spout.replays_exactly)
+    if exact:
+        return
+    spout_kind = "transactional" if topology.spout.replays_exactly else "opaque"
+    weaker = (
+        "at least once" if kind is StateKind.NON_TRANSACTIONAL else "not exactly once when a replayed batch differs"
+    )
+    text = (
+        f"committer {component_id!r} keeps a {kind.value} state behind the {spout_kind} spout "
+        f"{topology.spout_id!r}: that is {weaker}. Use kind=StateKind.OPAQUE for exactly once"
+    )
+    if strict:
+        raise ConfigError(text)
+    warnings.warn(text, WeakerGuaranteeWarning, stacklevel=4)
+
+
+class _Wiring:
+    def __init__(self, spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> None:
+        self.spout_id, self.bolts = spout_id, bolts
+        self.outputs: dict[str, dict[str, Schema]] = {spout_id: {DEFAULT_STREAM: spout.output}}
+        self.phases = {spout_id: WorkPhase.PROCESSING}
+
+    def components(self) -> tuple[Component, ...]:
+        built = tuple(self._build_one(declared) for declared in self._in_order())
+        self._check_direct()
+        return built
+
+    def _in_order(self) -> list[Declared]:
+        ordered: dict[str, Declared] = {}
+        for bolt_id in self.bolts:
+            self._visit(bolt_id, ordered, ())
+        return list(ordered.values())
+
+    def _visit(self, bolt_id: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
+        if bolt_id in path:
+            circle = [*path[path.index(bolt_id) :], bolt_id]
+            raise ConfigError(f"bolts subscribe to each other in a circle: {' -> '.join(circle)}")
+        if bolt_id in ordered or bolt_id == self.spout_id:
+            return
+        for grouping in self.bolts[bolt_id].inputs:
+            if grouping.source != self.spout_id and grouping.source not in self.bolts:
+                known = [self.spout_id, *self.bolts]
+                raise ConfigError(
+                    f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is no component of this topology; "
+                    f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"
+                )
+            self._visit(grouping.source, ordered, (*path, bolt_id))
+        ordered[bolt_id] = self.bolts[bolt_id]
+
+    def _build_one(self, declared: Declared) -> Component:
+        name = f"bolt {declared.id!r}"
+        if not declared.inputs:
+            raise ConfigError(
+                f"{name} subscribes to nothing: add .shuffle_grouping({self.spout_id!r}) or another grouping"
+            )
+        inputs = [(grouping, self._input(name, grouping)) for grouping in declared.inputs]
+        self._check_bolt(declared, inputs)
+        outputs = self._declared_outputs(declared)
+        self.outputs[declared.id] = outputs
+        component = Component(
+            declared.id,
+            declared.bolt,
+            declared.parallelism,
+            tuple(declared.inputs),
+            outputs[DEFAULT_STREAM],
+            declared.state,
+            {stream: schema for stream, schema in outputs.items() if stream != DEFAULT_STREAM},
+        )
+        self._check_phase(component)
+        return component
+
+    def _input(self, name: str, grouping: Grouping) -> Schema:
+        outputs = self.outputs[grouping.source]
+        if grouping.stream not in outputs:
+            raise ConfigError(
+                f"{name} subscribes to stream {grouping.stream!r} of {grouping.source!r}, whose streams are: "
+                f"{', '.join(outputs)}{did_you_mean(grouping.stream, list(outputs))}"
+            )
+        schema = outputs[grouping.stream]
+        if not schema:
+            raise ConfigError(
+                f"{name} subscribes to bolt {grouping.source!r}, which declares no output, so it emits nothing"
+            )
+        schema.require(grouping.fields, of=f"{grouping.source!r}", used_by=name)
+        return schema
+
+    def _declared_outputs(self, declared: Declared) -> dict[str, Schema]:
+        bolt = declared.bolt
+        if isinstance(bolt, BoltFunction):
+            return {DEFAULT_STREAM: bolt.output}
+        if not isinstance(bolt, Bolt):
+            return {DEFAULT_STREAM: Schema(())}
+        if DEFAULT_STREAM in bolt.streams:
+            raise ConfigError(f"bolt {declared.id!r} declares the stream {DEFAULT_STREAM!r} in streams: use output")
+        for stream in bolt.streams:
+            check_id(f"bolt {declared.id!r}: stream", stream)
+        return {stream: parse_output(declared.id, text) for stream, text in self._texts(bolt).items()}
+
+    @staticmethod
+    def _texts(bolt: Bolt) -> dict[str, str]:
+        return {DEFAULT_STREAM: bolt.output, **bolt.streams}
+
+    def _check_bolt(self, declared: Declared, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
+        name, bolt = f"bolt {declared.id!r}", declared.bolt
+        if isinstance(bolt, Bolt):
+            return
+        if isinstance(bolt, BoltFunction):
+            if bolt.kind.value == "DataFrame" and len(inputs) > 1:
+                raise ConfigError(f"{name} maps one DataFrame to another, so it has one input, not {len(inputs)}")
+            return
+        if len(inputs) > 1:
+            raise ConfigError(
+                f"{name} updates a state from one input, not {len(inputs)}: bring them together in a bolt before it"
+            )
+        for grouping, schema in inputs:
+            if grouping.kind is GroupingKind.DIRECT:
+                raise ConfigError(f"{name} updates a state, which has no tasks to emit to directly: group by fields")
+            schema.require(bolt.input_fields, of=f"{grouping.source!r}", used_by=name)
+            bolt.check_input(schema, used_by=name)
+
+    def _check_phase(self, component: Component) -> None:
+        late = [self.phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
+        self.phases[component.id] = WorkPhase.BOTH if component.is_committer or any(late) else WorkPhase.PROCESSING
+        if component.is_dataframe and any(late):
+            raise ConfigError(
+                f"bolt {component.id!r} works on a Spark DataFrame and stands behind a committer, where bolts run in "
+                "the commit phase, in the driver: make it a function of a RecordBatch or a Tuple"
+            )
+
+    def _check_direct(self) -> None:
+        """A stream is emitted to chosen tasks, or to whoever it is for, but not both."""
+        kinds: dict[tuple[str, str], bool] = {}
+        for declared in self.bolts.values():
+            for grouping in declared.inputs:
+                is_direct = grouping.kind is GroupingKind.DIRECT
+                if kinds.setdefault(grouping.origin, is_direct) != is_direct:
+                    raise ConfigError(
+                        f"bolt {declared.id!r}: stream {grouping.stream!r} of {grouping.source!r} has subscribers with "
+                        "direct_grouping and others; what is emitted to a chosen task needs a stream of its own"
+                    )
+                if is_direct and not isinstance(self.bolts.get(grouping.source, declared).bolt, Bolt):
+                    raise ConfigError(
+                        f"bolt {declared.id!r} subscribes with direct_grouping to {grouping.source!r}, which can't "
+                        "emit_direct: only bolts that are classes can"
+                    )
