@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.core.coordinator import Snapshot
-from transactional.core.protocol import Phase
+from transactional.progress import Phase, Snapshot
 from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
 
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.core.protocol import Phase
 from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
+from transactional.progress import Phase
 from transactional.store import Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import EndedHow, RunEnd, Trouble
 

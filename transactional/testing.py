@@ -23,8 +23,8 @@ from transactional.core.memory_topology import (
     snapshot_of,
     trim,
 )
-from transactional.core.protocol import Phase
 from transactional.ports import Clock
+from transactional.progress import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import (
     EndedHow,

@@ -28,9 +28,8 @@ from state.store.rows import (
 from state.store.schema import Database
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.core.coordinator import Snapshot
-from transactional.core.protocol import Phase
 from transactional.errors import CorruptRecord
+from transactional.progress import Phase, Snapshot
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.store_rules import (

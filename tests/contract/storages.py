@@ -11,7 +11,7 @@ from typing import Any
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.core.protocol import Phase
+from transactional.progress import Phase
 from transactional.store import AttemptRecord, Lease
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 

@@ -30,9 +30,8 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.core.coordinator import Snapshot
-from transactional.core.protocol import Phase
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
+from transactional.progress import Phase, Snapshot
 from transactional.store import AttemptRecord
 
 # --- attempts ---------------------------------------------------------------------------------------------------

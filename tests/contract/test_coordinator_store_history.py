@@ -25,8 +25,8 @@ from tests.contract.storages import (
     tried,
 )
 from transactional.attempt import AttemptId, TxId
-from transactional.core.protocol import Phase
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
+from transactional.progress import Phase
 from transactional.store import DesiredState, Lease
 from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
 

@@ -24,8 +24,8 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.core.coordinator import Snapshot
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
+from transactional.progress import Snapshot
 from transactional.store import CoordinatorStore, Lease
 
 # --- leases -----------------------------------------------------------------------------------------------------

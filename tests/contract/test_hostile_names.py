@@ -12,9 +12,9 @@ from tests.contract.states import OWNER, Place
 from tests.contract.storages import Storage
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.core.protocol import Phase
 from transactional.errors import ConfigError
 from transactional.ports import StateKind
+from transactional.progress import Phase
 from transactional.store import AttemptRecord, DesiredState
 
 HOSTILE = (

@@ -34,11 +34,11 @@ from transactional import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import Action, Event
 from transactional.errors import TransactionalError
 from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Processed
+from transactional.progress import Snapshot
 from transactional.store import Lease
 
 WORDS = [

@@ -25,7 +25,7 @@ from typing import Any
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Coordinator, Snapshot
+from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
 from transactional.core.protocol import (
     AbortAttempt,
@@ -51,6 +51,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import ProtocolError
+from transactional.progress import Snapshot
 
 SOURCE = "log"
 SEPARATOR = "----"

@@ -23,19 +23,18 @@ from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Snapshot
 from transactional.core.memory_topology import snapshot_of
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
     Event,
-    Phase,
     ProcessingSucceeded,
     ProgressMade,
     StopRequested,
 )
 from transactional.ports import StateKind
+from transactional.progress import Phase, Snapshot
 from transactional.store import DesiredState
 from transactional.testing import MemoryCoordinatorStore
 

@@ -19,7 +19,6 @@ from transactional.core.protocol import (
     AttemptEvent,
     AttemptFailed,
     Event,
-    Phase,
     PlanBatch,
     RecordAttempt,
     RecordCommit,
@@ -28,6 +27,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import RetriesExhausted
+from transactional.progress import Phase
 
 
 class RemovesBeforeItCompares(WatchedCoordinator):

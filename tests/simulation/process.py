@@ -25,7 +25,6 @@ from transactional.core.protocol import (
     DrainRequested,
     Event,
     PauseRequested,
-    Phase,
     PlanBatch,
     ProgressMade,
     ResumeRequested,
@@ -44,6 +43,7 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.groupings import Grouping, GroupingKind
+from transactional.progress import Phase
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:

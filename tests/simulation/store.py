@@ -9,8 +9,8 @@ from tests.simulation.faults import Faults
 from tests.simulation.source import shown
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.core.protocol import Phase
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
+from transactional.progress import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.testing import MemoryCoordinatorStore

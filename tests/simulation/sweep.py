@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
-from transactional.core.protocol import LATE, TRANSITIONS, Phase, Trigger
+from transactional.core.protocol import LATE, TRANSITIONS, Trigger
+from transactional.progress import Phase
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Coordinator, Snapshot
+from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
 from transactional.core.protocol import (
     Action,
@@ -16,10 +16,10 @@ from transactional.core.protocol import (
     BatchPlanned,
     CommitSucceeded,
     Event,
-    Phase,
     ProcessingSucceeded,
     Tick,
 )
+from transactional.progress import Phase, Snapshot
 
 WORDS = PartitionId("words", 0)
 THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, retry_pause_max_ms=1_000, idle_pause_ms=50)

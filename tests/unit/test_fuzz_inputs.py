@@ -27,11 +27,9 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import OPTIONS, TopologyConfig
 from transactional.config_sources import load_config
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
-    Phase,
     ProcessingSucceeded,
     RecordAttempt,
     RecordFailure,
@@ -42,6 +40,7 @@ from transactional.engine.journal import RunStarted, encode, read_journal
 from transactional.engine.replay import replay
 from transactional.errors import TransactionalError
 from transactional.letters import Exclusion, Letter
+from transactional.progress import Phase, Snapshot
 from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from verifier.delta_log import LogBroken, read_log

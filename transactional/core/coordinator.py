@@ -20,10 +20,10 @@ Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.core.failures import Failures
 from transactional.core.protocol import (
@@ -40,7 +40,6 @@ from transactional.core.protocol import (
     Event,
     Halt,
     PauseRequested,
-    Phase,
     PlanBatch,
     ProcessingSucceeded,
     ProgressMade,
@@ -57,22 +56,10 @@ from transactional.core.protocol import (
 )
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.letters import Exclusion, joined
+from transactional.progress import Phase, Snapshot
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """What can't be given up (any more): past its time only the end of the process stops it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a coordinator starts from: all that the store knows of a topology's progress (row T20).
-
-    `recorded` holds the batches of the txids above `committed_txid` that had been recorded.
-    """
-
-    committed_txid: TxId = NO_TRANSACTION
-    committed_batch: BatchMetadata = EMPTY_BATCH
-    recorded: Mapping[TxId, BatchMetadata] = field(default_factory=dict)
-    attempt_id: AttemptId = AttemptId(0)
 
 
 @dataclass(slots=True)

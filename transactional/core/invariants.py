@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from transactional.core.coordinator import Coordinator
-from transactional.core.protocol import Phase
 from transactional.errors import ProtocolError
+from transactional.progress import Phase
 
 _BATCH_KNOWN = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.core.coordinator import Snapshot
+from transactional.progress import Snapshot
 from transactional.store import AttemptRecord, DesiredState
 from transactional.store_history import (
     TRIMMED_PER_COMMIT,

@@ -30,19 +30,7 @@ from typing import Final
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
 from transactional.letters import Exclusion
-
-
-class Phase(Enum):
-    """Where an attempt stands. The module's docstring tells what each phase means and how it is left."""
-
-    PLANNING = "planning"
-    WAITING = "waiting"
-    PROCESSING = "processing"
-    PROCESSED = "processed"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    GONE = "gone"
-
+from transactional.progress import Phase
 
 # --- events: what the world tells the coordinator -----------------------------------------------------------------
 

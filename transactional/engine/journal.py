@@ -16,10 +16,10 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
 from transactional.config import TopologyConfig
 from transactional.core import protocol
-from transactional.core.coordinator import Snapshot
-from transactional.core.protocol import Action, Event, Phase
+from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.letters import Exclusion
+from transactional.progress import Phase, Snapshot
 from transactional.syncing import sync
 
 _WORDS: Mapping[str, type[Any]] = {

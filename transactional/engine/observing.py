@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import Action, Event
+from transactional.progress import Snapshot
 
 
 class Observer(Protocol):

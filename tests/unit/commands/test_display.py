@@ -39,7 +39,6 @@ from transactional.core.protocol import (
     Event,
     Halt,
     PauseRequested,
-    Phase,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
@@ -50,6 +49,7 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.progress import Phase
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.store_history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.testing import ManualClock

@@ -6,12 +6,10 @@ import pytest
 
 from tests.unit.conversation import Conversation, attempt, batch, digest, kinds
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
-    Phase,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
@@ -20,6 +18,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
+from transactional.progress import Phase, Snapshot
 
 TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)
 

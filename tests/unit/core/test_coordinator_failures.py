@@ -11,7 +11,6 @@ from transactional.core.protocol import (
     CommitSucceeded,
     Event,
     Halt,
-    Phase,
     ProcessingSucceeded,
     ProgressMade,
     RecordFailure,
@@ -19,6 +18,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import CommitStuck, RetriesExhausted
+from transactional.progress import Phase
 
 TIMED = TopologyConfig(max_spout_pending=3, attempt_timeout_ms=1_000, commit_timeout_ms=5_000, retry_pause_ms=100)
 

@@ -8,7 +8,6 @@ from tests.unit.conversation import Conversation, attempt, batch, digest, kinds
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import (
     AbortAttempt,
     AttemptFailed,
@@ -16,13 +15,13 @@ from transactional.core.protocol import (
     DrainRequested,
     Event,
     PauseRequested,
-    Phase,
     PlanBatch,
     RecordAttempt,
     ResumeRequested,
     StartProcessing,
     StopRequested,
 )
+from transactional.progress import Phase, Snapshot
 
 DRAIN = TopologyConfig(max_spout_pending=3, stop_when_drained=True, retry_pause_ms=100)
 AFTER_SEVEN = Snapshot(

@@ -9,11 +9,9 @@ import pytest
 from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest, kinds
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import (
     BatchPlanned,
     CommitSucceeded,
-    Phase,
     PlanBatch,
     RecordAttempt,
     RecordCommit,
@@ -22,6 +20,7 @@ from transactional.core.protocol import (
     StartProcessing,
 )
 from transactional.errors import ProtocolError
+from transactional.progress import Phase, Snapshot
 
 
 def opaque() -> Conversation:

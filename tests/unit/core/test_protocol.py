@@ -9,7 +9,6 @@ import pytest
 from tests.unit.conversation import Conversation, batch, digest
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.core import protocol
-from transactional.core.coordinator import Snapshot
 from transactional.core.protocol import (
     LATE,
     TRANSITIONS,
@@ -17,12 +16,12 @@ from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
-    Phase,
     ProcessingSucceeded,
     ProgressMade,
     Trigger,
 )
 from transactional.errors import ProtocolError
+from transactional.progress import Phase, Snapshot
 
 EVENTS: dict[Trigger, Callable[[TransactionAttempt], AttemptEvent]] = {
     Trigger.BATCH_PLANNED: lambda attempt: BatchPlanned(attempt, batch(10, 20)),

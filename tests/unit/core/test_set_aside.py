@@ -8,10 +8,11 @@ from typing import Any
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig as Config
-from transactional.core.coordinator import Coordinator, Snapshot
-from transactional.core.protocol import AttemptFailed, Halt, Phase, RecordAttempt, RecordFailure, StartProcessing, Tick
+from transactional.core.coordinator import Coordinator
+from transactional.core.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
 from transactional.engine.journal import decode, encode
 from transactional.letters import Exclusion, Letter
+from transactional.progress import Phase, Snapshot
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
 LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")

@@ -21,7 +21,6 @@ from transactional.core.protocol import (
     AttemptFailed,
     Event,
     Halt,
-    Phase,
     ProgressMade,
     RecordAttempt,
     RecordCommit,
@@ -34,6 +33,7 @@ from transactional.engine.driver import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
 from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import StateKind
+from transactional.progress import Phase
 from transactional.testing import ManualClock
 
 

@@ -20,7 +20,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Coordinator, Snapshot
+from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
     AttemptFailed,
@@ -28,7 +28,6 @@ from transactional.core.protocol import (
     CommitSucceeded,
     Halt,
     PauseRequested,
-    Phase,
     PlanBatch,
     ProcessingSucceeded,
     ProgressMade,
@@ -45,6 +44,7 @@ from transactional.core.protocol import (
 from transactional.engine.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
+from transactional.progress import Phase, Snapshot
 from transactional.testing import ManualClock
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))

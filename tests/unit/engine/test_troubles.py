@@ -10,9 +10,10 @@ import pytest
 from tests.unit.drivers import DRAINED, World
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.core.protocol import BatchPlanned, Phase, RecordCommit, RecordFailure
+from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailure
 from transactional.engine.troubles import LOGGER, TroubleTeller
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
+from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd
 
 

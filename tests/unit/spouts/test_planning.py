@@ -10,7 +10,7 @@ from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges,
 from transactional.attempt import TransactionAttempt
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.core.coordinator import Coordinator, Snapshot
+from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -26,6 +26,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
+from transactional.progress import Snapshot
 
 A, B, C = (PartitionId("flights", index) for index in range(3))
 NO_LIMITS = Limits()
