@@ -18,9 +18,6 @@ from transactional.letters import Letter
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
 
-DEAD_LETTERS = "dead-letters"
-"""Stands for the table where its state is fenced and noted like that of a committer."""
-
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"
 """The tuple is JSON; source and stream tell where it came from, component and error where it ended. `tried_again_in` is

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from transactional.names import fold_of, repair_of
+
 
 class LoggedCommit(Protocol):
     """One Delta commit, as a table's log tells it."""
@@ -31,13 +33,13 @@ AnyCommit = TypeVar("AnyCommit", bound=LoggedCommit)
 
 def is_foreign(commit: LoggedCommit, owner: str) -> bool:
     """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
-    return commit.changes_data and owner not in commit.app_versions and f"{owner}#fold" not in commit.app_versions
+    return commit.changes_data and owner not in commit.app_versions and fold_of(owner) not in commit.app_versions
 
 
 def foreign_change(commits: Sequence[AnyCommit], owner: str) -> AnyCommit | None:
     """The first of these Delta commits, oldest first, that is foreign; None also when the last such one is a repair."""
     foreign = [commit for commit in commits if is_foreign(commit, owner)]
-    return foreign[0] if foreign and f"{owner}#repair" not in foreign[-1].app_versions else None
+    return foreign[0] if foreign and repair_of(owner) not in foreign[-1].app_versions else None
 
 
 def named(commit: LoggedCommit) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.syncing import sync
 
 _ENTRY = re.compile(r"(\d{20})\.json")
@@ -100,11 +101,11 @@ def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
         note = json.loads(commit.get("userMetadata") or "null")
     except (ValueError, TypeError):
         return False
-    if not isinstance(note, dict) or "owner" not in note:
+    if not isinstance(note, dict) or OWNER_NOTE not in note:
         return False
-    if "files_put_together" in note:
+    if PUT_TOGETHER_NOTE in note:
         made = sum("add" in action for action in actions)
-        return made < int(note.get("files_made", 1)) or not any("remove" in action for action in actions)
+        return made < int(note.get(FILES_MADE_NOTE, 1)) or not any("remove" in action for action in actions)
     return "txn" not in actions[-1]
 
 

@@ -19,6 +19,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, copy_files
 
 from state.delta.table import DeltaLocation
 from state.delta.upkeep import NOTHING_AFTERWARDS
+from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
 """So much one compaction rewrites, the smallest files first."""
@@ -50,7 +51,7 @@ def compact(table: DeltaTable, location: DeltaLocation, owner: str) -> int:
         return 0
     at_ms = max(each.modification_time for each in added)
     removed = [RemoveAction(each["path"], False, at_ms, each["size_bytes"], _partition(each)) for each in gone]
-    _replace(table, [*removed, *added], {"owner": owner, "files_put_together": len(gone), "files_made": len(added)})
+    _replace(table, [*removed, *added], {OWNER_NOTE: owner, PUT_TOGETHER_NOTE: len(gone), FILES_MADE_NOTE: len(added)})
     return len(gone)
 
 

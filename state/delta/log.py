@@ -25,7 +25,6 @@ from state.delta.loading import refused, unreadable
 from state.delta.log_lookup import RunCopies
 from state.delta.log_rows import newest_rows
 from state.delta.log_table import (
-    COMBINE_PROPERTY,
     Fold,
     LogColumns,
     LogLayout,
@@ -43,6 +42,7 @@ from state.delta.upkeep import NOTHING_AFTERWARDS
 from state.sums import SumBounds
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
+from transactional.names import COMBINE_PROPERTY, OWNER_NOTE, fold_of
 from transactional.schema import Field
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class LogHandle(DeltaHandle):
 
     @property
     def _fold_id(self) -> str:
-        return f"{self._owner}#fold"
+        return fold_of(self._owner)
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
         """Replace the rows of one txid."""
@@ -265,7 +265,7 @@ class LogHandle(DeltaHandle):
 
     def _noted(self, transactions: list[Transaction]) -> CommitProperties:
         """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
-        note = {"userMetadata": json.dumps({"owner": self._owner})} if transactions else {}
+        note = {"userMetadata": json.dumps({OWNER_NOTE: self._owner})} if transactions else {}
         return once(transactions, note)
 
     def _log_query(self) -> LogQuery | None:

@@ -15,10 +15,10 @@ from state.base import StateColumns
 from state.delta.table import Dialect, combined_sql
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
+from transactional.names import COMBINE_PROPERTY
 from transactional.schema import Schema
 
 LAYOUTS = ("auto", "merge", "log")
-COMBINE_PROPERTY = "transactional.combine"
 SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
 _PREFIX = "datafusion"

@@ -13,11 +13,11 @@ from deltalake import Transaction
 from state.base import WriteRefused
 from state.delta.judged import once
 from transactional.errors import OperatingError, StoreMismatch
+from transactional.names import OWNER_PROPERTY
 
 if TYPE_CHECKING:
     from state.delta.delta_rs import DeltaHandle
 
-OWNER_PROPERTY = "transactional.owner"
 CLAIM_TRIES = 10
 
 

@@ -17,9 +17,9 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.delta_errors import reason_of
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.names import LOG_COMMITS_PROPERTY, OWNER_NOTE, SCHEMA_VERSION_PROPERTY
 
 SCHEMA_VERSION = 1
-SCHEMA_VERSION_PROPERTY = "transactional.schemaVersion"
 
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),
@@ -30,8 +30,6 @@ DEFAULT_PROPERTIES = {
     "delta.logRetentionDuration": "interval 30 minutes",
     "delta.deletedFileRetentionDuration": "interval 30 minutes",
 }
-LOG_COMMITS_PROPERTY = "transactional.logCommits"
-"""How many Delta commits the table's log keeps."""
 COUNTED_PROPERTIES = (LOG_COMMITS_PROPERTY, "delta.checkpointInterval")
 REFUSED_PROPERTIES = {
     "delta.setTransactionRetentionDuration": "it forgets which attempt wrote the table, and with it the fence",
@@ -366,4 +364,4 @@ def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, s
 def commit_metadata(owner: str, attempt: TransactionAttempt | None, attempt_id: int) -> dict[str, str | int]:
     """What a Delta commit says about itself in the table's history."""
     transaction = {"txid": attempt.txid} if attempt is not None else {}
-    return {"owner": owner, **transaction, "attempt_id": attempt_id}
+    return {OWNER_NOTE: owner, **transaction, "attempt_id": attempt_id}

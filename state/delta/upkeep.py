@@ -14,7 +14,8 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.delta.table import LOG_COMMITS_PROPERTY, DeltaLocation
+from state.delta.table import DeltaLocation
+from transactional.names import LOG_COMMITS_PROPERTY
 
 NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A Delta commit that makes no checkpoint and deletes nothing."""

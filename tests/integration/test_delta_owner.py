@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 
 import state.delta.owner
 import state.delta.state
-from state.delta.owner import OWNER_PROPERTY
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.errors import OperatingError, StoreMismatch
+from transactional.names import OWNER_PROPERTY
 
 OTHER = "other/count"
 

@@ -64,8 +64,9 @@ HOMES = {
 PURE = {
     *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
     *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
-    *("transactional.groupings", "transactional.letters", "transactional.progress", "transactional.redaction"),
-    *("transactional.schema", "transactional.engine.cost_estimate", "transactional.engine.sizing"),
+    *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.progress"),
+    *("transactional.redaction", "transactional.schema"),
+    *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
 ASKS_THE_DISK = {"transactional.topology.places"}

@@ -19,6 +19,7 @@ from transactional.doctor.tables import answering, delta_states
 from transactional.engine.fencing import txid_lookup
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.foreign import is_foreign, named
+from transactional.names import owner_of
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology.topology import Topology
 from transactional.torn_log import Torn, torn_files
@@ -90,7 +91,7 @@ def tables_of(topology: Topology) -> list[Table]:
 
 def _table(topology: Topology, component: str, state: Any) -> Table:
     uri, options = state.location.uri, dict(state.location.storage_options)
-    owner, txid_column = f"{topology.id}/{component}", state.columns.txid
+    owner, txid_column = owner_of(topology.id, component), state.columns.txid
     storage = storage_of(uri, options)
     with answering(state.location):
         try:

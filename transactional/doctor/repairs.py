@@ -20,9 +20,9 @@ from transactional.delta_errors import reason_of
 from transactional.doctor.examine import RETENTION_PROPERTY, Table, tables_of, torn_of
 from transactional.doctor.findings import Diagnosis, Problem
 from transactional.engine.clock import SystemClock
-from transactional.engine.fencing import joining
 from transactional.engine.journal import RunStarted, read_journal
 from transactional.errors import ConfigError, OperatingError, StoreMismatch
+from transactional.names import joining_of, repair_of
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.topology.topology import Topology
 from transactional.torn_log import set_aside
@@ -140,7 +140,7 @@ def put_back(table: Table, finding: Diagnosis) -> str:
     Raises `OperatingError`, also when the table has moved since.
     """
     assert finding.target is not None
-    repair = Transaction(f"{table.owner}#repair", finding.target)
+    repair = Transaction(repair_of(table.owner), finding.target)
     properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
     try:
         handle = DeltaTable(table.uri, storage_options=table.options)
@@ -342,7 +342,7 @@ def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal:
         elif version in journal.fences and txid is not None:
             fence = replace(lease, fence_id=version)
             if version == versions[0]:
-                store.record_fence(fence, joining(table.component), txid)
+                store.record_fence(fence, joining_of(table.component), txid)
             store.record_fence(fence, table.component, txid)
     if not store.has_fence(lease.topology_id, table.component) and lease.fence_id not in versions:
         store.record_fence(lease, table.component, lease.snapshot.committed_txid)

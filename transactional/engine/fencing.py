@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import StoreMismatch, TableConflict
+from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease
 from transactional.topology.topology import Topology
@@ -22,7 +23,7 @@ def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, d
         assert component.state is not None
         if isinstance(component.state, DiskState):
             component.state.set_durability(durability)
-        component.state.open(f"{topology.id}/{component.id}", txid_lookup(store, topology.id, component.id))
+        component.state.open(owner_of(topology.id, component.id), txid_lookup(store, topology.id, component.id))
         _fence(component.id, component.state, store, lease)
 
 
@@ -39,7 +40,7 @@ def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, 
     has_joined = store.has_fence(lease.topology_id, component_id)
     for tried in range(1, FENCE_TRIES + 1):
         txid = _table_txid(component_id, state, store, lease)
-        store.record_fence(lease, component_id if has_joined else joining(component_id), txid)
+        store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
         try:
             state.fence(lease.fence_id)
         except TableConflict:
@@ -49,11 +50,6 @@ def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, 
         if not has_joined:
             store.record_fence(lease, component_id, txid)
         return
-
-
-def joining(component_id: str) -> str:
-    """The id under which a committer's fences are noted until its table has one. No component can have such an id."""
-    return f"{component_id}/joining"
 
 
 def _table_txid(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> TxId:
@@ -83,7 +79,7 @@ def _table_txid(component_id: str, state: TransactionState, store: CoordinatorSt
 
 def _txid_of(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
     txid = store.txid_of(topology_id, component_id, attempt_id)
-    return txid if txid is not None else store.txid_of(topology_id, joining(component_id), attempt_id)
+    return txid if txid is not None else store.txid_of(topology_id, joining_of(component_id), attempt_id)
 
 
 def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.config import checked_options
-from transactional.dead_letters import DEAD_LETTERS, check_dead_letters
+from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
+from transactional.names import DEAD_LETTERS
 from transactional.ports import Spout, SpoutContract, StateUpdate, TransactionState
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Topology

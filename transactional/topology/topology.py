@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from transactional.bolts import Bolt
-from transactional.dead_letters import DEAD_LETTERS
 from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.names import DEAD_LETTERS
 from transactional.ports import Spout, StateUpdate, TransactionState
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
