@@ -17,6 +17,7 @@ import typer.main
 from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
 from tests.docs.run_page import ADDRESS
+from tests.tidy.files import our_files
 from tests.tidy.test_layering import FLOORS
 from transactional.commands.main import app
 
@@ -163,7 +164,7 @@ def test_every_command_named_in_a_sentence_exists() -> None:
     "command",
     ["make nothing", "transactional fly", "transactional run x:y --fast", "python -m transactional.nothing"],
 )
-def test_a_command_that_is_not_there_is_told(command: str) -> None:
+def test_a_command_that_does_not_exist_is_found(command: str) -> None:
     assert wrong(command) is not None
 
 
@@ -189,7 +190,7 @@ def test_every_link_leads_somewhere() -> None:
     assert [text for page, target in found if (text := broken(page, target))] == []
 
 
-def test_a_broken_link_is_told() -> None:
+def test_a_broken_link_is_found() -> None:
     page = ROOT / "README.md"
     assert broken(page, "docs/nowhere.md") == "README.md: no docs/nowhere.md"
     assert broken(page, "README.md#nowhere") == "README.md: no heading #nowhere in README.md"
@@ -273,13 +274,22 @@ def test_every_method_and_function_that_is_named_exists() -> None:
     assert wrong_names == []
 
 
-def test_the_rooms_that_are_told_are_those_that_there_are() -> None:
+def test_the_floors_in_architecture_match_the_layering_test() -> None:
     text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-    told = [
+    shown = [
         tuple("doors" if "doors" in name else name.strip("`/").replace("/", ".") for name in names.split(", "))
         for names in re.findall(r"^\| \d \| ([^|]*) \|", text, re.MULTILINE)
     ]
-    assert told == list(FLOORS)
+    assert shown == list(FLOORS)
+
+
+def test_the_folders_in_the_readme_are_those_of_the_repository() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Repository layout")[2].partition("\n## ")[0]
+    folders = {path.relative_to(ROOT).parts[0] for path in our_files() if path.parent != ROOT}
+    assert set(re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)) == {name for name in folders if name[0] != "."}
+    shown_tests = re.search(r"^\| `tests/` \| ([\w, ]+) \|", table, re.MULTILINE)
+    assert shown_tests is not None
+    assert set(shown_tests[1].split(", ")) == {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
 
 
 def test_every_block_says_what_it_is_in() -> None:
