@@ -11,6 +11,7 @@ import pyarrow as pa
 from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
+from transactional.execution.items import Subscription
 from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.letters import Exclusion, joined
@@ -21,9 +22,6 @@ from transactional.topology.topology import Topology
 
 ROWS_PER_BATCH = 10_000
 """Tuples emitted one by one are gathered into record batches of so many rows."""
-
-Subscription = tuple[str, str, str]
-"""A component, one of its streams, and a bolt that subscribes to it."""
 
 
 class TaskFailed(BaseException):

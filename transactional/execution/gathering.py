@@ -12,10 +12,19 @@ import pyarrow as pa
 from transactional.arrow import from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.errors import AttemptLost, ReplayMismatch
-from transactional.execution.emitting import Subscription, error_of, told_of_all
-from transactional.execution.tasks import Item, Report, TaskProgram
+from transactional.execution.emitting import error_of, told_of_all
+from transactional.execution.items import (
+    Item,
+    PartialAggregates,
+    PickledBolt,
+    SetAside,
+    Subscription,
+    TaskFailure,
+    TaskReport,
+    TuplesToCommit,
+)
+from transactional.execution.tasks import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
-from transactional.letters import Exclusion
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
 
 
@@ -25,52 +34,50 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     Raises the error of the first failure among them, `AttemptLost` when tuples were lost or doubled on their way
     (row T12), `ReplayMismatch` when the batch was recorded with other contents.
     """
-    by_kind: dict[str, list[Item]] = {}
-    for item in sorted(items, key=lambda item: item.order):
-        by_kind.setdefault(item.kind, []).append(item)
-    _raise_failure(by_kind.get("failure", []))
-    _check_reports(program, by_kind.get("report", []))
-    reports: list[Report] = [item.payload for item in by_kind.get("report", [])]
+    in_order = sorted(items, key=lambda item: item.order)
+    _raise_failure([item for item in in_order if isinstance(item, TaskFailure)])
+    reports = [item for item in in_order if isinstance(item, TaskReport)]
+    _check_reports(program, reports)
     late = [
-        LateTuples(item.target, item.slot, item.component, item.stream, from_ipc(item.payload))
-        for item in by_kind.get("late", [])
+        LateTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
+        for item in in_order
+        if isinstance(item, TuplesToCommit)
     ]
     received = _check_counts(program, reports, late)
     digests = _digests(reports)
     _check_digests(batch, digests)
     instances: dict[str, list[bytes]] = {}
-    for item in by_kind.get("instance", []):
-        instances.setdefault(item.component, []).append(item.payload)
-    parts: dict[str, Partials | Sequence[bytes]] = {**instances, **_partials(program, by_kind.get("partial", []))}
-    letters = _letters(batch, by_kind.get("letter", []))
+    for bolt in (item for item in in_order if isinstance(item, PickledBolt)):
+        instances.setdefault(bolt.component, []).append(bolt.data)
+    partials = _partials(program, [item for item in in_order if isinstance(item, PartialAggregates)])
+    parts: dict[str, Partials | Sequence[bytes]] = {**instances, **partials}
+    letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
     return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters)
 
 
-def _raise_failure(failures: list[Item]) -> None:
+def _raise_failure(failures: list[TaskFailure]) -> None:
     """Tuples are at fault only where each of the failures can be laid at one's door."""
     if failures:
-        code, text, _ = failures[0].payload
-        faults: list[tuple[Exclusion, ...]] = [failure.payload[2] for failure in failures]
-        raise error_of(code, *told_of_all(text, faults))
+        first = failures[0]
+        raise error_of(first.code, *told_of_all(first.text, [failure.at_fault for failure in failures]))
 
 
-def _letters(batch: BatchMetadata, items: list[Item]) -> list[DeadLetter]:
+def _letters(batch: BatchMetadata, letters: list[DeadLetter]) -> list[DeadLetter]:
     """With the errors, which tasks were not told."""
     errors = {exclusion.key: exclusion for exclusion in batch.excluded}
-    letters: list[DeadLetter] = [item.payload for item in items]
     return [replace(letter, exclusion=errors.get(letter.exclusion.key, letter.exclusion)) for letter in letters]
 
 
-def _check_reports(program: TaskProgram, reports: list[Item]) -> None:
+def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
     """Every task has reported once: nothing of it was lost, and nothing came twice."""
     stages = [stage for stage in program.plan.stages if not stage.is_dataframe]
     expected = [(stage.index, task) for stage in stages for task in range(stage.task_count)]
-    found = [item.order[:2] for item in reports if not program.plan.stages[item.order[0]].is_dataframe]
+    found = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
     if found != expected:
         raise AttemptLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
 
 
-def _check_counts(program: TaskProgram, reports: list[Report], late: list[LateTuples]) -> dict[str, int]:
+def _check_counts(program: TaskProgram, reports: list[TaskReport], late: list[LateTuples]) -> dict[str, int]:
     """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received."""
     sent: Counter[Subscription] = Counter()
     arrived: Counter[Subscription] = Counter()
@@ -95,7 +102,7 @@ def _check_counts(program: TaskProgram, reports: list[Report], late: list[LateTu
     return received
 
 
-def _digests(reports: list[Report]) -> dict[PartitionId, Digest]:
+def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
     """Of each partition; the checksums of one that was read in portions are summed up once more."""
     portions: dict[PartitionId, list[Digest]] = {}
     for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
@@ -120,10 +127,10 @@ def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) 
             )
 
 
-def _partials(program: TaskProgram, items: list[Item]) -> dict[str, Partials]:
+def _partials(program: TaskProgram, sent: list[PartialAggregates]) -> dict[str, Partials]:
     tables: dict[str, list[pa.Table]] = {}
-    for item in items:
-        tables.setdefault(item.component, []).append(pa.Table.from_batches(*_with_schema(item.payload)))
+    for part in sent:
+        tables.setdefault(part.committer, []).append(pa.Table.from_batches(*_with_schema(part.data)))
     return {
         committer: Partials(aggregator.combine_kinds, aggregator.combine(tables.get(committer, [])))
         for committer, aggregator in program.aggregators.items()

@@ -8,8 +8,9 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.gathering import gather
+from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import AttemptInput, Item, make_program
+from transactional.execution.tasks import AttemptInput, make_program
 from transactional.ports import Processed
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
@@ -50,9 +51,9 @@ class LocalExecutor:
         for level in range(self.program.plan.depth):
             for slot in range(len(self.program.plan.slots(level))):
                 self._check_cancelled(attempt)
-                reached = [item for item in items if (item.level, item.slot) == (level, slot)]
+                reached = [item for item in items if is_for_level(item, level) and item.slot == slot]
                 items += run_task(self.program, inputs, level, slot, reached)
-        return [item for item in items if item.is_for_driver]
+        return [item for item in items if not is_for_task(item)]
 
     def _check_cancelled(self, attempt: TransactionAttempt) -> None:
         with self._lock:

@@ -17,11 +17,26 @@ from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import CorruptRecord
-from transactional.execution.emitting import Emitter, Subscription, TaskFailed, guarded, make_emitter
+from transactional.execution.emitting import Emitter, TaskFailed, guarded, make_emitter
 from transactional.execution.faults import Faults
+from transactional.execution.items import (
+    Incomplete,
+    Item,
+    Order,
+    PartialAggregates,
+    PickledBolt,
+    SetAside,
+    Subscription,
+    TaskFailure,
+    TaskReport,
+    Tuples,
+    TuplesToCommit,
+    is_for_level,
+    is_for_task,
+)
 from transactional.execution.operators import Operator
 from transactional.execution.placing import Place, make_operator
-from transactional.execution.tasks import DRIVER, AttemptInput, Item, Report, TaskProgram
+from transactional.execution.tasks import AttemptInput, TaskProgram
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
@@ -34,13 +49,13 @@ def run_task(
     program: TaskProgram, inputs: AttemptInput, level: int, slot: int, items: Iterable[Item]
 ) -> Iterator[Item]:
     """Run one task of one level: yield the items that it sends on."""
-    mine = sorted((item for item in items if item.level == level), key=lambda item: item.order)
+    mine = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
-    is_complete = not any(item.kind == "incomplete" for item in mine)
+    tuples = [item for item in mine if isinstance(item, Tuples)]
+    is_complete = len(tuples) == len(mine)
 
     def received() -> Received:
-        tuples = (item for item in mine if item.kind == "tuples")
-        return ((batch, item.component, item.stream) for item in tuples for batch in from_ipc(item.payload))
+        return ((batch, item.source, item.stream) for item in tuples for batch in from_ipc(item.data))
 
     return _TaskRun(program, inputs, stage, task, is_complete=is_complete).run(received)
 
@@ -109,7 +124,7 @@ class _TaskRun:
         try:
             self._work(received())
         except TaskFailed as failed:
-            handed_on = [item for item in self.sent if not item.is_for_driver]
+            handed_on = [item for item in self.sent if is_for_task(item)]
             return iter(self._closer(failed, received) or [*handed_on, *self._incomplete(), self._failure(failed)])
         return iter(self.sent)
 
@@ -141,7 +156,7 @@ class _TaskRun:
         edges = [edge for component in self.stage.components for edge in self.program.plan.edges.get(component, ())]
         order = (self.stage.index, self.task, 0)
         return [
-            Item(self.program.level_of(edge.target_stage), self.program.slot(edge, task), "incomplete", "", order, None)
+            Incomplete(order, self.program.level_of(edge.target_stage), self.program.slot(edge, task))
             for edge in edges
             if self._is_task(edge)
             for task in range(edge.task_count)
@@ -192,7 +207,7 @@ class _TaskRun:
         self._send_letter(DeadLetter(Exclusion(spout, "", record.error), spout, DEFAULT_STREAM, values))
 
     def _send_letter(self, letter: DeadLetter) -> None:
-        self._send(DRIVER, 0, "letter", letter.exclusion.component, letter)
+        self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
         emitter = self.emitters[self.program.topology.spout_id]
@@ -236,43 +251,34 @@ class _TaskRun:
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self._send(DRIVER, 0, "report", self.stage.components[0], Report(sent, received, self.digests))
+        self.sent.append(TaskReport(self._order(), sent, received, self.digests))
 
     def _finish_one(self, operator: Operator) -> None:
         for letter in operator.letters:
-            self._send(DRIVER, 0, "letter", operator.component, letter)
+            self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
         elif (instance := operator.dump()) is not None:
-            self._send(DRIVER, 0, "instance", operator.component, instance)
+            self.sent.append(PickledBolt(self._order(), operator.component, instance))
 
     def _send_on(self, component_id: str, emitter: Emitter) -> None:
         for edge, task, batches in emitter.addressed():
             stream = edge.grouping.stream
             data = to_ipc(batches, emitter.streams[stream].schema)
             if edge.target_stage == COMMIT_STAGE:
-                self._send(DRIVER, task, "late", component_id, data, stream, edge.target)
+                self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data))
             elif self._goes_well or self._is_task(edge):
-                slot = self.program.slot(edge, task)
-                self._send(self.program.level_of(edge.target_stage), slot, "tuples", component_id, data, stream)
+                level, slot = self.program.level_of(edge.target_stage), self.program.slot(edge, task)
+                self.sent.append(Tuples(self._order(), level, slot, component_id, stream, data))
         if self._goes_well:
             for committer, partial in emitter.partials():
-                self._send(DRIVER, 0, "partial", committer, to_ipc(partial.to_batches(), partial.schema))
+                data = to_ipc(partial.to_batches(), partial.schema)
+                self.sent.append(PartialAggregates(self._order(), committer, data))
 
-    def _send(
-        self,
-        level: int,
-        slot: int,
-        kind: Any,
-        component: str,
-        payload: Any,
-        stream: str = DEFAULT_STREAM,
-        target: str = "",
-    ) -> None:
-        order = (self.stage.index, self.task, len(self.sent))
-        self.sent.append(Item(level, slot, kind, component, order, payload, stream, target))
+    def _order(self) -> Order:
+        return self.stage.index, self.task, len(self.sent)
 
     def _failure(self, failed: TaskFailed) -> Item:
         order = (self.stage.index, self.task, 0)
         text = f"task {self.task} of {self.stage.task_count}: {failed}"
-        return Item(DRIVER, 0, "failure", failed.component, order, (failed.code, text, failed.at_fault))
+        return TaskFailure(order, failed.component, failed.code, text, failed.at_fault)

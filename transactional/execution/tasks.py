@@ -1,59 +1,19 @@
-"""What tasks are told and what they send: the program of a topology, an attempt's input, items; see `task_run`."""
+"""What tasks are told: the program of a topology, and an attempt's input; see `task_run`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
-from transactional.execution.emitting import (
-    Subscription,
-    make_aggregators,
-)
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.execution.emitting import make_aggregators
 from transactional.execution.pickling import check_picklable
-from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator
 from transactional.topology.stages import Edge, StagePlan
 from transactional.topology.topology import Topology
-
-DRIVER = -1
-"""The level of what is meant for the driver."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """Something that one task sends: Arrow batches of an edge, or that these are incomplete because it failed; what the
-    commit phase goes on with, a report, a failure; or the milliseconds that a Spark task has taken.
-
-    `level` and `slot` say where it is for; `order` makes what a task receives the same on every retry. `stream` is
-    the stream of tuples, `target` the bolt that late ones are for, whose task is `slot`.
-    """
-
-    level: int
-    slot: int
-    kind: Literal["tuples", "incomplete", "late", "letter", "partial", "instance", "report", "failure", "time"]
-    component: str
-    order: tuple[int, int, int]
-    payload: Any
-    stream: str = DEFAULT_STREAM
-    target: str = ""
-
-    @property
-    def is_for_driver(self) -> bool:
-        """True when no task receives it."""
-        return self.level == DRIVER
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a task has counted: tuples sent and received per subscription, and digests of the portions it has read."""
-
-    sent: Mapping[Subscription, int]
-    received: Mapping[Subscription, int]
-    digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from pyspark.util import PythonEvalType
 
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
+from transactional.execution.items import Item, Tuples
 from transactional.execution.task_run import run_dataframe_task
-from transactional.execution.tasks import AttemptInput, Item, TaskProgram
+from transactional.execution.tasks import AttemptInput, TaskProgram
 from transactional.spark.workers import end_quietly
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import Stage
@@ -29,8 +30,12 @@ def dataframe_items(
     [grouping] = component.inputs
     source = program.topology.output_of(grouping.source, grouping.stream)
     level, slots = stage.level, {program.slot_of[(stage.index, task)] for task in range(stage.task_count)}
-    blobs = rdd.filter(lambda item: item.level == level and item.slot in slots).map(lambda item: (item.payload,))
-    batch = map_in_arrow(session.createDataFrame(blobs, "ipc binary"), _decode, str(source))
+
+    def blobs(items: Iterable[Item]) -> Iterator[tuple[bytes]]:
+        tuples = (item for item in items if isinstance(item, Tuples))
+        return ((item.data,) for item in tuples if item.level == level and item.slot in slots)
+
+    batch = map_in_arrow(session.createDataFrame(rdd.mapPartitions(blobs), "ipc binary"), _decode, str(source))
     emitted = _apply(component, batch)
     pickled = map_in_arrow(emitted, _encode(program, stage, task_input), "item binary")
     return pickled.rdd.map(lambda row: pickle.loads(row.item))

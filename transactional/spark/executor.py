@@ -24,8 +24,9 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.execution.gathering import gather
+from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program
+from transactional.execution.tasks import AttemptInput, TaskProgram, make_program
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program
@@ -102,7 +103,7 @@ class SparkExecutor:
         if was_cancelled:
             raise AttemptLost(f"attempt {attempt} was cancelled")
         with self._lock:
-            self._packing.tell(records, sum(item.payload for item in items if item.kind == "time"))
+            self._packing.tell(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
         return gather(self.program, batch, items)
 
     @contextlib.contextmanager
@@ -242,7 +243,7 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
             pass
         inputs, began = task_input(), perf_counter()
         sent = [item for slot in range(number, slots, spark_tasks) for item in run_task(program, inputs, 0, slot, ())]
-        sent.append(Item(DRIVER, 0, "time", "", (0, number, 0), (perf_counter() - began) * 1e3))
+        sent.append(TaskTime((0, number, 0), (perf_counter() - began) * 1e3))
         collect_less_garbage()
         return iter(sent)
 
@@ -253,7 +254,7 @@ def address(level: int, slots: int) -> Callable[[int, Iterable[Item]], Iterator[
     """Give each item the slot of the next level that it goes to; some task passes on what is not for that level."""
 
     def run(slot: int, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
-        return ((item.slot if item.level == level else slot % slots, item) for item in items)
+        return ((item.slot if is_for_level(item, level) else slot % slots, item) for item in items)
 
     return run
 
@@ -264,7 +265,7 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
     def run(slot: int, addressed: Iterable[tuple[int, Item]]) -> Iterator[Item]:
         end_quietly()
         items = [item for _, item in addressed]
-        yield from (item for item in items if item.level != level)
+        yield from (item for item in items if not is_for_level(item, level))
         if not program.plan.slots(level)[slot][0].is_dataframe:
             yield from run_task(program, task_input(), level, slot, items)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 import pytest
@@ -19,9 +19,10 @@ from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, Part
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
 from transactional.execution.gathering import gather
+from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
 from transactional.execution.local_executor import LocalExecutor
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import DRIVER, AttemptInput, Item, TaskProgram, make_program
+from transactional.execution.tasks import AttemptInput, TaskProgram, make_program
 from transactional.groupings import GroupingKind
 from transactional.ports import Partials, Processed
 from transactional.topology.stages import plan_stages
@@ -207,33 +208,33 @@ def run_tampered(topology: Topology, tamper: Tamper) -> Processed:
     items: list[Item] = []
     for level in range(program.plan.depth):
         items = tamper([*items, *level_items(program, inputs, level, items)])
-    return gather(program, batch, [item for item in items if item.is_for_driver])
+    return gather(program, batch, [item for item in items if not is_for_task(item)])
 
 
 def level_items(program: TaskProgram, inputs: AttemptInput, level: int, items: list[Item]) -> list[Item]:
     slots = range(len(program.plan.slots(level)))
-    reach = {slot: [item for item in items if (item.level, item.slot) == (level, slot)] for slot in slots}
+    reach = {slot: [item for item in items if is_for_level(item, level) and item.slot == slot] for slot in slots}
     return [item for slot in slots for item in run_task(program, inputs, level, slot, reach[slot])]
 
 
-def is_for(bolt_level: int) -> Callable[[Item], bool]:
-    return lambda item: item.level == bolt_level and item.kind == "tuples"
+def is_for_upper(item: Item) -> TypeGuard[Tuples]:
+    return isinstance(item, Tuples) and item.level == 1
 
 
 def lose_a_row(items: list[Item]) -> list[Item]:
-    def shorter(item: Item) -> Item:
-        batches = from_ipc(item.payload)
-        return replace(item, payload=to_ipc([batches[0].slice(1), *batches[1:]], batches[0].schema))
+    def shorter(item: Tuples) -> Tuples:
+        batches = from_ipc(item.data)
+        return replace(item, data=to_ipc([batches[0].slice(1), *batches[1:]], batches[0].schema))
 
-    return [shorter(item) if is_for(1)(item) and item.order[1] == 0 else item for item in items]
+    return [shorter(item) if is_for_upper(item) and item.order[1] == 0 else item for item in items]
 
 
 def lose_items(items: list[Item]) -> list[Item]:
-    return [item for item in items if not is_for(1)(item)]
+    return [item for item in items if not is_for_upper(item)]
 
 
 def double_items(items: list[Item]) -> list[Item]:
-    return [*items, *filter(is_for(1), items)]
+    return [*items, *filter(is_for_upper, items)]
 
 
 @pytest.mark.parametrize(("tamper", "received"), [(lose_a_row, "1[78]"), (lose_items, "0"), (double_items, "38")])
@@ -246,7 +247,7 @@ def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, receiv
 
 
 def lose_a_report(items: list[Item]) -> list[Item]:
-    return [item for item in items if not (item.kind == "report" and item.order[:2] == (0, 1))]
+    return [item for item in items if not (isinstance(item, TaskReport) and item.order[:2] == (0, 1))]
 
 
 def lose_a_task(items: list[Item]) -> list[Item]:
@@ -254,7 +255,7 @@ def lose_a_task(items: list[Item]) -> list[Item]:
 
 
 def double_the_reports(items: list[Item]) -> list[Item]:
-    return [*items, *(item for item in items if item.kind == "report" and item.order[0] == 0)]
+    return [*items, *(item for item in items if isinstance(item, TaskReport) and item.order[0] == 0)]
 
 
 @pytest.mark.parametrize(("tamper", "found"), [(lose_a_report, 1), (lose_a_task, 1), (double_the_reports, 4)])
@@ -273,7 +274,7 @@ def test_items_may_come_in_any_order() -> None:
 
 def test_the_first_failure_is_told() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
-        return Item(DRIVER, 0, "failure", "upper", (stage, task, 0), (code, f"failed in {stage}, {task}", ()))
+        return TaskFailure((stage, task, 0), "upper", code, f"failed in {stage}, {task}")
 
     program = make_program(counted_words(), plan_stages(counted_words()))
     items = [failed(1, 0, "TX302"), failed(0, 1, FailedException.code), failed(1, 1, "TX302")]
