@@ -1,4 +1,4 @@
-"""An independent checker: reads a store, Delta tables and a topic, and decides whether what they hold is exact.
+"""An independent checker: reads a store, tables in Delta and SQL, and a topic, and decides whether they are exact.
 
 It uses no code of the framework, so that a mistake there can't hide itself.
 """
@@ -7,5 +7,16 @@ from verifier.checker import CheckedTable, verify
 from verifier.findings import CheckImpossible, Finding, Kind, Report
 from verifier.rows import RowColumns
 from verifier.source import KafkaSource
+from verifier.sql_tables import CheckedSqlTable
 
-__all__ = ["CheckImpossible", "CheckedTable", "Finding", "KafkaSource", "Kind", "Report", "RowColumns", "verify"]
+__all__ = [
+    "CheckImpossible",
+    "CheckedSqlTable",
+    "CheckedTable",
+    "Finding",
+    "KafkaSource",
+    "Kind",
+    "Report",
+    "RowColumns",
+    "verify",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from verifier.delta_log import LogBroken, TableLog, read_log
@@ -13,6 +13,7 @@ from verifier.folds import combined_by
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look
+from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
 from verifier.storage import storage_of
 from verifier.store import Store, StoreHistory
 from verifier.tables import TableTxid, changed_files, check_log, check_reached
@@ -40,7 +41,7 @@ class CheckedTable:
 def verify(
     store_url: str,
     topology_id: str,
-    tables: Sequence[CheckedTable],
+    tables: Sequence[CheckedTable | CheckedSqlTable],
     source: KafkaSource | None = None,
     *,
     row_changes: int = ROW_CHANGES,
@@ -66,21 +67,30 @@ def _without_collector() -> Iterator[None]:
 
 
 def _verify(
-    store_url: str, topology_id: str, tables: Sequence[CheckedTable], source: KafkaSource | None, *, row_changes: int
+    store_url: str,
+    topology_id: str,
+    tables: Sequence[CheckedTable | CheckedSqlTable],
+    source: KafkaSource | None,
+    *,
+    row_changes: int,
 ) -> Report:
     findings = Findings()
+    in_delta = [table for table in tables if isinstance(table, CheckedTable)]
+    in_sql = [table for table in tables if isinstance(table, CheckedSqlTable)]
     store = Store(store_url)
-    try:
+    with ExitStack() as opened:
+        opened.callback(store.close)
         txid_before = store.committed_txid(topology_id)
-        logs = {table.component: _log_of(table, findings) for table in tables}
+        moments = [opened.enter_context(moment_of(table)) for table in in_sql]
+        logs = [_log_of(table, findings) for table in in_delta]
         history = store.history(topology_id)
-    finally:
-        store.close()
-    states = _look_at_source(source, history, findings)
-    log_starts = {partition: state.start for partition, state in states.items() if state is not None}
-    check_transactions(history, findings, log_starts=log_starts)
-    for table in tables:
-        if log := logs[table.component]:
+        states = _look_at_source(source, history, findings)
+        log_starts = {partition: state.start for partition, state in states.items() if state is not None}
+        check_transactions(history, findings, log_starts=log_starts)
+        for sql_table, moment in zip(in_sql, moments, strict=True):
+            check_sql_table(sql_table, moment, history, txid_before, findings)
+    for table, log in zip(in_delta, logs, strict=True):
+        if log is not None:
             _check_table(table, log, history, txid_before, row_changes, findings)
     if source is not None:
         check_source(source, history, states, findings)

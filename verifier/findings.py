@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """A table lacks transactions that the store says are committed."""
     TABLE_AHEAD = "table-ahead"
     """A table holds transactions that the store knows nothing of."""
+    WRONG_TABLE = "wrong-table"
+    """A SQL table is not the one that the state has made: it is another's, or has other columns."""
     WRONG_COUNT = "wrong-count"
     """A column that counts records does not add up to the records that were read."""
     WRONG_RECORDS = "wrong-records"

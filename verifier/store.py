@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, make_url, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, text
 
+from verifier.databases import at_one_moment, open_database
 from verifier.findings import CheckImpossible
 
 _CHUNK = 20_000
-
+_WHAT = "store"
 
 _TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint
     FROM transactional_topologies WHERE topology_id = :id"""
@@ -23,10 +21,6 @@ _IN_FLIGHT = "SELECT txid, attempt_id FROM transactional_transactions WHERE topo
 _FENCES = "SELECT component_id, attempt_id, txid FROM transactional_fences WHERE topology_id = :id"
 _ATTEMPTS = """SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch END
     FROM transactional_attempts WHERE topology_id = :id ORDER BY txid, attempt_id"""
-
-
-class StoreUnreadable(CheckImpossible):
-    """The store is not there, or not one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +79,10 @@ class StoreHistory:
 
 
 class Store:
-    """A store at a URL: `sqlite:///path` or `postgresql://…`. Raises `StoreUnreadable`."""
+    """A store at a URL: `sqlite:///path` or `postgresql://…`. Raises `CheckImpossible`."""
 
     def __init__(self, url: str) -> None:
-        try:
-            self._engine = create_engine(_url(url), hide_parameters=True)
-        except ValueError as error:  # what it says may hold a part of the password
-            raise StoreUnreadable("a store is sqlite:///… or postgresql://…, and this URL can't be read") from error
-        except (SQLAlchemyError, ModuleNotFoundError) as error:
-            raise StoreUnreadable(f"the store can't be opened: {error}") from error
+        self._engine = open_database(url, what=_WHAT)
 
     def close(self) -> None:
         """Close all connections."""
@@ -104,30 +93,22 @@ class Store:
         return [row[0] for row in self._rows("SELECT topology_id FROM transactional_topologies ORDER BY topology_id")]
 
     def committed_txid(self, topology_id: str) -> int:
-        """How far a topology is. Raises `StoreUnreadable` for one that the store does not know."""
+        """How far a topology is. Raises `CheckImpossible` for one that the store does not know."""
         rows = self._rows("SELECT committed_txid FROM transactional_topologies WHERE topology_id = :id", id=topology_id)
         if not rows:
             known = ", ".join(self.topology_ids()) or "(none)"
-            raise StoreUnreadable(f"the store knows no topology {topology_id!r}; it knows {known}")
+            raise CheckImpossible(f"the store knows no topology {topology_id!r}; it knows {known}")
         return int(rows[0][0])
 
     def history(self, topology_id: str) -> StoreHistory:
-        """Everything about one topology, as it is at one moment. Raises `StoreUnreadable`."""
+        """Everything about one topology, as it is at one moment. Raises `CheckImpossible`."""
         self.committed_txid(topology_id)
-        try:
-            with self._engine.connect() as connection:
-                is_sqlite = self._engine.dialect.name == "sqlite"
-                connection.exec_driver_sql("BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                return _history(connection, topology_id)
-        except SQLAlchemyError as error:
-            raise StoreUnreadable(f"the store can't be read: {error}") from error
+        with at_one_moment(self._engine, what=_WHAT) as connection:
+            return _history(connection, topology_id)
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
-        try:
-            with self._engine.connect() as connection:
-                return list(connection.execute(text(query), values))
-        except SQLAlchemyError as error:
-            raise StoreUnreadable(f"the store can't be read: {error}") from error
+        with at_one_moment(self._engine, what=_WHAT) as connection:
+            return list(connection.execute(text(query), values))
 
 
 def _history(connection: Connection, topology_id: str) -> StoreHistory:
@@ -153,7 +134,7 @@ def _batches(rows: list[Any]) -> list[CommittedBatch]:
         documents = json.loads("[" + ",".join([row[2] for row in rows]) + "]")
         return [_batch(row[0], row[1], document) for row, document in zip(rows, documents, strict=True)]
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreUnreadable(
+        raise CheckImpossible(
             f"a batch of transactions {rows[0][0]} to {rows[-1][0]} is not readable: {error!r}"
         ) from error
 
@@ -164,16 +145,3 @@ def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> Committed
         ranges[row[0], row[1]] = (row[2], row[3], row[4])
         records += row[4] or 0
     return CommittedBatch(txid, attempt_id, ranges, records, "excluded" in document or "letters" in document)
-
-
-def _url(url: str) -> Any:
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
-    if parsed.get_backend_name() != "sqlite":
-        raise StoreUnreadable(f"a store is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
-    path = Path(str(parsed.database))
-    if not path.is_file():
-        raise StoreUnreadable(f"there is no store at {path}")
-    # Nothing is written, and nothing made where nothing is.
-    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict({"mode": "ro", "uri": "true"})

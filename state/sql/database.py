@@ -61,6 +61,11 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     @property
+    def url(self) -> str:
+        """As it was given, with its passwords."""
+        return self._url.render_as_string(hide_password=False)
+
+    @property
     def file(self) -> str | None:
         """The path of a SQLite file; None for a database in memory or on a server."""
         return sqlite_file(self._url)

@@ -67,6 +67,16 @@ class SqlMapState(FencedState):
         return self._database.file
 
     @property
+    def database_url(self) -> str:
+        """The URL of the database, with all that one needs to log in."""
+        return self._database.url
+
+    @property
+    def table_name(self) -> str:
+        """The name of the table in its database."""
+        return self._table_name
+
+    @property
     def value_limits(self) -> ValueLimits:
         """Its values go through Python; PostgreSQL has no zero bytes in text."""
         return ValueLimits(self.table, zero_bytes=self._database.is_sqlite)

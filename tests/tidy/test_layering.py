@@ -57,7 +57,7 @@ HOMES = {
         "state.delta.spark",
     },
     "rich": {"transactional.commands"},
-    "sqlalchemy": {"state.sql", "state.store", "verifier.store"},
+    "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
     "typer": {"transactional.commands"},
 }
 """The folders, or the single files, that may import a third-party package."""

@@ -48,7 +48,7 @@ class History:
     folder: Path
     replays_exactly: bool = False
     lease: Lease | None = None
-    states: dict[str, DeltaMapState] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
     positions: dict[PartitionId, int] = field(default_factory=lambda: dict.fromkeys(PARTITIONS, 0))
     txid: int = 1
     attempt_id: int = 0
@@ -67,21 +67,25 @@ class History:
         """Where the table of a component is."""
         return str(self.folder / component)
 
-    def start(self) -> None:
-        """A coordinator takes over, and shuts the one before out."""
-        kind = StateKind.TRANSACTIONAL if self.replays_exactly else StateKind.OPAQUE
-        self.states = {
-            name: DeltaMapState(
-                self.path(name),
-                "word string",
-                "count long",
-                kind=kind,
-                layout=FOLDED if name in ("log", "latest-log") else "merge",
-            )
+    @property
+    def kind(self) -> StateKind:
+        """What the spout's guarantee asks of states."""
+        return StateKind.TRANSACTIONAL if self.replays_exactly else StateKind.OPAQUE
+
+    def make_states(self) -> dict[str, Any]:
+        """The states of the committers."""
+        layouts = {name: FOLDED if name in ("log", "latest-log") else "merge" for name in COMMITTERS}
+        states = {
+            name: DeltaMapState(self.path(name), "word string", "count long", kind=self.kind, layout=layouts[name])
             for name in COMMITTERS
         }
-        for state in self.states.values():
+        for state in states.values():
             state.set_durability("process")
+        return states
+
+    def start(self) -> None:
+        """A coordinator takes over, and shuts the one before out."""
+        self.states = self.make_states()
         committers = [SimpleNamespace(id=name, state=state) for name, state in self.states.items()]
         with closing(SqlCoordinatorStore(self.url)) as store:
             self.lease = store.acquire(ID, self.fingerprint(), owner="hand", lease_ms=LEASE_MS)
@@ -207,11 +211,17 @@ def make_history(folder: Path, *, replays_exactly: bool = False) -> History:
     """A history with all that may happen: replays (of other batches, where the spout allows it), dead attempts,
     take-overs, empty batches, folds."""
     history = History(folder, replays_exactly)
+    go_through_everything(history)
+    return history
+
+
+def go_through_everything(history: History) -> None:
+    """From a history's beginning: replays, dead attempts, take-overs, empty batches."""
     history.start()
     history.transaction({"cat": 3, "dog": 1})
     history.transaction({"cat": 2, "owl": 1})
     replayed = {"dog": 1, "cat": 1}  # the replay of 3 has no emu, and less of dog
-    history.transaction(replayed if replays_exactly else {"dog": 4, "emu": 1}, dies_after="count")
+    history.transaction(replayed if history.replays_exactly else {"dog": 4, "emu": 1}, dies_after="count")
     history.start()
     history.transaction(replayed)
     history.transaction({"cow": 2}, dies_after="tables")
@@ -222,7 +232,6 @@ def make_history(folder: Path, *, replays_exactly: bool = False) -> History:
     history.transaction({"cat": 1, "emu": 2})
     for number in range(7, 13):
         history.transaction({"cat": number, f"word-{number}": 2})
-    return history
 
 
 def copied(history: History, folder: Path) -> History:

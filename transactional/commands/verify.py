@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from verifier.findings import Report
     from verifier.rows import RowColumns
     from verifier.source import KafkaSource
+    from verifier.sql_tables import CheckedSqlTable
 
+    AnyTable: TypeAlias = CheckedTable | CheckedSqlTable
+
+_SQL = ("sqlite", "postgresql")
 _COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_KEY)
 
 
@@ -31,7 +35,9 @@ def verify(
     store: StoreUrl = DEFAULT_STORE,
     table: Annotated[
         list[str] | None,
-        typer.Option(metavar="COMPONENT=PATH", help="Where the Delta table of a committer is, if not as declared."),
+        typer.Option(
+            metavar="COMPONENT=PATH", help="Where a committer's table is, if not as declared; URL#TABLE in SQL."
+        ),
     ] = None,
     counts: Annotated[
         list[str] | None,
@@ -70,7 +76,7 @@ def verify(
     except CheckImpossible as error:
         raise ConfigError(f"{topology_id} can't be verified: {error}") from error
     except OSError as error:
-        options = {name: value for table in tables for name, value in table.storage_options.items()}
+        options = {name: value for each in tables for name, value in getattr(each, "storage_options", {}).items()}
         raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
     checked = {each.component for each in tables}
     notes = [text for component, text in unknown.items() if component not in checked]
@@ -80,17 +86,21 @@ def verify(
         raise typer.Exit(1)
 
 
-def tables_of(topology: Topology) -> tuple[list[CheckedTable], dict[str, str]]:
-    """The Delta tables of a topology's committers, and why the others' can't be checked, by component."""
+def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
+    """The tables of a topology's committers, and why the others' can't be checked, by component."""
     from verifier.checker import CheckedTable
+    from verifier.sql_tables import CheckedSqlTable
 
-    tables: list[CheckedTable] = []
+    tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
         state: Any = component.state
-        location = getattr(state, "location", None)
-        if location is None:
-            unknown[component.id] = f"the state of {component.id!r} is in no Delta table: it was not checked"
+        location, url = getattr(state, "location", None), getattr(state, "database_url", None)
+        if url is not None:
+            counted = _counted(topology, component)
+            tables.append(CheckedSqlTable(component.id, url, state.table_name, _columns_of(state), counted))
+        elif location is None:
+            unknown[component.id] = f"the state of {component.id!r} is in no table that outlives it: it was not checked"
         elif location.is_catalog_name:
             unknown[component.id] = (
                 f"the table of {component.id!r} is in Spark's catalog; say where it is, with "
@@ -124,7 +134,7 @@ def _counted(topology: Topology, component: Component) -> str | None:
     return next((name for name, aggregate in aggregates if aggregate.field is None), None)
 
 
-def _places(target: str) -> tuple[str, list[CheckedTable], KafkaSource | None, Mapping[str, str]]:
+def _places(target: str) -> tuple[str, list[AnyTable], KafkaSource | None, Mapping[str, str]]:
     if ":" not in target:
         return target, [], None, {}
     from transactional.doctor.source import kafka_of
@@ -142,15 +152,28 @@ def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def _with_paths(tables: list[CheckedTable], paths: Mapping[str, str]) -> list[CheckedTable]:
+def _with_paths(tables: list[AnyTable], paths: Mapping[str, str]) -> list[AnyTable]:
+    declared = {table.component: table for table in tables}
+    moved = {component: _placed(component, path, declared.get(component)) for component, path in paths.items()}
+    return list({**declared, **moved}.values())
+
+
+def _placed(component: str, path: str, declared: AnyTable | None) -> AnyTable:
+    """A table at a path, or at `URL#TABLE`, with what is declared of it."""
     from verifier.checker import CheckedTable
+    from verifier.sql_tables import CheckedSqlTable
 
-    known = {table.component for table in tables}
-    moved = [replace(table, uri=paths.get(table.component, table.uri)) for table in tables]
-    return moved + [CheckedTable(component, path) for component, path in paths.items() if component not in known]
+    columns, counts = (declared.columns, declared.counts) if declared is not None else (None, None)
+    if path.partition(":")[0].partition("+")[0] in _SQL:
+        url, _, name = path.rpartition("#")
+        if not url:
+            raise ConfigError(f"--table {component}=… names a database; name the table in it as well: URL#TABLE")
+        return CheckedSqlTable(component, url, name, columns, counts)
+    options = declared.storage_options if isinstance(declared, CheckedTable) else {}
+    return CheckedTable(component, path, options, columns, counts)
 
 
-def _with_counts(tables: list[CheckedTable], counts: Mapping[str, str]) -> list[CheckedTable]:
+def _with_counts(tables: list[AnyTable], counts: Mapping[str, str]) -> list[AnyTable]:
     unknown = counts.keys() - {table.component for table in tables}
     if unknown:
         raise ConfigError(

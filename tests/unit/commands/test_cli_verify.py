@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,34 @@ def animals(command: Command) -> Command:
     return command
 
 
+IN_SQL = """
+from spouts.memory import MemoryTransactionalSpout
+from state.sql.state import SqlMapState
+from transactional.topology.builder import TransactionalTopologyBuilder
+
+def build():
+    spout = MemoryTransactionalSpout([[("cat",), ("dog",)], [("cat",)]], "word string", take=1)
+    builder = TransactionalTopologyBuilder("sqls", "spout", spout)
+    state = SqlMapState("sqlite:///states.db", "counts", "word", columns={"txid": "at"})
+    builder.set_committer_bolt("count", state.count()).fields_grouping("spout", "word")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def sqls(command: Command) -> Command:
+    """A topology with its state in SQLite that has run, as module `sqls`."""
+    Path("sqls.py").write_text(IN_SQL)
+    sys.modules.pop("sqls", None)
+    assert command(*RUN, "sqls:build", "--journal", "journal").code == 0
+    return command
+
+
+def change_in_sql(statement: str) -> None:
+    with closing(sqlite3.connect("states.db")) as connection, connection:
+        connection.execute(statement)
+
+
 def update() -> None:
     DeltaTable("counts").update({"count": "count + 1"}, predicate="word = 'cat'")
 
@@ -47,7 +77,7 @@ def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
     assert (done.code, done.err) == (0, "")
     *notes, last = done.out.splitlines()
     assert last.startswith("animals: nothing is wrong; looked at 2 transactions, ")
-    assert "note: the state of 'hidden' is in no Delta table: it was not checked" in notes
+    assert "note: the state of 'hidden' is in no table that outlives it: it was not checked" in notes
 
 
 def test_a_wrong_history_is_told_and_the_exit_code_is_1(animals: Command) -> None:
@@ -68,6 +98,20 @@ def test_places_can_be_given_by_hand(animals: Command) -> None:
     assert report["checked"]["transactions"] == 2
     assert animals("verify", "animals", "--table", "count=elsewhere", "--counts", "count=count").code == 0
     assert json.loads(animals(*given, "--counts", "count=*").out)["counts"] == {"wrong-count": 1}
+
+
+def test_a_state_in_sql_is_looked_at(sqls: Command) -> None:
+    assert "nothing is wrong; looked at 2 transactions, 2 rows" in sqls("verify", "sqls:build").out
+    change_in_sql("UPDATE counts SET count = count + 1 WHERE word = 'cat'")
+    done = sqls("verify", "sqls:build")
+    assert done.code == 1
+    assert "wrong-count: rows of 'count', count, transactions 1 to 2: expected 3" in done.out
+    change_in_sql("UPDATE counts SET count = count - 1 WHERE word = 'cat'")
+    shutil.move("states.db", "elsewhere.db")
+    moved = ("verify", "sqls:build", "--table")
+    assert sqls(*moved, "count=sqlite:///elsewhere.db#counts").code == 0
+    assert "name the table in it as well: URL#TABLE" in sqls(*moved, "count=sqlite:///elsewhere.db").err
+    assert "there is no database of 'count' at states.db" in sqls("verify", "sqls:build").err
 
 
 @pytest.mark.parametrize(

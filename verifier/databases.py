@@ -1,0 +1,49 @@
+"""SQLite files and PostgreSQL databases, opened by their URLs to be read at one moment; nothing in them is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from verifier.findings import CheckImpossible
+
+
+def open_database(url: str, *, what: str) -> Engine:
+    """`sqlite:///path` or `postgresql://…`, to be read only. Raises `CheckImpossible`, which names `what`."""
+    try:
+        return create_engine(_url(url, what), hide_parameters=True)
+    except ValueError as error:  # what it says may hold a part of the password
+        raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, and this URL can't be read") from error
+    except (SQLAlchemyError, ModuleNotFoundError) as error:
+        raise CheckImpossible(f"the {what} can't be opened: {error}") from error
+
+
+@contextmanager
+def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
+    """What is read in here is as it was at the first look. Raises `CheckImpossible` when something can't be read."""
+    try:
+        with engine.connect() as connection:
+            is_sqlite = engine.dialect.name == "sqlite"
+            connection.exec_driver_sql("BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            yield connection
+    except SQLAlchemyError as error:
+        raise CheckImpossible(f"the {what} can't be read: {error}") from error
+
+
+def _url(url: str, what: str) -> Any:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite":
+        raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    path = Path(str(parsed.database))
+    if not path.is_file():
+        raise CheckImpossible(f"there is no {what} at {path}")
+    # Nothing is written, and nothing made where nothing is.
+    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict({"mode": "ro", "uri": "true"})
