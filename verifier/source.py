@@ -18,6 +18,8 @@ from verifier.transactions import Partition, named
 
 BATCH_RECORDS = 10_000
 POLL_S = 0.1
+FETCHED_AHEAD_KB = 8_192
+"""Of a partition that goes on behind what was read, so much is fetched for nothing."""
 
 
 class SourceUnreadable(CheckImpossible):
@@ -115,8 +117,8 @@ def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end
         consumer.assign([TopicPartition(topic, index, starts[0])])
         position, quiet_since_s = starts[0], time.monotonic()
         while position < end:
-            # What is asked for waits until so many records are there, which they are not at a range's end.
-            messages = consumer.consume(BATCH_RECORDS, POLL_S)
+            # Waits until so many records are there, which they are not where offsets have none.
+            messages = consumer.consume(min(BATCH_RECORDS, end - position), POLL_S)
             offsets = [int(message.offset() or 0) for message in messages if message.error() is None]
             counted.update(bisect_right(starts, offset) - 1 for offset in offsets if offset < end)
             [now] = consumer.position([TopicPartition(topic, index)])
@@ -173,6 +175,7 @@ def _state(
 def _consumer(source: KafkaSource) -> Consumer:
     return Consumer(
         {
+            "queued.max.messages.kbytes": FETCHED_AHEAD_KB,
             **source.settings(),
             "group.id": "transactional-verify",
             "enable.auto.commit": False,

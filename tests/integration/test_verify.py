@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Consumer
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
@@ -149,3 +151,41 @@ def test_a_broker_that_is_away_is_told(tmp_path: Path, bootstrap: str) -> None:
     topology = counted.topology()
     with pytest.raises(CheckImpossible, match="Kafka at localhost:1 does not answer"):
         verify(counted.url, topology.id, tables_of(topology)[0], away)
+
+
+class CountingConsumer(Consumer):
+    """A consumer that counts what it is given, and how many of them there are."""
+
+    made = 0
+    given: ClassVar[list[int]] = []
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        CountingConsumer.made += 1
+
+    def consume(self, number: int = 1, timeout: float = -1) -> list[Any]:
+        messages = super().consume(number, timeout)
+        self.given.extend(len(message.value() or b"") for message in messages)
+        return messages
+
+
+@pytest.mark.parametrize("is_at_the_end", [False, True])
+def test_counting_reads_the_ranges_once_and_nothing_behind_them(
+    tmp_path: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch, *, is_at_the_end: bool
+) -> None:
+    """Counted in records, for a clock says nothing. The range ends with a marker of Kafka's."""
+    counted = Counted(tmp_path, bootstrap)
+    counted.put(*"abcdefgh")
+    with transactional_producer(bootstrap) as producer:
+        in_transaction(producer, counted.topic, ["i", "j"], outcome="commit")
+    counted.run()
+    if not is_at_the_end:
+        counted.put(*["x" * 1_000] * 5_000)
+    monkeypatch.setattr(CountingConsumer, "made", 0)
+    monkeypatch.setattr(CountingConsumer, "given", [])
+    monkeypatch.setattr("verifier.source.Consumer", CountingConsumer)
+    report = counted.report()
+    assert report.findings == ()
+    assert report.checked["records of the source"] == 10
+    assert len(CountingConsumer.given) <= 11  # one behind the marker tells that the range is at its end
+    assert CountingConsumer.made == 2  # one looks, one reads the partition that has something
