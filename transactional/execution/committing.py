@@ -18,17 +18,16 @@ from transactional.execution.emitting import (
     TaskFailed,
     error_of,
     guarded,
-    make_aggregators,
     make_emitter,
     told_of_all,
 )
 from transactional.execution.faults import Faults
 from transactional.execution.operators import Operator
-from transactional.execution.placing import Place, load_operator, make_operator
+from transactional.execution.placing import TaskInfo, load_operator, make_operator
+from transactional.execution.program import make_program
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.ports import DeadLetter, DiskState, Partials, Processed, TransactionState
 from transactional.syncing import sync
-from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Component, Topology, WorkPhase
 
 Batches = list[tuple[Sequence[pa.RecordBatch], str, str]]
@@ -48,9 +47,9 @@ class CommitPhase:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.plan = plan_stages(topology)
-        self.aggregators = make_aggregators(topology)
-        self.components = [c for c in topology.components if self.plan.phases[c.id] is not WorkPhase.PROCESSING]
+        self.program = make_program(topology)
+        self.phases = self.program.plan.phases
+        self.components = [c for c in topology.components if self.phases[c.id] is not WorkPhase.PROCESSING]
 
         states: list[object] = [component.state for component in topology.committers]
         self.disk_states = [state for state in states if isinstance(state, DiskState)]
@@ -94,16 +93,16 @@ class CommitPhase:
         assert isinstance(part, Partials)
         if late:
             early = [part.table] if part.table is not None else []
-            part = replace(part, table=self.aggregators[component.id].combine([*early, *late]))
+            part = replace(part, table=self.program.aggregators[component.id].combine([*early, *late]))
         component.state.merge(attempt, part)
 
     def _take_letters(self, processed: Processed, inbox: Inbox) -> None:
         for letter in processed.tried_again:
-            batch = batch_of_letter(self.topology, letter)
-            if isinstance(batch, str) or self.plan.phases[letter.component] is not WorkPhase.COMMIT:
+            batch = batch_of_letter(self.program, letter)
+            if isinstance(batch, str) or self.phases[letter.component] is not WorkPhase.COMMIT:
                 continue
-            grouping = subscription(self.topology, letter.component, letter.source, letter.stream)
-            for task in range(self.topology.component(letter.component).parallelism):
+            grouping = subscription(self.program, letter)
+            for task in range(self.program.bolts[letter.component].parallelism):
                 if takes_letters(grouping, task):
                     inbox.setdefault((letter.component, task), []).append(([batch], letter.source, letter.stream))
 
@@ -119,12 +118,12 @@ class CommitPhase:
         view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
         failures: list[tuple[int, TaskFailed]] = []
         for task in range(component.parallelism):
-            place = Place(self.topology, attempt, task, component.parallelism, view, tuple(processed.excluded))
+            info = TaskInfo(self.program, attempt, task, component.parallelism, view, tuple(processed.excluded))
             received = inbox.pop((component.id, task), [])
             try:
-                operator = self._run_task(place, component, processed, received)
+                operator = self._run_task(info, component, processed, received)
             except TaskFailed as failed:
-                failures.append((task, self._closer(failed, place, component, processed, received)))
+                failures.append((task, self._closer(failed, info, component, processed, received)))
                 if not failures[-1][1].at_fault:
                     break
                 continue
@@ -141,13 +140,17 @@ class CommitPhase:
         return letters
 
     def _run_task(
-        self, place: Place, component: Component, processed: Processed, received: Batches, *, looks_closer: bool = False
+        self,
+        info: TaskInfo,
+        component: Component,
+        processed: Processed,
+        received: Batches,
+        *,
+        looks_closer: bool = False,
     ) -> Operator:
         """One task of a component, finished. Tuples that it fails on are named all together."""
-        emitter = make_emitter(
-            self.topology, self.plan, self.aggregators, component.id, place.task, looks_closer=looks_closer
-        )
-        operator = self._operator(place, component, processed, emitter)
+        emitter = make_emitter(self.program, component.id, info.task, looks_closer=looks_closer)
+        operator = self._operator(info, component, processed, emitter)
         operator.faults = Faults()
         for batches, source, stream in received:
             for batch in batches:
@@ -158,24 +161,25 @@ class CommitPhase:
         return operator
 
     def _closer(
-        self, failed: TaskFailed, place: Place, component: Component, processed: Processed, received: Batches
+        self, failed: TaskFailed, info: TaskInfo, component: Component, processed: Processed, received: Batches
     ) -> TaskFailed:
         """Where many tuples don't fit, the task is run once more to find out which."""
         if failed.is_of_many:
             try:
-                self._run_task(place, component, processed, received, looks_closer=True)
+                self._run_task(info, component, processed, received, looks_closer=True)
             except TaskFailed as closer:
                 return closer if closer.at_fault else failed
         return failed
 
-    def _operator(self, place: Place, component: Component, processed: Processed, emitter: Emitter) -> Operator:
+    def _operator(self, info: TaskInfo, component: Component, processed: Processed, emitter: Emitter) -> Operator:
         """As it came out of the processing phase; or a new one, where there was nothing to be kept."""
-        if self.plan.phases[component.id] is WorkPhase.BOTH and isinstance(component.bolt, Bolt):
+        spec = self.program.bolts[component.id]
+        if self.phases[component.id] is WorkPhase.BOTH and isinstance(component.bolt, Bolt):
             instances = processed.parts[component.id]
             assert not isinstance(instances, Partials)
-            return load_operator(place, component, instances[place.task], emitter)
+            return load_operator(info, spec, instances[info.task], emitter)
         with guarded(component.id):
-            operator = make_operator(place, component, emitter)
+            operator = make_operator(info, spec, emitter)
         operator.prepare()
         return operator
 

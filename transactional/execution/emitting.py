@@ -12,13 +12,13 @@ from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
 from transactional.execution.items import Subscription
+from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.letters import Exclusion, joined
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
-from transactional.topology.stages import Edge, StagePlan
-from transactional.topology.topology import Topology
+from transactional.topology.stages import Edge
 
 ROWS_PER_BATCH = 10_000
 """Tuples emitted one by one are gathered into record batches of so many rows."""
@@ -298,25 +298,12 @@ class Emitter:
         return self.streams[name]
 
 
-def make_aggregators(topology: Topology) -> dict[str, Aggregator]:
-    """The aggregators of a topology's updates of states, by their component ids."""
-    return {c.id: c.bolt.aggregator() for c in topology.components if hasattr(c.bolt, "aggregator")}
-
-
-def make_emitter(
-    topology: Topology,
-    plan: StagePlan,
-    aggregators: Mapping[str, Aggregator],
-    component_id: str,
-    task: int,
-    *,
-    looks_closer: bool = False,
-) -> Emitter:
+def make_emitter(program: TaskProgram, component_id: str, task: int, *, looks_closer: bool = False) -> Emitter:
     """What takes the tuples of a component in one task, connected to all but the bolts in the same task. One that
     looks closer finds the tuple whose values don't fit."""
-    outputs, edges = topology.outputs_of(component_id), plan.edges.get(component_id, ())
+    outputs, edges = program.outputs_of(component_id), program.plan.edges.get(component_id, ())
     emitter = Emitter(component_id, outputs, task, edges, looks_closer=looks_closer)
-    for committer in plan.aggregated.get(component_id, ()):
-        [grouping] = topology.component(committer).inputs
-        emitter.aggregate(committer, aggregators[committer], grouping.stream)
+    for committer in program.plan.aggregated.get(component_id, ()):
+        [grouping] = program.bolts[committer].inputs
+        emitter.aggregate(committer, program.aggregators[committer], grouping.stream)
     return emitter

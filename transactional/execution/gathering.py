@@ -23,7 +23,7 @@ from transactional.execution.items import (
     TaskReport,
     TuplesToCommit,
 )
-from transactional.execution.tasks import TaskProgram
+from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
 
@@ -86,8 +86,8 @@ def _check_counts(program: TaskProgram, reports: list[TaskReport], late: list[La
         arrived.update(report.received)
     for tuples in late:
         arrived[tuples.source, tuples.stream, tuples.target] += sum(batch.num_rows for batch in tuples.batches)
-    in_tasks = [c for c in program.topology.components if c.id not in program.aggregators and not c.is_dataframe]
-    received = {component.id: 0 for component in in_tasks}
+    in_tasks = [bolt for bolt in program.bolts.values() if bolt.bolt is not None and not bolt.is_dataframe]
+    received = {bolt.id: 0 for bolt in in_tasks}
     for subscription in sorted({*sent, *arrived}):
         source, stream, target = subscription
         if target not in received:

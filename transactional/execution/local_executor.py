@@ -9,10 +9,9 @@ from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, is_for_level, is_for_task
+from transactional.execution.program import AttemptInput, check_sendable, make_program
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import AttemptInput, make_program
 from transactional.ports import Processed
-from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
 
 
@@ -26,7 +25,8 @@ class LocalExecutor:
         dataframe = [component.id for component in topology.components if component.is_dataframe]
         if dataframe:
             raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
-        self.program = make_program(topology, plan_stages(topology))
+        self.program = make_program(topology)
+        check_sendable(self.program)
         self._lock = threading.Lock()
         self._done: dict[TransactionAttempt, int] = {}
         self._cancelled: set[TransactionAttempt] = set()
@@ -46,7 +46,7 @@ class LocalExecutor:
                 self._cancelled.discard(attempt)
 
     def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata) -> list[Item]:
-        inputs = AttemptInput.of(attempt, batch, self.program.topology.spout_parallelism)
+        inputs = AttemptInput.of(attempt, batch, self.program.spout.parallelism)
         items: list[Item] = []
         for level in range(self.program.plan.depth):
             for slot in range(len(self.program.plan.slots(level))):

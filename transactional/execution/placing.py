@@ -21,61 +21,61 @@ from transactional.execution.operators import (
     TupleFunction,
 )
 from transactional.execution.pickling import DeferredState, load_instance
+from transactional.execution.program import BoltSpec, TaskProgram
 from transactional.execution.trying_again import makes_letters
 from transactional.letters import Exclusion
 from transactional.topology.functions import BoltFunction, FunctionKind
-from transactional.topology.topology import Component, Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an operator works: one task of one attempt. In the commit phase a committer's `state` is at hand."""
+class TaskInfo:
+    """The task of one attempt that an operator works in. In the commit phase a committer's `state` is at hand."""
 
-    topology: Topology
+    program: TaskProgram
     attempt: TransactionAttempt
     task: int
     task_count: int
     state: MapState | None = None
     excluded: tuple[Exclusion, ...] = ()
 
-    def put(self, operator: Operator) -> Operator:
+    def given_to(self, operator: Operator) -> Operator:
         """Tell an operator what is set aside from its bolt."""
         operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
-        inputs = self.topology.component(operator.component).inputs
+        inputs = self.program.bolts[operator.component].inputs
         operator.silent = [g.origin for g in inputs if not makes_letters(g, self.task)]
         return operator
 
-    def context(self, component: Component) -> TopologyContext:
+    def context(self, spec: BoltSpec) -> TopologyContext:
         """What the bolt is told of it."""
-        subscribers = {other.id: other.parallelism for other in self.topology.subscribers(component.id)}
-        state = DeferredState(component.id) if component.is_committer and self.state is None else self.state
+        program, subscribers = self.program, self.program.subscribers_of(spec.id)
+        state = DeferredState(spec.id) if spec.is_committer and self.state is None else self.state
         return TopologyContext(
-            self.topology.id, component.id, self.task, self.task_count, self.topology.options, state, subscribers
+            program.topology_id, spec.id, self.task, self.task_count, program.options, state, subscribers
         )
 
 
-def make_operator(place: Place, component: Component, emitter: Emitter) -> Operator:
+def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
     """The operator for a component, still to be prepared. Class bolts are copied from their prototype, fresh for this
     task and attempt (row T4)."""
-    bolt = component.bolt
+    bolt = spec.bolt
     if isinstance(bolt, BoltFunction):
-        operator = _of_function(component.id, bolt, emitter)
-        operator.notes_origin = bolt.kind is FunctionKind.ARROW and len(component.inputs) > 1
-        return place.put(operator)
-    operator = _of_instance(place, component, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
-    operator.fresh = partial(_made_again, place, component)
+        operator = _of_function(spec.id, bolt, emitter)
+        operator.notes_origin = bolt.kind is FunctionKind.ARROW and len(spec.inputs) > 1
+        return info.given_to(operator)
+    operator = _of_instance(info, spec, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
+    operator.fresh = partial(_made_again, info, spec)
     return operator
 
 
-def load_operator(place: Place, component: Component, pickled: bytes, emitter: Emitter) -> Operator:
+def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:
     """The operator for a bolt that comes out of the processing phase (see `Operator.dump`), prepared there."""
-    operator = _of_instance(place, component, load_instance(pickled, emitter, place.state), emitter)
-    operator.fresh = partial(load_operator, place, component, pickled)
+    operator = _of_instance(info, spec, load_instance(pickled, emitter, info.state), emitter)
+    operator.fresh = partial(load_operator, info, spec, pickled)
     return operator
 
 
-def _made_again(place: Place, component: Component, emitter: Emitter) -> Operator:
-    operator = make_operator(place, component, emitter)
+def _made_again(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
+    operator = make_operator(info, spec, emitter)
     operator.prepare()
     return operator
 
@@ -90,12 +90,12 @@ def _of_function(component_id: str, bolt: BoltFunction, emitter: Emitter) -> Ope
             return ArrowFunction(component_id, emitter, bolt.function)
 
 
-def _of_instance(place: Place, component: Component, bolt: Any, emitter: Emitter) -> Operator:
-    context = place.context(component)
+def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter) -> Operator:
+    context = info.context(spec)
     if isinstance(bolt, BasicBolt):
-        return place.put(BasicOperator(component.id, emitter, bolt, context))
+        return info.given_to(BasicOperator(spec.id, emitter, bolt, context))
     if isinstance(bolt, BatchBolt):
-        return place.put(BatchOperator(component.id, emitter, bolt, context, place.attempt))
-    operator = ArrowBatchOperator(component.id, emitter, bolt, context, place.attempt)
-    operator.notes_origin = len(component.inputs) > 1
-    return place.put(operator)
+        return info.given_to(BatchOperator(spec.id, emitter, bolt, context, info.attempt))
+    operator = ArrowBatchOperator(spec.id, emitter, bolt, context, info.attempt)
+    operator.notes_origin = len(spec.inputs) > 1
+    return info.given_to(operator)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -35,12 +34,12 @@ from transactional.execution.items import (
     is_for_task,
 )
 from transactional.execution.operators import Operator
-from transactional.execution.placing import Place, make_operator
-from transactional.execution.tasks import AttemptInput, TaskProgram
+from transactional.execution.placing import TaskInfo, make_operator
+from transactional.execution.program import AttemptInput, TaskProgram
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
-from transactional.ports import DeadLetter, RefusedRecord, RefusingReader
+from transactional.ports import DeadLetter, PartitionReader, RefusedRecord, RefusingReader
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage
 from transactional.topology.topology import WorkPhase
 
@@ -67,7 +66,7 @@ def run_dataframe_task(
     return _TaskRun(program, inputs, stage, task).run(lambda: ((batch, "", "") for batch in batches))
 
 
-def read_of(reader: Any) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
+def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
     """What reads ranges; where it can, it sets records aside."""
     return reader.read_or_refuse if isinstance(reader, RefusingReader) else reader.read
 
@@ -100,23 +99,16 @@ class _TaskRun:
         self.faults = Faults()
 
     def _add(self, component_id: str) -> None:
-        topology = self.program.topology
-        emitter = self.emitters[component_id] = make_emitter(
-            topology,
-            self.program.plan,
-            self.program.aggregators,
-            component_id,
-            self.task,
-            looks_closer=self.looks_closer,
-        )
-        if component_id == topology.spout_id:
+        emitter = make_emitter(self.program, component_id, self.task, looks_closer=self.looks_closer)
+        self.emitters[component_id] = emitter
+        if component_id == self.program.spout.id:
             return
-        component = topology.component(component_id)
-        place = Place(topology, self.inputs.attempt, self.task, self.stage.task_count, excluded=self.inputs.excluded)
-        operator = self.operators[component_id] = make_operator(place, component, emitter)
+        bolt, inputs = self.program.bolts[component_id], self.inputs
+        info = TaskInfo(self.program, inputs.attempt, self.task, self.stage.task_count, excluded=inputs.excluded)
+        operator = self.operators[component_id] = make_operator(info, bolt, emitter)
         operator.faults = self.faults
         if component_id != self.stage.components[0]:
-            [grouping] = component.inputs
+            [grouping] = bolt.inputs
             self.emitters[grouping.source].connect(operator, grouping.stream)
 
     def run(self, received: Callable[[], Received]) -> Iterator[Item]:
@@ -168,25 +160,25 @@ class _TaskRun:
         return stage != COMMIT_STAGE and not self.program.plan.stages[stage].is_dataframe
 
     def _try_letters_again(self) -> None:
-        topology = self.program.topology
+        program = self.program
         if self.stage.index == SPOUT_STAGE and self.task == 0:
-            for refused in refused_letters(topology, self.inputs.letters):
+            for refused in refused_letters(program, self.inputs.letters):
                 self._send_letter(refused)
             for letter in self.inputs.letters:
-                if letter.component == topology.spout_id:
+                if letter.component == program.spout.id:
                     self._read_again(letter)
         for letter in self.inputs.letters:
             operator = self.operators.get(letter.component)
-            grouping = subscription(topology, letter.component, letter.source, letter.stream)
+            grouping = subscription(program, letter)
             if operator is not None and takes_letters(grouping, self.task):
-                batch = batch_of_letter(topology, letter)
+                batch = batch_of_letter(program, letter)
                 if isinstance(batch, pa.RecordBatch):
                     operator.receive(batch, letter.source, letter.stream)
                     self.letters_sent[letter.source, letter.stream, letter.component] += 1
 
     def _read_again(self, letter: Letter) -> None:
         """A record that was set aside is read once more, by what reads them today."""
-        emitter, reader = self.emitters[letter.component], self.program.reader
+        emitter, reader = self.emitters[letter.component], self.program.spout.reader
         if not isinstance(reader, RefusingReader):
             self._send_letter(returned(letter, f"spout {letter.component!r} reads no such records any more"))
             return
@@ -202,7 +194,7 @@ class _TaskRun:
                 emitter.emit_batch(read)
 
     def _set_aside(self, record: RefusedRecord) -> None:
-        spout = self.program.topology.spout_id
+        spout = self.program.spout.id
         values = values_to_json(record.values)
         self._send_letter(DeadLetter(Exclusion(spout, "", record.error), spout, DEFAULT_STREAM, values))
 
@@ -210,13 +202,13 @@ class _TaskRun:
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        emitter = self.emitters[self.program.topology.spout_id]
+        emitter = self.emitters[self.program.spout.id]
         schema = emitter.streams[DEFAULT_STREAM].schema
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            digest = RecordDigest(with_checksum=self.program.with_checksum)
+            digest = RecordDigest(with_checksum=self.program.spout.with_checksum)
             self.faults.reading = f"{partition} {offsets}"
-            with guarded(self.program.topology.spout_id):
-                for read in read_of(self.program.reader)(partition, offsets, metadata):
+            with guarded(self.program.spout.id):
+                for read in read_of(self.program.spout.reader)(partition, offsets, metadata):
                     if isinstance(read, RefusedRecord):
                         self._set_aside(read)
                         continue

@@ -13,21 +13,21 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.dead_letters import values_from_json
 from transactional.errors import CorruptRecord, SchemaMismatch
+from transactional.execution.program import TaskProgram
 from transactional.groupings import Grouping, GroupingKind
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter
-from transactional.topology.topology import Topology
 
 
-def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch | str:
+def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | str:
     """The tuple of a dead letter, as its source emits it today; or the reason why it is none."""
     name = f"dead letter {letter.txid}:{letter.number}"
-    if subscription(topology, letter.component, letter.source, letter.stream) is None:
+    if subscription(program, letter) is None:
         return (
             f"{name} is for bolt {letter.component!r}, from {letter.source!r}, stream {letter.stream!r}: topology "
-            f"{topology.id!r} has no such subscription any more"
+            f"{program.topology_id!r} has no such subscription any more"
         )
-    schema = arrow_schema(topology.output_of(letter.source, letter.stream))
+    schema = arrow_schema(program.outputs_of(letter.source)[letter.stream])
     try:
         values = values_from_json(letter.values)
         if missing := [field for field in schema.names if field not in values]:
@@ -38,12 +38,12 @@ def batch_of_letter(topology: Topology, letter: Letter) -> pa.RecordBatch | str:
         return f"{name} does not fit what {letter.source!r} emits now: {error}"
 
 
-def refused_letters(topology: Topology, letters: Iterable[Letter]) -> list[DeadLetter]:
+def refused_letters(program: TaskProgram, letters: Iterable[Letter]) -> list[DeadLetter]:
     """Those that are no tuples today: each is a dead letter anew, with the reason. Letters of the spout's own records
     are judged by what reads these."""
     refused = []
     for letter in letters:
-        reason = "" if letter.component == topology.spout_id else batch_of_letter(topology, letter)
+        reason = "" if letter.component == program.spout.id else batch_of_letter(program, letter)
         if isinstance(reason, str) and reason:
             refused.append(returned(letter, reason))
     return refused
@@ -54,12 +54,10 @@ def returned(letter: Letter, reason: str) -> DeadLetter:
     return DeadLetter(Exclusion(letter.component, "", reason), letter.source, letter.stream, letter.values)
 
 
-def subscription(topology: Topology, component_id: str, source: str, stream: str) -> Grouping | None:
-    """How a bolt gets a stream; None when it does not."""
-    for component in topology.components:
-        if component.id == component_id:
-            return next((g for g in component.inputs if g.origin == (source, stream)), None)
-    return None
+def subscription(program: TaskProgram, letter: Letter) -> Grouping | None:
+    """How the bolt of a letter gets its stream; None when it does not today."""
+    bolt = program.bolts.get(letter.component)
+    return None if bolt is None else bolt.input(letter.source, letter.stream)
 
 
 def makes_letters(grouping: Grouping | None, task: int) -> bool:

@@ -14,21 +14,21 @@ from pyspark.util import PythonEvalType
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
 from transactional.execution.items import Item, Tuples
+from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
 from transactional.execution.task_run import run_dataframe_task
-from transactional.execution.tasks import AttemptInput, TaskProgram
+from transactional.groupings import DEFAULT_STREAM
 from transactional.spark.workers import end_quietly
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import Stage
-from transactional.topology.topology import Component
 
 
 def dataframe_items(
     session: SparkSession, program: TaskProgram, stage: Stage, rdd: RDD[Item], task_input: Callable[[], AttemptInput]
 ) -> RDD[Item]:
     """Apply a stage's DataFrame bolt to the items of `rdd` that are for it. Raises `BoltFailed`, `SchemaMismatch`."""
-    component = program.topology.component(stage.components[0])
-    [grouping] = component.inputs
-    source = program.topology.output_of(grouping.source, grouping.stream)
+    bolt = program.bolts[stage.components[0]]
+    [grouping] = bolt.inputs
+    source = program.outputs_of(grouping.source)[grouping.stream]
     level, slots = stage.level, {program.slot_of[(stage.index, task)] for task in range(stage.task_count)}
 
     def blobs(items: Iterable[Item]) -> Iterator[tuple[bytes]]:
@@ -36,7 +36,7 @@ def dataframe_items(
         return ((item.data,) for item in tuples if item.level == level and item.slot in slots)
 
     batch = map_in_arrow(session.createDataFrame(rdd.mapPartitions(blobs), "ipc binary"), _decode, str(source))
-    emitted = _apply(component, batch)
+    emitted = _apply(bolt, batch)
     pickled = map_in_arrow(emitted, _encode(program, stage, task_input), "item binary")
     return pickled.rdd.map(lambda row: pickle.loads(row.item))
 
@@ -52,17 +52,17 @@ def map_in_arrow(
     return DataFrame(frame._jdf.mapInArrow(udf(*columns)._jc, False, None), frame.sparkSession)
 
 
-def _apply(component: Component, batch: DataFrame) -> DataFrame:
-    assert isinstance(component.bolt, BoltFunction)
+def _apply(bolt: BoltSpec, batch: DataFrame) -> DataFrame:
+    assert isinstance(bolt.bolt, BoltFunction)
     try:
-        emitted = component.bolt.function(batch)
+        emitted = bolt.bolt.function(batch)
     except Exception as error:
-        raise BoltFailed(f"bolt {component.id!r} raised {type(error).__name__}: {error}") from error
+        raise BoltFailed(f"bolt {bolt.id!r} raised {type(error).__name__}: {error}") from error
     if not isinstance(emitted, DataFrame):
-        raise BoltFailed(f"bolt {component.id!r} must return a DataFrame, it returned a {type(emitted).__name__}")
-    if tuple(emitted.columns) != component.output.names:
+        raise BoltFailed(f"bolt {bolt.id!r} must return a DataFrame, it returned a {type(emitted).__name__}")
+    if tuple(emitted.columns) != bolt.outputs[DEFAULT_STREAM].names:
         raise SchemaMismatch(
-            f"bolt {component.id!r} declares the fields {component.output.names}, it returned {emitted.columns}"
+            f"bolt {bolt.id!r} declares the fields {bolt.outputs[DEFAULT_STREAM].names}, it returned {emitted.columns}"
         )
     return emitted
 

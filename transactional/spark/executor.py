@@ -25,8 +25,8 @@ from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskTime, is_for_level
+from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import AttemptInput, TaskProgram, make_program
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program
@@ -35,7 +35,6 @@ from transactional.spark.jobs import SparkJobs
 from transactional.spark.packing import Packing
 from transactional.spark.workers import collect_less_garbage, end_quietly
 from transactional.spark_session import is_running, require_classic, spark_session
-from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
@@ -74,7 +73,8 @@ class SparkExecutor:
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
-        self.program: TaskProgram = make_program(self.topology, plan_stages(self.topology))
+        self.program = make_program(self.topology)
+        check_sendable(self.program)
         # Spark pickles the program once more whenever it packs tasks in another way, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)

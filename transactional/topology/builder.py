@@ -120,7 +120,7 @@ class TransactionalTopologyBuilder:
         `parallelism` is its number of tasks. Raises `ConfigError` for what is no bolt, and for an id that is taken.
         """
         self._check_new("bolt", bolt_id, bolt)
-        if hasattr(bolt, "aggregator"):
+        if not isinstance(bolt, Bolt) and hasattr(bolt, "aggregator"):
             raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
         return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
 

@@ -55,7 +55,7 @@ class Component:
     @property
     def is_update(self) -> bool:
         """True for a state's update, which has no code of the user's."""
-        return hasattr(self.bolt, "aggregator")
+        return not isinstance(self.bolt, Bolt | BoltFunction)
 
     @property
     def is_dataframe(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import processed
-from tests.unit.fakes import Total, builder, counts, stored, total, words
+from tests.unit.fakes import Total, Upper, builder, counts, stored, total, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BatchBolt, Key, MapState, OutputCollector, TopologyContext, Tuple
@@ -88,6 +88,24 @@ def test_a_committer_without_its_part_is_a_bug() -> None:
     with pytest.raises(KeyError):
         commit_transaction(topology, attempt(1, 10), replace(made, parts={"counts": made.parts["counts"]}))
     assert in_all.version is None
+
+
+class UpperAggregator(Upper):
+    aggregator = None
+
+
+class TotalAggregator(Total):
+    aggregator = None
+
+
+def test_a_committer_may_have_an_attribute_of_any_name() -> None:
+    table = MemoryTable()
+    made = builder(words([[("cat",), ("dog",)]]))
+    made.set_bolt("upper", UpperAggregator()).shuffle_grouping("spout")
+    made.set_committer_bolt("total", TotalAggregator(), state=opened(total(table))).global_grouping("upper")
+    topology = made.build()
+    commit_transaction(topology, attempt(1, 10), processed(topology))
+    assert stored(table) == {(): 2}
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -21,11 +22,10 @@ from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedExc
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
 from transactional.execution.local_executor import LocalExecutor
+from transactional.execution.program import AttemptInput, TaskProgram, make_program
 from transactional.execution.task_run import run_task
-from transactional.execution.tasks import AttemptInput, TaskProgram, make_program
 from transactional.groupings import GroupingKind
-from transactional.ports import Partials, Processed
-from transactional.topology.stages import plan_stages
+from transactional.ports import Partials, PartitionReader, Processed
 from transactional.topology.topology import Topology
 
 
@@ -64,16 +64,14 @@ def test_states_and_the_drivers_side_of_the_spout_are_not_sent() -> None:
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("spout")
     made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable("letters")))
     topology = made.build(options={"limit": 3})
-    program = make_program(topology, plan_stages(topology))
-    assert program.topology.dead_letters is None
-    assert [component.is_committer for component in program.topology.components] == [True, True]
-    assert not any(hasattr(component.state, "merge") for component in program.topology.components)
-    update: Any = program.topology.components[0].bolt
-    assert update is None
-    assert not hasattr(program.topology.spout, "plan")
-    assert program.topology.output_of("spout") == topology.spout.output
-    assert program.topology.options == {"limit": 3}
-    assert program.with_checksum
+    program = make_program(topology)
+    sent = cloudpickle.dumps(program)
+    assert b"MemoryMapState" in cloudpickle.dumps(topology)
+    assert not any(name in sent for name in (b"MemoryMapState", b"MemoryTable", type(topology.spout).__name__.encode()))
+    assert [bolt.is_committer for bolt in program.bolts.values()] == [True, True]
+    assert program.bolts["count"].bolt is None
+    assert program.outputs_of("spout") == {"default": topology.spout.output}
+    assert (program.spout.with_checksum, program.options) == (True, {"limit": 3})
     assert sorted(program.aggregators) == ["count"]
 
 
@@ -189,10 +187,14 @@ class OtherColumns:
         yield pa.RecordBatch.from_pydict({"word": pa.array([w for (w,) in WORDS[partition.index]], pa.large_string())})
 
 
+def read_by(program: TaskProgram, reader: PartitionReader) -> TaskProgram:
+    return replace(program, spout=replace(program.spout, reader=reader))
+
+
 def test_what_a_reader_yields_is_brought_into_its_declared_form() -> None:
     topology = counted_words()
     executor = LocalExecutor(topology)
-    executor.program = replace(executor.program, reader=OtherColumns())
+    executor.program = read_by(executor.program, OtherColumns())
     assert executor.run(FIRST, everything(topology)).digests == processed(topology).digests
 
 
@@ -203,7 +205,7 @@ Tamper = Callable[[list[Item]], list[Item]]
 
 def run_tampered(topology: Topology, tamper: Tamper) -> Processed:
     """An attempt whose items are tampered with on their way, level by level."""
-    program, batch = make_program(topology, plan_stages(topology)), everything(topology)
+    program, batch = make_program(topology), everything(topology)
     inputs = AttemptInput.of(FIRST, batch, topology.spout_parallelism)
     items: list[Item] = []
     for level in range(program.plan.depth):
@@ -276,7 +278,7 @@ def test_the_first_failure_is_told() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
         return TaskFailure((stage, task, 0), "upper", code, f"failed in {stage}, {task}")
 
-    program = make_program(counted_words(), plan_stages(counted_words()))
+    program = make_program(counted_words())
     items = [failed(1, 0, "TX302"), failed(0, 1, FailedException.code), failed(1, 1, "TX302")]
     with pytest.raises(FailedException, match=r"^failed in 0, 1$"):
         gather(program, everything(counted_words()), items)
@@ -330,7 +332,7 @@ def test_a_cancelled_attempt_ends_before_its_next_task() -> None:
     executor = LocalExecutor(topology)
     reading = executor.program
     reader = Cancelling(executor)
-    executor.program = replace(reading, reader=reader)
+    executor.program = read_by(reading, reader)
     with pytest.raises(AttemptLost, match=r"^attempt 1:1 was cancelled$"):
         executor.run(FIRST, everything(topology))
     assert reader.progress == [1, 1], "the first task was going on when it was cancelled, and ended"

@@ -1,0 +1,144 @@
+"""The program of a topology: what its tasks, and its commit phase, know of its components; and an attempt's input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.bolts import Bolt
+from transactional.execution.pickling import check_picklable
+from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.letters import Exclusion, Letter
+from transactional.ports import Aggregator, PartitionReader
+from transactional.schema import Schema
+from transactional.topology.functions import BoltFunction, FunctionKind
+from transactional.topology.stages import Edge, StagePlan, plan_stages
+from transactional.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutSpec:
+    """The spout as its tasks know it: what reads, and nothing of what plans and connects in the driver."""
+
+    id: str
+    output: Schema
+    parallelism: int
+    reader: PartitionReader
+    with_checksum: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BoltSpec:
+    """A bolt as its tasks know it: without its state, which stays in the driver.
+
+    `bolt` is None for a state's update: of that, tasks have an aggregator. `outputs` are its fields by stream.
+    """
+
+    id: str
+    bolt: Bolt | BoltFunction | None
+    parallelism: int
+    inputs: tuple[Grouping, ...]
+    outputs: Mapping[str, Schema]
+    is_committer: bool
+
+    @property
+    def is_dataframe(self) -> bool:
+        """True when Spark computes it as a whole."""
+        return isinstance(self.bolt, BoltFunction) and self.bolt.kind is FunctionKind.DATAFRAME
+
+    def input(self, source: str, stream: str) -> Grouping | None:
+        """How it gets a stream; None when it does not."""
+        return next((grouping for grouping in self.inputs if grouping.origin == (source, stream)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgram:
+    """All that tasks need to know of a topology. Sent to executors once.
+
+    `slot_of` says where in its level a task of a stage stands.
+    """
+
+    topology_id: str
+    spout: SpoutSpec
+    bolts: Mapping[str, BoltSpec]
+    aggregators: Mapping[str, Aggregator]
+    options: Mapping[str, Any]
+    plan: StagePlan
+    slot_of: Mapping[tuple[int, int], int]
+
+    def slot(self, edge: Edge, task: int) -> int:
+        """The slot (partition number in its level) of a task of the edge's target."""
+        return self.slot_of[(edge.target_stage, task)]
+
+    def level_of(self, stage: int) -> int:
+        """The level of a stage."""
+        return self.plan.stages[stage].level
+
+    def outputs_of(self, component_id: str) -> Mapping[str, Schema]:
+        """The fields that the spout or a bolt emits, by stream."""
+        if component_id == self.spout.id:
+            return {DEFAULT_STREAM: self.spout.output}
+        return self.bolts[component_id].outputs
+
+    def subscribers_of(self, component_id: str) -> dict[str, int]:
+        """The bolts that subscribe to a stream of this component, with their numbers of tasks."""
+        subscribers = (b for b in self.bolts.values() if any(g.source == component_id for g in b.inputs))
+        return {bolt.id: bolt.parallelism for bolt in subscribers}
+
+
+def make_program(topology: Topology) -> TaskProgram:
+    """Put a topology's program together. Reads nothing of the outside."""
+    plan = plan_stages(topology)
+    slots = {
+        (stage.index, task): number
+        for level in range(plan.depth)
+        for number, (stage, task) in enumerate(plan.slots(level))
+    }
+    given = topology.spout
+    spout = SpoutSpec(
+        topology.spout_id, given.output, topology.spout_parallelism, given.reader(), with_checksum=given.replays_exactly
+    )
+    bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
+    for c in topology.components:
+        bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None
+        bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, is_committer=c.is_committer)
+        if not isinstance(c.bolt, Bolt | BoltFunction):
+            aggregators[c.id] = c.bolt.aggregator()
+    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots)
+
+
+def check_sendable(program: TaskProgram) -> None:
+    """Raise `ConfigError` naming what can't be sent to executors."""
+    for bolt in program.bolts.values():
+        check_picklable(f"bolt {bolt.id!r}", bolt.bolt)
+    check_picklable("options of the topology", program.options)
+    check_picklable(f"spout {program.spout.id!r}", program.spout.reader)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInput:
+    """What every task of an attempt is told: the attempt, and for each task of the spout what it reads.
+
+    A portion is a partition, a range of its offsets, and the metadata that the batch keeps of the partition.
+    """
+
+    attempt: TransactionAttempt
+    portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
+    excluded: tuple[Exclusion, ...] = ()
+    letters: tuple[Letter, ...] = ()
+
+    @classmethod
+    def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
+        """Deal the partitions out: partition i of the sorted list always goes to task i mod `task_count`, so that its
+        reader goes on where it stopped. The portions of one that is split go to this task and those after it."""
+        portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
+        first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
+        for partition, offsets in batch.portions():
+            number = offsets.start // batch.split_records if batch.split_records else 0
+            task = (first_task[partition] + number) % task_count
+            portions[task].append((partition, offsets, batch.metadata.get(partition)))
+        excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
+        return cls(attempt, tuple(tuple(part) for part in portions), excluded, batch.letters)
