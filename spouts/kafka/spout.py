@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from spouts.base import PartitionedSpout
 from spouts.kafka.consumers import Topic, consumer_pool, describe_topics, make_client
+from spouts.kafka.doctor import held
 from spouts.kafka.mirror import GroupMirror
 from spouts.kafka.offsets import OffsetTeller, asked_of
 from spouts.kafka.reader import KafkaPartitionReader
@@ -27,8 +28,9 @@ from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, su
 from spouts.kafka.topics import TopicWatch
 from spouts.kafka.translators import Translator, checked_translator
 from spouts.planning import Limits, Logs, PartitionLog, record_bytes
-from transactional.batch import BatchMetadata, PartitionId
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
+from transactional.examining import SourceAddress
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -138,6 +140,17 @@ class KafkaSpout(PartitionedSpout):
         """The batch that starts where `after` ends, or None when there is nothing new (see `planning.plan_batch`)."""
         batch = super().plan(after, replay=replay)
         return None if batch is None else replace(batch, split_records=self._split_records)
+
+    def address(self) -> SourceAddress:
+        """The cluster, for whoever reads it without the spout."""
+        connection = self.connection
+        return SourceAddress(
+            connection.bootstrap_servers, connection.client(), connection.isolation, connection.timeout_ms
+        )
+
+    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+        """What the partitions hold now; the spout need not be open. Raises `SourceUnavailable`, `ConfigError`."""
+        return held(self.connection, partitions)
 
     def logs(self, after: BatchMetadata) -> Logs:
         """The offsets that each partition holds, up to the last stable one. Two or three round trips in all."""

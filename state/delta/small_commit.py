@@ -92,7 +92,7 @@ def replace_rows(
         {"txn": {"appId": transaction[0], "version": transaction[1]}},
     ]
     try:
-        _write_entry(log / _entry(version), actions, [folder / new.name] if durable else None)
+        write_entry(log / _entry(version), actions, [folder / new.name] if durable else None)
     except FileExistsError:
         (folder / new.name).unlink()
         raise
@@ -118,8 +118,11 @@ def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
     return DataFile(name, (folder / name).stat().st_size)
 
 
-def _write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
-    """Write an entry, and sync it before, together with the files that it needs; None: not at all."""
+def write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
+    """Write an entry of a log, and sync it before, together with the files that it needs; None: not at all.
+
+    Raises `FileExistsError` when there is such an entry.
+    """
     lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
     # As delta-rs names it: readers pass over it.
     written = path.with_name(f"_commit_{uuid4()}.json.tmp")

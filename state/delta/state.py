@@ -27,9 +27,11 @@ from state.fenced import WRITE_TRIES, FencedState, Source
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, ProtocolError
+from transactional.examining import TableAddress
 from transactional.ports import StateKind
 
 if TYPE_CHECKING:
+    from state.delta.doctor import ExaminedDelta
     from state.delta.spark import SparkMerge
 
 _log = logging.getLogger(__name__)
@@ -84,10 +86,24 @@ class DeltaMapState(FencedState):
         self._cache: tuple[int, TxId, pa.Table] | None = None
         self._is_durable = True
 
+    owns_folder = True
+    """Nothing else may lie in the table's folder."""
+
     @property
     def place(self) -> str | None:
         """The path or URI of the table; None for a name in a catalog."""
         return None if self.location.is_catalog_name else self.location.uri
+
+    def address(self) -> TableAddress:
+        """Where the table is, for whoever reads it without the state."""
+        uri = None if self.location.is_catalog_name else self.location.uri
+        return TableAddress.of("delta", uri, self.columns, self.location.name, self.location.storage_options)
+
+    def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
+        """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""
+        from state.delta.doctor import ExaminedDelta  # nobody else needs it
+
+        return None if self.location.is_catalog_name else ExaminedDelta(self.location, topology_id, component_id)
 
     def identity(self) -> Mapping[str, str]:
         """Location, key, values, kind."""

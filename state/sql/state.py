@@ -24,6 +24,7 @@ from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
+from transactional.examining import TableAddress
 from transactional.ports import StateKind
 from transactional.schema import Schema
 
@@ -66,15 +67,9 @@ class SqlMapState(FencedState):
         """The path of a SQLite file."""
         return self._database.file
 
-    @property
-    def database_url(self) -> str:
-        """The URL of the database, with all that one needs to log in."""
-        return self._database.url
-
-    @property
-    def table_name(self) -> str:
-        """The name of the table in its database."""
-        return self._table_name
+    def address(self) -> TableAddress:
+        """The database, with all that one needs to log in, and the table in it."""
+        return TableAddress.of("sql", self._database.url, self.columns, self._table_name)
 
     @property
     def value_limits(self) -> ValueLimits:

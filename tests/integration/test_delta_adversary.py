@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from state.delta.doctor import put_back
 from state.delta.log_table import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
-from transactional.doctor.examine import Table
-from transactional.doctor.findings import Diagnosis, Problem
-from transactional.doctor.repairs import put_back
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
+from transactional.examining import Diagnosis, Problem
 from transactional.spark_session import spark_session
 
 BEFORE = {"dog": 2, "cat": 1, "cow": 1}
@@ -267,5 +267,8 @@ def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, 
 
 def repaired(scene: Scene, target: int, seen: int) -> None:
     """As the doctor does, who has found a foreign change in this Delta version."""
-    table = Table("committer", OWNER, str(scene.others.path), {}, "txid", None)
-    put_back(table, Diagnosis(Problem.FOREIGN_WRITER, "", "", "", target=target, seen=seen))
+    put_back(
+        DeltaLocation.of(scene.others.path),
+        OWNER,
+        Diagnosis(Problem.FOREIGN_WRITER, "", "", "", target=target, seen=seen),
+    )

@@ -16,10 +16,9 @@ from spouts.local_broker import LocalBroker
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
-from transactional.commands.verify import tables_of
+from transactional.commands.verify import source_of, tables_of
 from transactional.doctor.examine import examine
-from transactional.doctor.findings import Problem
-from transactional.doctor.source import kafka_of
+from transactional.examining import Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -57,7 +56,7 @@ class Counted:
     def report(self) -> Report:
         """What the checker says, after having read the topic again."""
         topology = self.topology()
-        kafka = kafka_of(topology)
+        kafka = source_of(topology)
         assert kafka is not None
         source = KafkaSource(
             kafka.bootstrap_servers, kafka.options, kafka.isolation, kafka.timeout_s, reads_records=True

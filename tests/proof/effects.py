@@ -227,7 +227,7 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         patch.setattr(delta_rs, "VACUUM_INTERVAL", 3)
         if merges:
             patch.setattr(delta_rewriting, "REWRITTEN_ROWS_MAX", -1)
-        patch.setattr(delta_commit, "_write_entry", numbered_entry(numbered))
+        patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
         patch.setattr(delta_rs, "write_deltalake", numbered_write(numbered, "rewrite"))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
@@ -265,7 +265,7 @@ def numbered_write(numbered: Callable[[str], AbstractContextManager[None]], whol
 
 def numbered_entry(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
     """An entry of the log that is written without delta-rs, as an effect: the file of rows is there by then."""
-    write = delta_commit._write_entry
+    write = delta_commit.write_entry
 
     def effect(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
         with numbered(f"{path.parent.parent.name}: rewrite"):

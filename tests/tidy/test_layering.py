@@ -43,7 +43,7 @@ HOMES = {
     "cloudpickle": {"transactional.execution", "transactional.spark", "transactional.loading"},
     "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.spark"},
-    "deltalake": {"state.delta", "transactional.doctor", "verifier.storage"},
+    "deltalake": {"state.delta", "verifier.storage"},
     "pyarrow": {
         *("transactional.arrow", "transactional.narrowing", "transactional.execution", "transactional.spark"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),

@@ -16,7 +16,7 @@ from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.loading import load_topology, open_existing_store, open_store
 
 if TYPE_CHECKING:
-    from transactional.doctor.findings import Diagnosis
+    from transactional.examining import Diagnosis
 
 
 def doctor(

@@ -13,6 +13,7 @@ from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.delta_errors import reason_of
 from transactional.errors import ConfigError, OperatingError
+from transactional.examining import Addressed, ExaminableSpout, TableAddress
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
 from transactional.topology.topology import Component, Topology
@@ -94,31 +95,38 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
     tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
-        state: Any = component.state
-        location, url = getattr(state, "location", None), getattr(state, "database_url", None)
-        if url is not None:
-            counted = _counted(topology, component)
-            tables.append(CheckedSqlTable(component.id, url, state.table_name, _columns_of(state), counted))
-        elif location is None:
+        state: object = component.state
+        address = state.address() if isinstance(state, Addressed) else None
+        counted = _counted(topology, component)
+        if address is None:
             unknown[component.id] = f"the state of {component.id!r} is in no table that outlives it: it was not checked"
-        elif location.is_catalog_name:
+        elif address.uri is None:
             unknown[component.id] = (
                 f"the table of {component.id!r} is in Spark's catalog; say where it is, with "
                 f"--table {component.id}=PATH, to have it checked"
             )
+        elif address.format == "sql":
+            columns = _columns_of(address)
+            tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted))
         else:
-            columns = _columns_of(state)
-            options = dict(location.storage_options)
-            tables.append(CheckedTable(component.id, location.uri, options, columns, _counted(topology, component)))
+            tables.append(CheckedTable(component.id, address.uri, address.options, _columns_of(address), counted))
     return tables, unknown
 
 
-def _columns_of(state: Any) -> RowColumns:
+def source_of(topology: Topology) -> KafkaSource | None:
+    """The Kafka cluster that a topology reads from; None for another source."""
+    from verifier.source import KafkaSource
+
+    if not isinstance(topology.spout, ExaminableSpout):
+        return None
+    address = topology.spout.address()
+    return KafkaSource(address.bootstrap_servers, address.options, address.isolation, address.timeout_ms / 1000)
+
+
+def _columns_of(address: TableAddress) -> RowColumns:
     from verifier.rows import RowColumns
 
-    columns = state.columns
-    previous = {name: columns.prev(name) for name in columns.values.names}
-    return RowColumns(columns.key.names, columns.values.names, previous, columns.txid, columns.prev_txid)
+    return RowColumns(address.key, address.values, address.previous, address.txid, address.prev_txid)
 
 
 def _counted(topology: Topology, component: Component) -> str | None:
@@ -137,11 +145,9 @@ def _counted(topology: Topology, component: Component) -> str | None:
 def _places(target: str) -> tuple[str, list[AnyTable], KafkaSource | None, Mapping[str, str]]:
     if ":" not in target:
         return target, [], None, {}
-    from transactional.doctor.source import kafka_of
-
     topology = load_topology(target)
     tables, unknown = tables_of(topology)
-    return topology.id, tables, kafka_of(topology), unknown
+    return topology.id, tables, source_of(topology), unknown
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
-from transactional.delta_errors import reason_of
-from transactional.doctor.examine import RETENTION_PROPERTY, Table, tables_of, torn_of
-from transactional.doctor.findings import Diagnosis, Problem
+from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
 from transactional.engine.journal import RunStarted, read_journal
-from transactional.errors import ConfigError, OperatingError, StoreMismatch
-from transactional.names import joining_of, repair_of
+from transactional.errors import ConfigError, StoreMismatch
+from transactional.examining import Diagnosis, Problem
+from transactional.names import joining_of
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.topology.topology import Topology
-from transactional.torn_log import set_aside
 
 LEASE_MS = 60_000
 OWNER = "transactional doctor"
@@ -87,14 +80,8 @@ def repair(
         with _lease(topology, store):
             # Rows first: they are put back on the version that was looked at, and any other repair makes a new one.
             of_tables.sort(key=lambda each: each.target is None)
-            done += [_of_table(tables[each.component], each) for each in of_tables]
+            done += [tables[each.component].found.repair(each) for each in of_tables]
     return done
-
-
-def _of_table(table: Table, finding: Diagnosis) -> str:
-    if finding.problem is Problem.TABLE_TORN:
-        return take_torn_away(table)
-    return unset_retention(table) if finding.problem is Problem.RETENTION_SET else put_back(table, finding)
 
 
 @contextmanager
@@ -119,87 +106,6 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
         return lease
     finally:
         topology.spout.close()
-
-
-# --- tables -------------------------------------------------------------------------------------------------------
-
-
-def take_torn_away(table: Table) -> str:
-    """Set aside what a power cut has torn, so that the table can be opened again. Raises `OperatingError`."""
-    torn = torn_of(table)
-    try:
-        set_aside(torn)
-    except OSError as error:
-        raise OperatingError(f"{table.where} can't be mended: {error}") from error
-    return f"{table.where}: {len(torn)} torn files of its log are set aside"
-
-
-def put_back(table: Table, finding: Diagnosis) -> str:
-    """Put a table's rows back to what the topology has left, as the Delta commit after the one that was looked at.
-
-    Raises `OperatingError`, also when the table has moved since.
-    """
-    assert finding.target is not None
-    repair = Transaction(repair_of(table.owner), finding.target)
-    properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
-    try:
-        handle = DeltaTable(table.uri, storage_options=table.options)
-        if handle.version() == finding.seen:
-            handle.restore(finding.target, commit_properties=properties)
-        else:
-            raise _moved(table, finding)
-    except CommitFailedError:
-        raise _moved(table, finding) from None
-    except (DeltaError, OSError) as error:
-        reason = reason_of(error, table.options)
-        raise OperatingError(
-            f"{table.where} can't be put back to Delta version {finding.target}: {reason}. If its files are deleted "
-            "already, restore the table and the store from one backup"
-        ) from None
-    return f"{table.where}: its rows are again those of Delta version {finding.target}"
-
-
-def _moved(table: Table, finding: Diagnosis) -> OperatingError:
-    return OperatingError(
-        f"{table.where} was written by someone else since it was looked at, at Delta version {finding.seen}: "
-        "nothing was put back; ask again"
-    )
-
-
-def unset_retention(table: Table) -> str:
-    """Take the property away that makes a table forget its version, in a Delta commit of nothing else.
-
-    Only for a table in a folder: neither delta-rs nor Delta's protocol have a way to do it everywhere.
-    """
-    handle = DeltaTable(table.uri, storage_options=table.options)
-    metadata = handle.metadata()
-    left = {name: value for name, value in metadata.configuration.items() if name != RETENTION_PROPERTY}
-    action = {
-        "id": str(metadata.id),
-        "name": metadata.name,
-        "description": metadata.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": handle.schema().to_json(),
-        "partitionColumns": metadata.partition_columns,
-        "configuration": left,
-        "createdTime": metadata.created_time,
-    }
-    information = {"timestamp": SystemClock().wall_ms(), "operation": "UNSET TBLPROPERTIES", "operationParameters": {}}
-    _write_commit(Path(table.uri), handle.version() + 1, [{"commitInfo": information}, {"metaData": action}])
-    return f"{table.where}: the property {RETENTION_PROPERTY} is taken away"
-
-
-def _write_commit(table: Path, version: int, actions: Sequence[Mapping[str, object]]) -> None:
-    """Make the next version of a table in a folder; of two writers that do so at once, one is refused."""
-    log = table / "_delta_log"
-    with tempfile.NamedTemporaryFile("w", dir=log, prefix=".doctor-", suffix=".tmp", encoding="utf-8") as file:
-        file.write("\n".join(map(json.dumps, actions)))
-        file.flush()
-        os.fsync(file.fileno())
-        try:
-            os.link(file.name, log / f"{version:020}.json")
-        except FileExistsError as error:
-            raise OperatingError(f"Delta table {table} was written by someone else meanwhile; ask again") from error
 
 
 # --- the store ----------------------------------------------------------------------------------------------------
@@ -238,7 +144,7 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
             _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
         for table in tables:
             _record_fences(store, lease, table, journal)
-    _count_up_to(topology, store, max(table.version or 0 for table in tables))
+    _count_up_to(topology, store, max(table.found.version or 0 for table in tables))
     return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
 
 
@@ -247,17 +153,13 @@ def place_of(table: Table, journal: Journal) -> Place:
 
     After that only fences of the journal's coordinators may have come. Raises `StoreMismatch`.
     """
-    for commit in reversed(table.log.commits if table.log is not None else ()):
-        version = commit.app_versions.get(table.owner)
-        if version is None:
-            continue
-        if AttemptId(version) in journal.attempts:
-            return Place(journal.attempts[AttemptId(version)][0], AttemptId(version))
+    where = table.found.where
+    for version in reversed(table.found.versions):
+        if version in journal.attempts:
+            return Place(journal.attempts[version][0], version)
         if version not in journal.fences:
-            raise StoreMismatch(
-                f"{table.where}: attempt {version} is not in the journal; give the one of its last runs"
-            )
-    raise StoreMismatch(f"{table.where}: none of the attempts in the journal has written it; give another journal")
+            raise StoreMismatch(f"{where}: attempt {version} is not in the journal; give the one of its last runs")
+    raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; give another journal")
 
 
 def _last_and_ahead(places: Mapping[str, Place]) -> tuple[Place, Place | None]:
@@ -331,11 +233,8 @@ def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, 
 
 def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
     """Note at which transaction the table was when each coordinator took over."""
-    log = table.log
-    txid = TxId(0) if log is not None and log.base_version < 0 else None
-    versions = [
-        AttemptId(c.app_versions[table.owner]) for c in (log.commits if log else ()) if table.owner in c.app_versions
-    ]
+    txid = TxId(0) if table.found.tells_all else None
+    versions = table.found.versions
     for version in versions:
         if version in journal.attempts:
             txid = journal.attempts[version][0]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.doctor.findings import Diagnosis, Problem
 from transactional.errors import BatchLost, ConfigError, OperatingError
+from transactional.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.store_rules import COMMITTED, fingerprint_changes
 from transactional.topology.topology import Topology
-from verifier.findings import CheckImpossible
-from verifier.source import KafkaSource, look, topic_of
 
 ATTEMPTS_LOOKED_AT = 1_000
 
@@ -23,35 +20,26 @@ def committed_batch(store: CoordinatorStore, topology_id: str) -> BatchMetadata:
     return next((record.batch for record in attempts if record.phase == COMMITTED), EMPTY_BATCH)
 
 
-def kafka_of(topology: Topology) -> KafkaSource | None:
-    """The Kafka cluster that a topology reads from; None for another source."""
-    connection: Any = getattr(topology.spout, "connection", None)
-    if connection is None or not hasattr(connection, "bootstrap_servers"):
-        return None
-    seconds = connection.timeout_ms / 1000
-    return KafkaSource(connection.bootstrap_servers, connection.client(), connection.isolation, seconds)
-
-
 def examine_source(topology: Topology, store: CoordinatorStore, status: TopologyStatus | None) -> Iterator[Diagnosis]:
     """What is wrong with the source, and with the topology's fingerprint, which needs the source."""
     if status is None or not status.committed_txid:
         return
     after = committed_batch(store, topology.id)
-    kafka, spout = kafka_of(topology), topology.spout
+    spout = topology.spout
     where = f"source of {topology.spout_id!r}"
     try:
-        if kafka is not None:
-            yield from _examine_kafka(kafka, after, where, replays_exactly=spout.replays_exactly)
+        if isinstance(spout, ExaminableSpout):
+            yield from _examine_positions(spout, after, where, replays_exactly=topology.spout.replays_exactly)
         spout.open()
         try:
             yield from _examine_fingerprint(topology, status)
-            if kafka is None:
+            if not isinstance(spout, ExaminableSpout):
                 spout.plan(after, replay=False)
         finally:
             spout.close()
     except BatchLost as error:
         yield Diagnosis(Problem.SOURCE_LOST, where, str(error), "as it says")
-    except (CheckImpossible, ConfigError, OperatingError) as error:
+    except (ConfigError, OperatingError) as error:
         remedy = "see to it that the source can be reached, and ask again"
         yield Diagnosis(Problem.SOURCE_UNAVAILABLE, where, str(error), remedy)
 
@@ -64,27 +52,24 @@ def _examine_fingerprint(topology: Topology, status: TopologyStatus) -> Iterator
         yield Diagnosis(Problem.TOPOLOGY_CHANGED, f"topology {topology.id!r}", "; ".join(changes), remedy)
 
 
-def _examine_kafka(
-    kafka: KafkaSource, after: BatchMetadata, where: str, *, replays_exactly: bool
+def _examine_positions(
+    spout: ExaminableSpout, after: BatchMetadata, where: str, *, replays_exactly: bool
 ) -> Iterable[Diagnosis]:
-    states = look(kafka, [(partition.source, partition.index) for partition in sorted(after.ranges)])
-    # Of a topic that was made anew, and is read already, the positions in the old one are kept.
-    current = {topic_of(partition.source) for partition in after.ranges if states[(partition.source, partition.index)]}
+    held = spout.held(after.ranges.keys())
     for partition, position in sorted(after.positions().items()):
-        state = states[(partition.source, partition.index)]
-        at = f"{where}, {partition}"
-        if state is None:
-            if topic_of(partition.source) in current:
-                continue
+        if partition not in held:
+            continue
+        there, at = held[partition], f"{where}, {partition}"
+        if there is None:
             what = f"the topic that was read up to offset {position} is gone, or was made anew"
             yield _passed(Problem.SOURCE_RECREATED, at, what, replays_exactly=replays_exactly)
-        elif state.start > position:
+        elif there.start > position:
             what = (
-                f"offset {position} comes next, and the log starts at {state.start}: {state.start - position} are lost"
+                f"offset {position} comes next, and the log starts at {there.start}: {there.start - position} are lost"
             )
             yield _passed(Problem.SOURCE_LOST, at, what, replays_exactly=replays_exactly)
-        elif state.end < position:
-            what = f"offset {position} comes next, and the log ends at {state.end}: what was read has been cut off"
+        elif there.until < position:
+            what = f"offset {position} comes next, and the log ends at {there.until}: what was read has been cut off"
             remedy = (
                 "records that come under these offsets can't be told from those that were read; restore the topic, or "
                 "start a topology with a new id"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from transactional.doctor.findings import Problem
 from transactional.errors import StoreMismatch, TransactionalError
+from transactional.examining import Problem
 from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 

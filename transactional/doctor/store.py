@@ -1,18 +1,15 @@
-"""What the doctor asks the checker: whether the store's rows contradict themselves, and data files are as written."""
+"""What the doctor asks the checker: whether the store's rows contradict themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transactional.doctor.findings import Diagnosis, Problem
-from transactional.doctor.source import kafka_of
+from transactional.batch import PartitionId
+from transactional.errors import ConfigError, OperatingError
+from transactional.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.topology.topology import Topology
-from verifier.delta_log import TableLog
-from verifier.findings import CheckImpossible, Findings
-from verifier.source import look
-from verifier.storage import Storage
+from verifier.findings import Findings
 from verifier.store import Store, StoreHistory
-from verifier.tables import changed_files
 from verifier.transactions import Partition, check_transactions
 
 ANY_OFFSET = 2**62
@@ -39,19 +36,11 @@ def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
 def _log_starts(topology: Topology, history: StoreHistory) -> dict[Partition, int]:
     """From where on the source still holds its records; where nobody can tell, nothing is taken for a gap."""
     partitions = sorted(history.committed[-1].ranges if history.committed else {})
-    kafka = kafka_of(topology)
-    if kafka is None:
+    if not isinstance(topology.spout, ExaminableSpout):
         return {}
     try:
-        states = look(kafka, partitions)
-    except CheckImpossible:
+        held = topology.spout.held([PartitionId(source, index) for source, index in partitions])
+    except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
-    return {partition: ANY_OFFSET if state is None else state.start for partition, state in states.items()}
-
-
-def examine_files(component: str, where: str, storage: Storage, log: TableLog) -> Iterator[Diagnosis]:
-    """Which data files of a table are not those that were written, by their sizes. Raises `OSError`."""
-    for path, expected, found in changed_files(storage, log):
-        what = f"data file {path} has {found} bytes, and {expected} were written: it was changed where it stands"
-        remedy = "restore the file, or the table and the store together, from a backup"
-        yield Diagnosis(Problem.FILE_CHANGED, where, what, remedy, component)
+    starts = {(partition.source, partition.index): there.start for partition, there in held.items() if there}
+    return {partition: starts.get(partition, ANY_OFFSET) for partition in partitions}

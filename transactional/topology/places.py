@@ -1,6 +1,6 @@
 """Where what a topology keeps lies, by real paths: no two things in one place, and nothing within a table's folder.
 
-A state, a store or an observer that lies in files says where by a property `place`: a path, or a URI.
+A state, a store or an observer that lies in files says where (`Placed`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,31 @@ import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from transactional.errors import ConfigError
 from transactional.topology.topology import Topology
 
 _ONE_STORAGE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """What lies in files of its own."""
+
+    @property
+    def place(self) -> str | None:
+        """A path, or a URI; None where it lies in no file after all."""
+
+
+@runtime_checkable
+class FolderOwner(Protocol):
+    """A state whose place is a folder."""
+
+    @property
+    def owns_folder(self) -> bool:
+        """Whether nothing else may lie there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +61,7 @@ def real_path(path: str) -> str:
 def table_of(state: Any) -> str:
     """The table that a state keeps, in one spelling: two states with the same one would write over each other."""
     place = _place(state)
-    if place is not None and _is_table(state):
+    if place is not None and _owns_folder(state):
         return place
     identity: Mapping[str, str] = state.identity()
     if place is not None:
@@ -58,7 +76,7 @@ def places_of(topology: Topology) -> list[Place]:
     for component in topology.committers:
         state: Any = component.state
         if (path := _place(state)) is not None:
-            found.append(Place(f"the state of committer {component.id!r}", path, is_table=_is_table(state)))
+            found.append(Place(f"the state of committer {component.id!r}", path, is_table=_owns_folder(state)))
     return found
 
 
@@ -92,10 +110,9 @@ def _is_within(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
 
 
-def _is_table(state: Any) -> bool:
-    return getattr(state, "location", None) is not None
+def _owns_folder(state: object) -> bool:
+    return isinstance(state, FolderOwner) and state.owns_folder
 
 
-def _place(it: Any) -> str | None:
-    path = getattr(it, "place", None)
-    return real_path(path) if isinstance(path, str) else None
+def _place(it: object) -> str | None:
+    return real_path(it.place) if isinstance(it, Placed) and it.place is not None else None

@@ -1,0 +1,41 @@
+"""What the doctor asks of a Kafka spout's source: what its partitions hold now, asked without opening the spout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from spouts.kafka.consumers import Topic, describe_topics, make_client
+from spouts.kafka.offsets import OffsetTeller, asked_of
+from spouts.kafka.settings import KafkaConnection, has_id, topic_of
+from transactional.batch import OffsetRange, PartitionId
+from transactional.errors import SourceUnavailable
+
+
+def held(connection: KafkaConnection, partitions: Collection[PartitionId]) -> dict[PartitionId, OffsetRange | None]:
+    """What each partition holds now, None for one that is gone, or whose topic was made anew (see `ExaminableSpout`).
+
+    Raises `SourceUnavailable`, `ConfigError`.
+    """
+    if not partitions:
+        return {}
+    settings: dict[str, Any] = connection.client()
+    admin = make_client(partial(AdminClient, settings), connection)
+    topics = describe_topics(admin, connection, sorted({topic_of(each.source) for each in partitions}))
+    there = [each for each in partitions if _is_there(topics[topic_of(each.source)], each)]
+    untold = list[str]()
+    logs = OffsetTeller(admin, connection, untold.append).logs(asked_of(there))
+    if untold:
+        raise SourceUnavailable("; ".join(untold))
+    found = {each: OffsetRange(log.earliest, log.end) for each, log in logs.items() if log is not None}
+    current = {topic_of(each.source) for each in found}
+    return found | {each: None for each in partitions if each not in found and topic_of(each.source) not in current}
+
+
+def _is_there(topic: Topic | None, partition: PartitionId) -> bool:
+    if topic is None or partition.index not in topic.partitions:
+        return False
+    return topic.source == partition.source or not has_id(partition.source)

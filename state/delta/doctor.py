@@ -1,0 +1,352 @@
+"""The doctor's look at a state's Delta table, and what it may mend: read from the log, not through the state."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+
+from state.delta.small_commit import write_entry
+from state.delta.table import DeltaLocation, is_known_protocol
+from transactional.attempt import AttemptId
+from transactional.errors import OperatingError
+from transactional.examining import Diagnosis, Problem, in_words
+from transactional.foreign import is_foreign, named
+from transactional.names import owner_of, repair_of
+from transactional.torn_log import Torn, set_aside, torn_files
+
+RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+_LOG = "_delta_log"
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+
+
+class _Broken(Exception):
+    """The log has a hole, or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One Delta commit of the log."""
+
+    version: int
+    operation: str
+    app_versions: Mapping[str, int]
+    changes_data: bool
+    added: frozenset[str]
+    removed: frozenset[str]
+    protocol: Mapping[str, Any] | None
+    """Declared anew by this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table is declared as."""
+
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether Spark and delta-rs can both read and write that."""
+        return is_known_protocol(self.reader_version, self.writer_version, self.features)
+
+
+class ExaminedDelta:
+    """A state's Delta table, as its log tells it at one moment."""
+
+    def __init__(self, location: DeltaLocation, topology_id: str, component_id: str) -> None:
+        self.location, self.owner = location, owner_of(topology_id, component_id)
+        self.where, self._component = in_words(component_id, location), component_id
+        self._commits: Sequence[Commit] = ()
+        self._torn: Sequence[Torn] = ()
+        self._broken, self._shape = "", Shape(1, 2, frozenset())
+        self._table: DeltaTable | None = None
+        with self._answering():
+            self._torn = torn_files(Path(location.uri)) if location.scheme == "file" else ()
+            if not self._torn and DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+                try:
+                    self._read()
+                except _Broken as error:
+                    self._broken = str(error)
+
+    @property
+    def version(self) -> AttemptId | None:
+        """The attempt that has written the table last."""
+        if self.versions:
+            return self.versions[-1]
+        found = self._table.transaction_version(self.owner) if self._table is not None else None
+        return None if found is None else AttemptId(found)
+
+    @property
+    def versions(self) -> Sequence[AttemptId]:
+        """The attempts and fences that have written it, oldest first, as far back as the log goes."""
+        return [AttemptId(each.app_versions[self.owner]) for each in self._commits if self.owner in each.app_versions]
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether the log is there from its beginning."""
+        return bool(self._commits) and self._commits[0].version == 0
+
+    def diagnoses(self) -> Iterator[Diagnosis]:
+        """What is wrong with the table in itself."""
+        if self._torn:
+            what = "; ".join(f"{each.path.name}: {each.why}" for each in self._torn)
+            remedy = "what is torn is set aside; what was not durable then is done again, unless it was committed"
+            yield self._diagnosis(Problem.TABLE_TORN, what, remedy, can_repair=True)
+        elif self._broken:
+            remedy = "restore the missing files from a backup, or the whole table together with the store"
+            yield self._diagnosis(Problem.TABLE_UNREADABLE, self._broken, remedy)
+        else:
+            yield from self._of_shape()
+            with self._answering():
+                yield from self._of_files()
+            yield from self._of_others()
+
+    def repair(self, diagnosis: Diagnosis) -> str:
+        """Set aside what is torn, take away the property that forgets, or put rows back. Raises `OperatingError`."""
+        match diagnosis.problem:
+            case Problem.TABLE_TORN:
+                return self._set_torn_aside()
+            case Problem.RETENTION_SET:
+                return self._unset_retention()
+            case _:
+                return put_back(self.location, self.owner, diagnosis)
+
+    # --- what is wrong ------------------------------------------------------------------------------------------
+
+    def _diagnosis(self, problem: Problem, what: str, remedy: str, **more: Any) -> Diagnosis:
+        return Diagnosis(problem, self.where, what, remedy, self._component, **more)
+
+    def _of_shape(self) -> Iterator[Diagnosis]:
+        kept = self._table.metadata().configuration.get(RETENTION_PROPERTY, "false") if self._table else "false"
+        if kept != "false":
+            what = f"it has {RETENTION_PROPERTY}={kept}: it forgets which attempt wrote it"
+            is_local, unset = self.location.scheme == "file", f"UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
+            remedy = "the property is taken away" if is_local else self._in_spark(unset)
+            yield self._diagnosis(Problem.RETENTION_SET, what, remedy, can_repair=is_local)
+        shape = self._shape
+        if not shape.is_known:
+            what = (
+                f"its protocol is reader {shape.reader_version}, writer {shape.writer_version}, features "
+                f"{', '.join(sorted(shape.features)) or '(none)'}: Spark and delta-rs can't both read and write that"
+            )
+            remedy = (
+                f"drop what was added, {self._in_spark('DROP FEATURE … TRUNCATE HISTORY')}, while nothing runs; a "
+                "feature can't be dropped without rewriting the table, so the doctor does not"
+            )
+            yield self._diagnosis(Problem.FEATURE_UNREADABLE, what, remedy)
+
+    def _in_spark(self, what: str) -> str:
+        return f"in Spark: ALTER TABLE delta.`{self.location.uri}` {what}"
+
+    def _of_files(self) -> Iterator[Diagnosis]:
+        """Which data files are not those that were written, by their sizes. One that is gone is left to its readers."""
+        if self._table is None:
+            return
+        actions = pa.table(self._table.get_add_actions())
+        paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+        there = _files(self.location).get_file_info([unquote(path) for path in paths])
+        for path, written, info in zip(paths, sizes, there, strict=True):
+            if info.is_file and info.size != written:
+                what = f"data file {path} has {info.size} bytes, and {written} were written"
+                what = f"{what}: it was changed where it stands"
+                remedy = "restore the file, or the table and the store together, from a backup"
+                yield self._diagnosis(Problem.FILE_CHANGED, what, remedy)
+
+    def _of_others(self) -> Iterator[Diagnosis]:
+        """What others have done to the rows."""
+        commits = self._commits
+        last_own = max((n for n, commit in enumerate(commits) if self.owner in commit.app_versions), default=None)
+        if last_own is None:
+            return
+        healed = healed_by_others(commits, self.owner)
+        changes = [is_foreign(each, self.owner) and each.version not in healed for each in commits]
+        built_on = [each for each, is_change in zip(commits[:last_own], changes, strict=False) if is_change]
+        since = [each for each, is_change in zip(commits, changes, strict=True) if is_change][len(built_on) :]
+        for commit in built_on:
+            what = f"{named(commit)} has changed rows, and the topology has gone on from there: its values are not sure"
+            remedy = (
+                "no repair gives the right values back. Restore table and store from a backup of before, or start a "
+                "topology with a new id and an empty table, from the beginning of the source"
+            )
+            yield self._diagnosis(Problem.FOREIGN_WRITER, what, remedy)
+        if since:
+            problem = Problem.TABLE_RESTORED if since[-1].operation == "RESTORE" else Problem.FOREIGN_WRITER
+            target, seen, changed = commits[last_own].version, commits[-1].version, ", ".join(map(named, since))
+            what = f"{changed} changed rows after the topology's last Delta commit, version {target}"
+            remedy = (
+                "see what was changed before"
+                if built_on
+                else f"the rows are put back to what they were at Delta version {target}, as a new Delta commit"
+            )
+            yield self._diagnosis(problem, what, remedy, can_repair=not built_on, target=target, seen=seen)
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read as much of the log as is there. Raises `_Broken`."""
+        files = _files(self.location)
+        names = [info.base_name for info in files.get_file_info(pafs.FileSelector(_LOG)) if info.is_file]
+        versions = sorted((int(match[1]) for match in map(_ENTRY.fullmatch, names) if match), reverse=True)
+        checkpoints = {int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match}
+        whole = [version for n, version in enumerate(versions) if version == versions[0] - n]
+        if whole and whole[-1] > 0 and max(checkpoints, default=-1) < whole[-1] - 1:
+            raise _Broken(f"the log has a hole: Delta version {whole[-1] - 1} is missing")
+        self._commits = [commit for version in whole[::-1] if (commit := _commit(files, version)) is not None]
+        declared = next((each.protocol for each in reversed(self._commits) if each.protocol is not None), None)
+        if declared is not None:
+            self._shape = _shape_of(declared)
+        if not self._shape.is_known:
+            return  # delta-rs may not be able to open it at all
+        try:
+            self._table = DeltaTable(self.location.uri, storage_options=dict(self.location.storage_options))
+        except DeltaError as error:
+            raise _Broken(self.location.reason(error)) from None
+        protocol = self._table.protocol()
+        self._shape = Shape(
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            frozenset([*(protocol.reader_features or ()), *(protocol.writer_features or ())]),
+        )
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, DeltaError) as error:
+            reason = self.location.reason(error)
+            raise OperatingError(f"Delta table {self.location} can't be looked at: {reason}") from None
+
+    # --- repairs ------------------------------------------------------------------------------------------------
+
+    def _set_torn_aside(self) -> str:
+        try:
+            torn = torn_files(Path(self.location.uri))
+            set_aside(torn)
+        except OSError as error:
+            raise OperatingError(f"{self.where} can't be mended: {error}") from error
+        return f"{self.where}: {len(torn)} torn files of its log are set aside"
+
+    def _unset_retention(self) -> str:
+        """Take the property away in a Delta commit of nothing else.
+
+        Only for a table in a folder: neither delta-rs nor Delta's protocol have a way to do it everywhere.
+        """
+        handle = DeltaTable(self.location.uri)
+        metadata = handle.metadata()
+        action = {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": handle.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "configuration": {n: text for n, text in metadata.configuration.items() if n != RETENTION_PROPERTY},
+            "createdTime": metadata.created_time,
+        }
+        entry = Path(self.location.uri, _LOG, f"{handle.version() + 1:020}.json")
+        # About now: when the log was last written.
+        at_ms = entry.parent.stat().st_mtime_ns // 1_000_000
+        note = {"timestamp": at_ms, "operation": "UNSET TBLPROPERTIES", "operationParameters": {}}
+        try:
+            write_entry(entry, [{"commitInfo": note}, {"metaData": action}], [])
+        except FileExistsError as error:
+            raise OperatingError(f"{self.where} was written by someone else meanwhile; ask again") from error
+        return f"{self.where}: the property {RETENTION_PROPERTY} is taken away"
+
+
+def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
+    """Put a table's rows back to what the topology has left, as the Delta commit after the one that was looked at.
+
+    Raises `OperatingError`, also when the table has moved since.
+    """
+    assert diagnosis.target is not None
+    repair = Transaction(repair_of(owner), diagnosis.target)
+    properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
+    moved = OperatingError(
+        f"{diagnosis.where} was written by someone else since it was looked at, at Delta version {diagnosis.seen}: "
+        "nothing was put back; ask again"
+    )
+    try:
+        handle = DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        if handle.version() != diagnosis.seen:
+            raise moved
+        handle.restore(diagnosis.target, commit_properties=properties)
+    except CommitFailedError:
+        raise moved from None
+    except (DeltaError, OSError) as error:
+        raise OperatingError(
+            f"{diagnosis.where} can't be put back to Delta version {diagnosis.target}: {location.reason(error)}. If "
+            "its files are deleted already, restore the table and the store from one backup"
+        ) from None
+    return f"{diagnosis.where}: its rows are again those of Delta version {diagnosis.target}"
+
+
+def healed_by_others(commits: Sequence[Commit], owner: str) -> set[int]:
+    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
+    healed, open_since = set[int](), list[int]()
+    # The files that there are by now and were not before the first of them, and the other way round.
+    more, fewer = set[str](), set[str]()
+    for commit in commits:
+        if owner in commit.app_versions:
+            open_since = []
+        elif is_foreign(commit, owner):
+            more, fewer = (more, fewer) if open_since else (set(), set())
+            open_since.append(commit.version)
+        if open_since:
+            gone = commit.removed - commit.added
+            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
+            if not more and not fewer:
+                healed |= set(open_since)
+                open_since = []
+    return healed
+
+
+def _files(location: DeltaLocation) -> pafs.FileSystem:
+    return pafs.PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
+
+
+def _shape_of(protocol: Mapping[str, Any]) -> Shape:
+    features = [*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())]
+    return Shape(protocol["minReaderVersion"], protocol["minWriterVersion"], frozenset(features))
+
+
+def _commit(files: pafs.FileSystem, version: int) -> Commit | None:
+    """One entry of the log; None when it has been cleaned out by now. Raises `_Broken`."""
+    try:
+        with files.open_input_stream(f"{_LOG}/{version:020}.json") as stream:
+            actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+        return _commit_of(version, actions)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _Broken(f"Delta version {version} is not readable: {error!r}") from error
+
+
+def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
+    def every(name: str) -> list[Mapping[str, Any]]:
+        return [action[name] for action in actions if action.get(name)]
+
+    moved = [*every("add"), *every("remove")]
+    return Commit(
+        version,
+        next((info.get("operation", "") for info in every("commitInfo")), ""),
+        {txn["appId"]: int(txn["version"]) for txn in every("txn")},
+        any(file["dataChange"] for file in moved),
+        frozenset(file["path"] for file in every("add")),
+        frozenset(file["path"] for file in every("remove")),
+        next(iter(every("protocol")), None),
+    )

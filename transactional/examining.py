@@ -1,0 +1,219 @@
+"""What the doctor and the checker ask of states and spouts: where they keep or read what they do, and how that is.
+
+A state, or a spout, that implements the port is examined; the others are left out. Diagnoses name a problem, and what
+is to be done about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from transactional.attempt import AttemptId
+from transactional.batch import OffsetRange, PartitionId
+from transactional.schema import Schema
+
+
+class Problem(StrEnum):
+    """What the doctor can find."""
+
+    STORE_WIPED = "store-wiped"
+    """The tables hold transactions that the store knows nothing of."""
+    TABLE_BEHIND = "table-behind"
+    """A table lacks committed transactions: it was put back to an older state, or is another one."""
+    TABLE_AHEAD = "table-ahead"
+    """A table is further than the store: the store was put back to an older state."""
+    TABLE_MISSING = "table-missing"
+    """Transactions are committed, and there is no table with them."""
+    TABLE_UNREADABLE = "table-unreadable"
+    """The log of a table has a hole, or can't be read."""
+    TABLE_TORN = "table-torn"
+    """The newest files of a table's log were not durable when the power went."""
+    TABLE_RESTORED = "table-restored"
+    """Delta's RESTORE has put the rows back, but not the version that tells how far the table is."""
+    FOREIGN_WRITER = "foreign-writer"
+    """Something else has changed rows."""
+    FILE_CHANGED = "file-changed"
+    """A data file of a table is not the one that was written."""
+    STORE_BROKEN = "store-broken"
+    """The store contradicts itself."""
+    RETENTION_SET = "retention-set"
+    """The table forgets which attempt wrote it."""
+    FEATURE_UNREADABLE = "feature-unreadable"
+    """The table has a feature that Spark or delta-rs can't read or write."""
+    TOPOLOGY_CHANGED = "topology-changed"
+    """The topology is not the one whose progress is stored."""
+    SOURCE_RECREATED = "source-recreated"
+    """A topic was deleted, and maybe made anew."""
+    SOURCE_LOST = "source-lost"
+    """The source no longer holds what was to be read next."""
+    SOURCE_CUT_OFF = "source-cut-off"
+    """The source ends before what was read."""
+    SOURCE_UNAVAILABLE = "source-unavailable"
+    """The source does not answer, or can't be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that is wrong: its name, where it is, what it is, and what is to be done.
+
+    `can_repair`: `--repair` does it; else `remedy` says what a person has to do. `is_harmless`: nothing has to be done.
+    `target` is for the repair: the Delta version that a table is to have again, or the transaction that it holds.
+    `seen` is the Delta version of the table in which this was found.
+    """
+
+    problem: Problem
+    where: str
+    what: str
+    remedy: str
+    component: str = ""
+    can_repair: bool = False
+    is_harmless: bool = False
+    target: int | None = None
+    seen: int | None = None
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+class Columns(Protocol):
+    """The columns of a state's table (see `state.base.StateColumns`)."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+
+    @property
+    def txid(self) -> str:
+        """The column with the transaction that wrote a row."""
+
+    @property
+    def prev_txid(self) -> str:
+        """The column with the transaction before."""
+
+    def prev(self, value: str, /) -> str:
+        """The column with a value's previous one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableAddress:
+    """Where a state's table is, and what its columns are called: for whoever reads it without the state."""
+
+    format: str
+    """`delta` or `sql`."""
+    uri: str | None = field(repr=False)
+    """The path or URI of a Delta table, the URL of a database with its password; None where only a catalog knows it."""
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+    previous: Mapping[str, str]
+    """The column of each value's previous one."""
+    txid: str
+    prev_txid: str
+    table: str = ""
+    """The table's name in a database or a catalog."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What opens the storage; there may be secrets among them."""
+
+    @classmethod
+    def of(
+        cls, format: str, uri: str | None, columns: Columns, table: str = "", options: Mapping[str, str] | None = None
+    ) -> TableAddress:
+        """The address of a table with these columns."""
+        key, values = columns.key.names, columns.values.names
+        previous = {name: columns.prev(name) for name in values}
+        return cls(format, uri, key, values, previous, columns.txid, columns.prev_txid, table, dict(options or {}))
+
+
+class Examined(Protocol):
+    """The table of a state, as an examination has found it."""
+
+    @property
+    def where(self) -> str:
+        """The table in words (see `in_words`)."""
+
+    @property
+    def version(self) -> AttemptId | None:
+        """The attempt that has written the table last; None when none has, or when the table can't be read."""
+
+    @property
+    def versions(self) -> Sequence[AttemptId]:
+        """The attempts and fences that have written it, oldest first, as far back as the table tells."""
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether `versions` begin with the first one ever."""
+
+    def diagnoses(self) -> Iterator[Diagnosis]:
+        """What is wrong with the table in itself, in the order in which it should be put right. Changes nothing.
+
+        Whether it is at the transaction that the store says is not asked here. Raises `OperatingError`.
+        """
+
+    def repair(self, diagnosis: Diagnosis) -> str:
+        """Carry out what one of these diagnoses has promised, and say what was done. Nobody else writes meanwhile.
+
+        Raises `OperatingError`, also when the table has moved since it was examined.
+        """
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """A state whose table can be found, without opening it, by whoever knows its format: the checker does."""
+
+    def address(self) -> TableAddress:
+        """Where the table is. Looks at nothing."""
+
+
+@runtime_checkable
+class Examinable(Addressed, Protocol):
+    """A state whose table the doctor can look into as well."""
+
+    def examine(self, topology_id: str, component_id: str) -> Examined | None:
+        """Read the table of this committer as it is now. None where nobody can from here: only a catalog knows it.
+
+        Raises `OperatingError` when the storage does not answer.
+        """
+
+
+def examinable(state: object) -> Examinable | None:
+    """The state, if it implements the port."""
+    return state if isinstance(state, Examinable) else None
+
+
+def in_words(component_id: str, place: object) -> str:
+    """How messages call the table of a committer."""
+    return f"table of {component_id!r} ({place})"
+
+
+# --- spouts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAddress:
+    """How a spout's Kafka cluster is reached: for whoever reads it without the spout. `options` are librdkafka's."""
+
+    bootstrap_servers: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    isolation: str = "read_committed"
+    timeout_ms: int = 10_000
+
+
+@runtime_checkable
+class ExaminableSpout(Protocol):
+    """A spout whose source can be asked what it holds, without opening the spout."""
+
+    def address(self) -> SourceAddress:
+        """Where the source is. Looks at nothing."""
+
+    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+        """What the source holds of these partitions now; None for one that is gone, or whose topic was made anew.
+
+        A partition of a topic that was made anew is left out when one of the newer topic is asked for as well: it is
+        read already. Raises `OperatingError` when the source does not answer.
+        """
