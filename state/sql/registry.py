@@ -24,6 +24,7 @@ from state.base import StateColumns
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch
+from transactional.schema import Schema
 
 LAYOUT: Final = 1
 """The version of what a state's tables look like."""
@@ -42,6 +43,7 @@ _states = Table(
 _THIS = _states.c.table_name == bindparam("this", type_=Text)
 _FIND = select(_states).where(_THIS)
 _HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
+_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"))
 _MOVE = (
     update(_states)
     .where(
@@ -59,12 +61,12 @@ class Registration:
     def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
         self._rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
-        self._key_columns, self._columns = str(columns.key), str(columns.all)
-        self._column_names = sorted(columns.all.names)
+        self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
 
-    def create_or_check(self, connection: Connection) -> None:
+    def create_or_check(self, connection: Connection) -> bool:
         """Make the state's table where there is none; of two that do so at once, one makes it.
 
+        False: the table lacks value columns that the state has by now, which the first write has to add.
         Raises `SchemaMismatch` for a table that is not this state's, `StoreMismatch` for one of another owner.
         """
         if connection.dialect.name == "postgresql":  # on SQLite the transaction itself has waited for all others
@@ -74,14 +76,15 @@ class Registration:
         row = self._row(connection) if found.has_table(_states.name) else None
         if row is None:
             self._create(connection, has_table=has_table)
-        elif not has_table:
+            return True
+        if not has_table:
             raise SchemaMismatch(
                 f"state {self._name}: the table is not there, and {_states.name} knows it; restore it, or delete its "
                 "row there to start with an empty one"
             )
-        else:
-            self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
-            self._check_owner(connection, row)
+        self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
+        self._check_owner(connection, row)
+        return bool(row.columns == self._columns)
 
     def version(self, connection: Connection) -> AttemptId | None:
         """The attempt id that the table was last written by. Raises `StoreMismatch` when it is another's by now."""
@@ -95,6 +98,19 @@ class Registration:
         """Compare and set the version. If that was done, nobody else does so before this database transaction ends."""
         values = {"this": self._table_name, "own": self._owner, "loaded": loaded, "moved_to": attempt_id}
         return connection.execute(_MOVE, values).rowcount == 1
+
+    def add_columns(self, connection: Connection) -> tuple[str, ...]:
+        """Add the value columns that the table lacks, with their previous values: NULL in the rows that are there.
+
+        The names of the values. Who does it has moved the version, so that nobody else does it at the same time.
+        """
+        row = self._row(connection)
+        there = Schema.parse(row.columns) if row is not None else self._wanted.all
+        added = [column for column in self._rows.columns if column.name not in there.names]
+        for column in added:
+            self._rows.add(connection, column)
+        connection.execute(_CHANGE, {"this": self._table_name, "new_columns": self._columns})
+        return tuple(column.name for column in added if column.name in self._wanted.values.names)
 
     def _row(self, connection: Connection) -> Row[Any] | None:
         return connection.execute(_FIND, {"this": self._table_name}).one_or_none()
@@ -116,12 +132,15 @@ class Registration:
                 f"state {self._name} has version {row.layout} of the state's layout, this release knows {LAYOUT}; run "
                 "the release of transactional that wrote it, or a newer one"
             )
-        same = (row.key_columns, row.columns) == (self._key_columns, self._columns)
-        if not same or sorted(found) != self._column_names:
+        there, wanted = Schema.parse(row.columns), self._wanted
+        may_lack = {*wanted.values.names, *map(wanted.prev, wanted.values.names)}
+        can_be_completed = {*there} <= {*wanted.all} and {*wanted.all.names} - {*there.names} <= may_lack
+        if row.key_columns != self._key_columns or not can_be_completed or sorted(found) != sorted(there.names):
             raise SchemaMismatch(
                 f"state {self._name} was made with the key '{row.key_columns}' and the columns '{row.columns}', and "
                 f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "
-                f"'{self._columns}': give it another table, or declare it as the table is"
+                f"'{self._columns}': give it another table, or declare it as the table is (value columns can be added, "
+                "and nothing else can change)"
             )
 
     def _check_owner(self, connection: Connection, row: Row[Any]) -> None:

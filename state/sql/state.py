@@ -6,6 +6,7 @@ one database transaction, which begins with a compare-and-set of that row: whoev
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -28,6 +29,8 @@ from transactional.examining import TableAddress
 from transactional.ports import StateKind
 from transactional.schema import Schema
 
+_log = logging.getLogger(__name__)
+
 
 class SqlMapState(FencedState):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
@@ -36,7 +39,8 @@ class SqlMapState(FencedState):
     string with types (`carrier string`); names alone take their types from the input. () is a state of one row.
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
     renames `txid`, `prev_txid` and `prev_<value>`. The table is made when a topology first runs. No wait for the
-    database takes longer than `timeout_ms`; what fails then is repeated as another attempt.
+    database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value
+    columns (a start with `--accept-changes`) adds them to its table, with NULL in the rows that are there.
 
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
@@ -58,6 +62,7 @@ class SqlMapState(FencedState):
         check_name(table, self.table)
         self._opened: tuple[StateTable, Registration] | None = None
         self._loaded: AttemptId | None = None
+        self._is_complete = True
 
     def __repr__(self) -> str:
         return f"SqlMapState({self.table})"
@@ -89,14 +94,15 @@ class SqlMapState(FencedState):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the one that is there (see the port).
 
-        Raises `SchemaMismatch` for a table of another shape, or that no state has made, `StoreMismatch` for one with
-        rows of another owner, `ConfigError` when the database refuses.
+        Value columns that the state has gained are added with the first write, which is the fence's. Raises
+        `SchemaMismatch` for a table of another shape, or that no state has made, `StoreMismatch` for one with rows of
+        another owner, `ConfigError` when the database refuses.
         """
         self._own(owner, txid_of)
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
         with self._telling(), self._database.writing() as connection:
-            registration.create_or_check(connection)
+            self._is_complete = registration.create_or_check(connection)
         self._opened = (rows, registration)
 
     def version(self) -> AttemptId | None:
@@ -174,12 +180,16 @@ class SqlMapState(FencedState):
             with self._database.writing() as connection:
                 if not registration.move(connection, self._loaded, attempt_id):
                     raise WriteRefused("another writer came between", is_conflict=True)
+                added = () if self._is_complete else registration.add_columns(connection)
                 yield connection
         except DatabaseFailed as error:
             if error.is_about_data:
                 raise SchemaMismatch(f"state {self.table} can't hold what was given: {error}") from error
             raise WriteRefused(str(error), is_conflict=False) from error
-        self._loaded = attempt_id
+        self._loaded, self._is_complete = attempt_id, True
+        if added:
+            text = "state %s: columns %s added; the rows that were there have NULL in them"
+            _log.warning(text, self.table, ", ".join(added))
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

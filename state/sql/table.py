@@ -32,6 +32,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
 from state.base import StateColumns
@@ -73,6 +74,12 @@ class StateTable:
         """The highest transaction of any row, None without rows."""
         newest: int | None = connection.execute(select(func.max(self._txid))).scalar()
         return newest
+
+    def add(self, connection: Connection, column: Column[Any]) -> None:
+        """Add a column of this table to one that lacks it."""
+        described = CreateColumn(column).compile(dialect=connection.dialect)
+        name = connection.dialect.identifier_preparer.format_table(self.table)
+        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {described}")
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
