@@ -7,12 +7,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from transactional.errors import ConfigError
 from transactional.jars import JarSet, find_java
-from transactional.spark_jvm import start_jvm
+from transactional.spark_internals import is_classic, is_running, start_jvm
 
 JVM_OPTIONS = (
     # A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual. A small job
@@ -59,14 +58,9 @@ def spark_session(
     return require_classic(builder.getOrCreate())
 
 
-def is_running() -> bool:
-    """Whether this process has a Spark session already."""
-    return SparkContext._active_spark_context is not None
-
-
 def require_classic(session: SparkSession) -> SparkSession:
     """The session itself. Raises `ConfigError` when it is a Spark Connect session."""
-    if not hasattr(session, "_jsparkSession"):
+    if not is_classic(session):
         raise ConfigError(
             "this is a Spark Connect session; transactions need a classic one, for job tags and RDDs: "
             "SparkSession.builder.master(…) instead of .remote(…)"

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
@@ -19,6 +18,7 @@ from state.delta.staging import Staging, named
 from state.delta.table import SPARK_SQL, DeltaLocation, MergeClauses, merge_clauses
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError, ProtocolError
+from transactional.spark_internals import JavaFailed, is_classic, running_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def delta_session() -> SparkSession:
     Raises `ConfigError` when it is a Spark Connect session, or Delta is not set up on it.
     """
     session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    if not hasattr(session, "_jsparkSession"):
+    if not is_classic(session):
         raise ConfigError(
             "states need a classic Spark session, this one is Spark Connect: SparkSession.builder.master(…)"
         )
@@ -63,10 +63,8 @@ def delta_session() -> SparkSession:
 
 def is_delta_running() -> bool:
     """Whether a Spark session with Delta runs in this process. Starts none."""
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if session is None or not hasattr(session, "_jsparkSession") or session.sparkContext._jsc is None:
-        return False
-    return _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
+    session = running_session()
+    return session is not None and _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
 
 
 class SparkMerge:
@@ -161,7 +159,7 @@ class SparkLog(SparkMerge):
 def _failing() -> Iterator[None]:
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # the second: a task that wrote has failed
+    except (PySparkException, JavaFailed) as error:  # the second: a task that wrote has failed
         raise WriteRefused(str(error), is_conflict=False) from error
     except OSError as error:
         raise WriteRefused(f"what Spark has written can't be looked at: {error}", is_conflict=False) from error

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 
 from transactional.errors import ConfigError
+from transactional.spark_internals import log_level
 
 PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
 
@@ -68,8 +69,7 @@ def check_program(context: SparkContext, program: object) -> None:
 @contextmanager
 def _unlogged(context: SparkContext) -> Iterator[None]:
     """Spark logs each failed task with pages of Java. What matters of it becomes the error's one line."""
-    assert context._jvm is not None
-    level = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+    level = log_level(context)
     context.setLogLevel("OFF")
     try:
         yield

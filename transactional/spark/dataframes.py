@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark import RDD, TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.udf import UserDefinedFunction
-from pyspark.util import PythonEvalType
 
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
@@ -18,6 +16,7 @@ from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
 from transactional.execution.task_run import run_dataframe_task
 from transactional.groupings import DEFAULT_STREAM
 from transactional.spark.workers import end_quietly
+from transactional.spark_internals import map_in_arrow
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import Stage
 
@@ -39,17 +38,6 @@ def dataframe_items(
     emitted = _apply(bolt, batch)
     pickled = map_in_arrow(emitted, _encode(program, stage, task_input), "item binary")
     return pickled.rdd.map(lambda row: pickle.loads(row.item))
-
-
-def map_in_arrow(
-    frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output: str
-) -> DataFrame:
-    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 asks for pandas although nothing of it is used."""
-    columns = [frame[column] for column in frame.columns]
-    udf = UserDefinedFunction(
-        function, returnType=output, name="map_in_arrow", evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    )
-    return DataFrame(frame._jdf.mapInArrow(udf(*columns)._jc, False, None), frame.sparkSession)
 
 
 def _apply(bolt: BoltSpec, batch: DataFrame) -> DataFrame:

@@ -31,10 +31,10 @@ from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program
 from transactional.spark.dataframes import dataframe_items
-from transactional.spark.jobs import SparkJobs
 from transactional.spark.packing import Packing
 from transactional.spark.workers import collect_less_garbage, end_quietly
-from transactional.spark_session import is_running, require_classic, spark_session
+from transactional.spark_internals import SparkJobs, is_running
+from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
@@ -159,7 +159,7 @@ class SparkExecutor:
         other tasks already have: such a mixture of two executions fails the attempt."""
         if self.program.plan.depth == 1:
             return
-        self.context._jsc.sc().listenerBus().waitUntilEmpty()
+        self._jobs.wait_until_told()
         if any(stage.currentAttemptId > 0 for stage in self._stages(tag)):
             raise AttemptLost(f"an executor was lost with what attempt {attempt} had exchanged")
 

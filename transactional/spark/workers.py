@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import traceback
-from types import ModuleType, SimpleNamespace
+
+from transactional.spark_internals import DAEMON, silence_closed_pipes
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """On an executor: some times the records of an Arrow batch, and no more memory than that many objects' garbage."""
-_DAEMON = "pyspark.daemon"
 
 
 @functools.cache
@@ -37,15 +36,5 @@ def end_quietly() -> None:
     the user's as well, and workers need no package of ours before their first task.
     """
     daemon = sys.modules["__main__"]
-    if getattr(daemon.__spec__, "name", None) == _DAEMON:
+    if getattr(daemon.__spec__, "name", None) == DAEMON:
         silence_closed_pipes(daemon)
-
-
-def silence_closed_pipes(daemon: ModuleType) -> None:
-    """Have the module print tracebacks of everything but of a socket that the other side has closed."""
-
-    def print_exc() -> None:
-        if not isinstance(sys.exception(), BrokenPipeError | ConnectionResetError):
-            traceback.print_exc()
-
-    daemon.__dict__["traceback"] = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)

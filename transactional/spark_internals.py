@@ -1,0 +1,151 @@
+"""Every name of PySpark, and of Spark's JVM, that is not its public interface: what is used of it, and for what.
+
+An update of Spark may take any of them away. `tests/unit/spark/test_internals.py` and, for those behind the JVM,
+`tests/integration/test_spark_internals.py` say which one is gone; nothing else of the project uses one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import RDD, SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType, _load_from_socket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+JavaFailed = Py4JJavaError
+"""What a call into the JVM raises."""
+DAEMON = "pyspark.daemon"
+"""The module that runs as `__main__` in a Python worker."""
+
+_WARNING = "WARNING: Using incubator modules"
+# A process of its own, so that what the JVM says last still comes; it ends when the JVM has ended. `-I -S`: in 20 ms.
+_PASS_ON = f"""
+import sys
+for line in sys.stdin.buffer:
+    if not line.startswith({_WARNING.encode()!r}):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process with Spark's settings, unless there is one. What it says goes to stderr.
+
+    As PySpark does, but for the warning that Java prints of a module that Spark asks for: that comes before any option
+    or logger could keep it from coming.
+    """
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+    # In a session of its own: Ctrl-C in a terminal is not for it, as it is not for the JVM.
+    command = [sys.executable, "-I", "-S", "-c", _PASS_ON]
+    passing_on = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert passing_on.stdin is not None
+    with passing_on.stdin as heard:  # afterwards the JVM alone holds that end
+        gateway: Any = launch_gateway(conf, {"stderr": heard})  # type: ignore[no-untyped-call]
+    gateway.passing_on = passing_on  # it ends with the JVM
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def is_running() -> bool:
+    """Whether this process has a Spark session already."""
+    return SparkContext._active_spark_context is not None
+
+
+def is_classic(session: SparkSession) -> bool:
+    """False for a session of Spark Connect."""
+    return hasattr(session, "_jsparkSession")
+
+
+def running_session() -> SparkSession | None:
+    """The classic session that runs in this process, if there is one. Starts none."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if session is None or not is_classic(session) or session.sparkContext._jsc is None:
+        return None
+    return session
+
+
+def log_level(context: SparkContext) -> str:
+    """What Spark's logger lets through; PySpark can only set it."""
+    return str(_jvm(context).org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString())
+
+
+def _jvm(context: SparkContext) -> Any:
+    assert context._jvm is not None
+    return context._jvm
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+class SparkJobs:
+    """The jobs of one Spark context, with less around them than `RDD.collect` has. May be used from several threads.
+
+    `RDD.collect` takes 2 to 3 ms of processor time more, by profiles of small jobs: to check Spark's own functions (its
+    closure cleaner reads the whole class file of `RDD`), to look its Java class up by name, and to find the line that
+    the web interface shows for a job. What runs here is the same job each time, and has a description already.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context, jvm = context._jsc.sc(), _jvm(context)
+        # Looked up once: py4j asks the JVM for each part of such a name.
+        self._run_job, self._new_list = jvm.PythonRDD.runJob, jvm.java.util.ArrayList
+
+    def job(self, rdd: RDD[Any]) -> Callable[[], list[Any]]:
+        """What collects the RDD: all items, in the order of partitions. May be called again and again.
+
+        A call raises what `RDD.collect` does when the job fails: a `PySparkException`, or `JavaFailed`.
+        """
+        java_rdd, serializer, partitions = rdd._jrdd, rdd._jrdd_deserializer, self._new_list()
+        for number in range(rdd.getNumPartitions()):
+            partitions.append(number)
+
+        def run() -> list[Any]:
+            with _load_from_socket(self._run_job(self._context, java_rdd, partitions), serializer) as items:
+                return list(items)
+
+        return run
+
+    def wait_until_told(self) -> None:
+        """Wait until the status tracker has heard of all that has happened."""
+        self._context.listenerBus().waitUntilEmpty()
+
+
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output: str
+) -> DataFrame:
+    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 asks for pandas although nothing of it is used."""
+    columns = [frame[column] for column in frame.columns]
+    udf = UserDefinedFunction(
+        function, returnType=output, name="map_in_arrow", evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    )
+    return DataFrame(frame._jdf.mapInArrow(udf(*columns)._jc, False, None), frame.sparkSession)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------
+
+
+def silence_closed_pipes(daemon: ModuleType) -> None:
+    """Have PySpark's daemon print tracebacks of everything but of a socket that the other side has closed."""
+
+    def print_exc() -> None:
+        if not isinstance(sys.exception(), BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+    daemon.__dict__["traceback"] = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
