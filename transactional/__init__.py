@@ -1,4 +1,4 @@
-"""Transactional topologies on Spark: every tuple counts exactly once, whatever dies."""
+"""Transactional topologies on Spark: every tuple counts exactly once, whatever fails."""
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId

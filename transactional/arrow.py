@@ -1,4 +1,4 @@
-"""Between the framework's schemas and Arrow: types, record batches from rows, IPC bytes, digests, key hashes."""
+"""Conversions between the framework's schemas and Arrow: types, record batches, IPC bytes, digests, key hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRIMITIVES = {
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a declared schema; every column may hold NULL."""
+    """The Arrow schema of a declared schema; every column is nullable."""
     return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema])
 
 
@@ -50,7 +50,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def _key_and_value(inner: str) -> tuple[str, str]:
-    """The two types inside of `map<…>`: cut at the comma that is in no brackets."""
+    """The two types inside `map<…>`: split at the comma that is outside all brackets."""
     for comma in (match.start() for match in re.finditer(",", inner)):
         key = inner[:comma]
         if key.count("<") == key.count(">") and key.count("(") == key.count(")"):
@@ -59,7 +59,7 @@ def _key_and_value(inner: str) -> tuple[str, str]:
 
 
 def spark_type(type_: pa.DataType) -> str:
-    """The Spark type, in its simple form, of an Arrow type. Raises `ConfigError` where there is none."""
+    """The Spark type, in its simple form, of an Arrow type. Raises `ConfigError` if there is none."""
     for name, known in _PRIMITIVES.items():
         if type_ == known:
             return name
@@ -86,7 +86,7 @@ def declared_schema(schema: pa.Schema) -> Schema:
 
 
 def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
-    """A record batch of what a bolt emitted value by value. Raises `SchemaMismatch` naming the field that is wrong."""
+    """A record batch of what a bolt emitted value by value. Raises `SchemaMismatch` naming the wrong field."""
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
     arrays = [_array(values, field, component) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -140,25 +140,25 @@ def from_ipc(data: bytes) -> list[pa.RecordBatch]:
 
 
 def with_origin(batch: pa.RecordBatch, component: str, stream: str) -> pa.RecordBatch:
-    """The record batch with a note of where it was emitted, for bolts with several inputs."""
+    """The record batch with its origin in the metadata, for bolts with several inputs."""
     return batch.replace_schema_metadata({"component": component, "stream": stream})
 
 
 def origin_of(batch: pa.RecordBatch) -> tuple[str, str]:
-    """The component and the stream that a record batch was emitted by, as a bolt with several inputs is given it.
+    """The component and the stream that emitted a record batch, as passed to a bolt with several inputs.
 
-    Raises `ConfigError` for any other batch: a bolt with one input knows where its tuples are from.
+    Raises `ConfigError` for any other batch: a bolt with one input knows the origin of its tuples.
     """
     metadata = batch.schema.metadata or {}
     if b"component" not in metadata:
-        raise ConfigError("a record batch tells its origin only in a bolt with several inputs, and only as it is given")
+        raise ConfigError("only the unchanged record batches of a bolt with several inputs have an origin")
     return metadata[b"component"].decode(), metadata[b"stream"].decode()
 
 
 def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int, *, seed: int = 0) -> pa.Array:
-    """For each row the task that its values in `fields` belong to. The same in every process and on every retry.
+    """For each row, the task that its values in `fields` map to. The same in every process and on every retry.
 
-    Another `seed` deals the values out in another way.
+    A different `seed` distributes the values differently.
     """
     total = pa.repeat(pa.scalar(seed, pa.int64()), batch.num_rows)
     for field in fields:
@@ -167,10 +167,10 @@ def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int, 
 
 
 def _stable_codes(column: pa.Array) -> pa.Array:
-    """A number below 2**32 for each value: equal for equal values, whatever else is installed where it is computed."""
+    """A number below 2**32 for each value: equal for equal values, whatever packages are installed."""
     if pa.types.is_nested(column.type):
         return pa.array([_stable_code(value) for value in column.to_pylist()], type=pa.int64())
-    if pa.types.is_temporal(column.type):  # its Python value would show the time zone in the installed library's way
+    if pa.types.is_temporal(column.type):  # its Python value would depend on the installed time zone library
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     elif pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0, column.type))  # -0.0 equals 0.0
@@ -183,7 +183,7 @@ def _stable_code(value: Any) -> int:
 
 
 def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Array]]:
-    """For each task that has rows: its number and the positions of its rows, in order."""
+    """For each task that has rows: its number and the positions of its rows, sorted."""
     for task in range(task_count):
         positions = pc.indices_nonzero(pc.equal(tasks, task))
         if len(positions):
@@ -191,7 +191,7 @@ def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Arr
 
 
 class RecordDigest:
-    """Counts records and bytes, and sums up their contents (CRC-32), whatever record batches they come in."""
+    """Counts records and bytes, and computes a checksum of their contents (CRC-32), however they are batched."""
 
     def __init__(self, *, with_checksum: bool) -> None:
         self.records = self.bytes = 0
@@ -199,7 +199,7 @@ class RecordDigest:
         self._sums: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in the next records."""
+        """Add the next records."""
         if self._with_checksum and batch.num_rows:
             parts = [part for column in batch.columns for part in _parts(column, self.records)]
             self._sums = [
@@ -210,7 +210,7 @@ class RecordDigest:
 
     @property
     def checksum(self) -> int:
-        """One number for all columns; 0 without checksum or without records."""
+        """One number for all columns; 0 without a checksum or without records."""
         return zlib.crc32(repr(self._sums).encode()) if self._sums else 0
 
 
@@ -220,10 +220,10 @@ Bytes = memoryview | bytes
 def _parts(column: pa.Array, first: int) -> tuple[Bytes, Bytes, Bytes]:
     """A column as bytes: positions of NULLs, lengths, values. `first` is the position of its first row.
 
-    Each part is summed up by itself, so that the sums go on from batch to batch wherever these are cut.
+    Each part has a checksum of its own, which continues from batch to batch wherever these are split.
     """
     nulls: Bytes = b""
-    if column.null_count:  # what a NULL's place holds in the other parts is not defined, so it is filled
+    if column.null_count:  # the other parts are undefined where a value is NULL, so they are filled
         nulls = _fixed_width(pc.add(pc.indices_nonzero(column.is_null()).cast(pa.int64()), first))
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         column = pc.fill_null(column, "" if pa.types.is_string(column.type) else b"")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import NewType
 
 TxId = NewType("TxId", int)
-"""Number of a transaction: 1, 2, 3, … without holes. 0 stands for "nothing committed yet"."""
+"""Number of a transaction: 1, 2, 3, … without gaps. 0 stands for "nothing committed yet"."""
 
 AttemptId = NewType("AttemptId", int)
-"""Number of a try. Drawn from one counter per topology, so it only grows: over transactions, attempts and restarts."""
+"""Number of an attempt. Drawn from one counter per topology, so it only increases, across restarts too."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a coordinator's reign: grows by one with each lease taken on a topology."""
+"""Number of a coordinator's term: increases by one with each lease taken on a topology."""
 
 NO_TRANSACTION = TxId(0)
 
@@ -21,8 +21,8 @@ NO_TRANSACTION = TxId(0)
 class TransactionAttempt:
     """One try at one transaction.
 
-    `txid` stays the same however often the transaction is replayed; `attempt_id` tells two tries apart and only
-    grows, which Storm's did not over restarts.
+    `txid` stays the same however often the transaction is replayed; `attempt_id` distinguishes the tries and only
+    increases, which Storm's did not across restarts.
     """
 
     txid: TxId

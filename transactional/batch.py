@@ -1,4 +1,4 @@
-"""What a transaction's batch is: a half-open offset range per partition, and how that is written down."""
+"""The batch of a transaction: a half-open offset range per partition, and its serialized form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PartitionId:
 class OffsetRange:
     """The offsets `start <= offset < until` of one partition.
 
-    Half-open, so that an empty range is not a range of one record.
+    Half-open, so that an empty range is distinct from a range of one record.
     """
 
     start: Offset
@@ -52,7 +52,7 @@ class OffsetRange:
 class Digest:
     """What was read from one range: the number of records, a checksum (CRC-32) of their contents, and their size.
 
-    `bytes` is what they took as Arrow columns; it says how large the next batch may be, and is not compared.
+    `bytes` is their size as Arrow columns; it determines how large the next batch may be, and is not compared.
     """
 
     records: int
@@ -62,15 +62,15 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """What a batch holds, without holding it: the input of every attempt of one transaction.
+    """What a batch contains, without the data: the input of every attempt at one transaction.
 
-    `ranges` names every partition seen so far. A partition with nothing new, or one that has vanished, is there
-    with an empty range, so that positions are always carried forward. `digests` is
-    filled in once the batch was processed; a replay that reads something else is refused.
+    `ranges` lists every partition seen so far. A partition with nothing new, or one that has disappeared, has an empty
+    range, so that positions are always carried forward. `digests` is filled in once the batch has been processed; a
+    replay that reads something else is refused.
 
-    `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than
-    `split_records` is cut at multiples of it, for several tasks to read. `excluded` are tuples set aside as dead
-    letters, `letters` those that are tried again: both are part of what is recorded, so that replays agree.
+    `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than `split_records` is
+    split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as dead letters,
+    `letters` those that are retried: both are part of the recorded batch, so that replays agree.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -87,12 +87,12 @@ class BatchMetadata:
 
     @property
     def offset_count(self) -> int:
-        """Number of offsets in all ranges: the number of records, or more where a log has holes."""
+        """Number of offsets in all ranges: the number of records, or more if a log has gaps."""
         return sum(len(offsets) for offsets in self.ranges.values())
 
     @property
     def record_count(self) -> int | None:
-        """Number of records that were read, or None as long as the batch was not processed."""
+        """Number of records that were read; None until the batch has been processed."""
         return sum(digest.records for digest in self.digests.values()) if self.digests else None
 
     def positions(self) -> dict[PartitionId, Offset]:
@@ -100,11 +100,11 @@ class BatchMetadata:
         return {partition: offsets.until for partition, offsets in self.ranges.items()}
 
     def non_empty(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
-        """The partitions that have something to read, in order."""
+        """The partitions that have something to read, sorted."""
         return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
 
     def portions(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
-        """What is there to be read, in order, cut by `split_records`: the same for every attempt at this batch."""
+        """The ranges to read, sorted and split by `split_records`: the same for every attempt at this batch."""
         for partition, offsets in self.non_empty():
             size = self.split_records or len(offsets)
             first = offsets.start // size * size if self.split_records else offsets.start
@@ -113,7 +113,7 @@ class BatchMetadata:
                 yield partition, OffsetRange(*cut)
 
     def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
-        """The same batch, with what was read from it."""
+        """The same batch, with digests of what was read from it."""
         return replace(self, digests=dict(digests))
 
     def to_json(self) -> str:
@@ -137,9 +137,9 @@ class BatchMetadata:
 
     @classmethod
     def from_json(cls, text: str) -> BatchMetadata:
-        """The inverse of `to_json`: what is written is what is read back.
+        """The inverse of `to_json`.
 
-        Raises `CorruptRecord` for anything that `to_json` has not written.
+        Raises `CorruptRecord` for anything that `to_json` did not write.
         """
         try:
             document = json.loads(text)
@@ -171,7 +171,7 @@ class BatchMetadata:
         for source, index, start, until, *evidence in rows:
             partition = PartitionId(_text(source), _whole(index))
             if partition in ranges or len(evidence) not in (2, 3) or len({part is None for part in evidence}) != 1:
-                raise ValueError(f"the row of partition {partition} is there twice, or half")
+                raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
             ranges[partition] = OffsetRange(Offset(_whole(start)), Offset(_whole(until)))
             if evidence[0] is not None:
                 digests[partition] = Digest(*map(_whole, evidence))
@@ -192,10 +192,10 @@ def _whole(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """How much the next batch may hold, where `target_latency_ms` is set: so many records, and about so many `bytes`.
+    """How much the next batch may hold if `target_latency_ms` is set: this many records, and about this many `bytes`.
 
-    `record_bytes` is how large records were on average when they were measured last; None: none were. `reason` says in
-    few words why it is this limit.
+    `record_bytes` is the average size of the last measured records; None: none were measured. `reason` explains the
+    limit in a few words.
     """
 
     records: int
@@ -204,7 +204,7 @@ class BatchLimit:
 
     @property
     def bytes(self) -> int | None:
-        """Twice what so many records took: a batch with larger ones is not as much longer."""
+        """Twice the measured size of that many records: bounds the extra time that larger records take."""
         return None if self.record_bytes is None else 2 * self.records * self.record_bytes
 
     def __str__(self) -> str:

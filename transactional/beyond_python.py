@@ -1,6 +1,6 @@
-"""Values that Arrow holds and Python does not: times outside of the years 1 to 9999.
+"""Values that Arrow can represent and Python can't: times outside the years 1 to 9999.
 
-A tuple with one is given to bolts like any other; it is an error of that tuple to ask for the value.
+A tuple with such a value is passed to bolts like any other; reading the value is an error of that tuple.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from transactional.errors import SchemaMismatch
 
 @dataclass(frozen=True, slots=True)
 class BeyondPython:
-    """Such a value: its Arrow type, and its number, or its text where it is nested."""
+    """Such a value: its Arrow type, and its number, or its text if it is nested."""
 
     type: str
     text: str
 
 
 class PartlyReadable(Tuple):
-    """A tuple some of whose values Python does not hold; they are among the `known` ones."""
+    """A tuple with values that Python can't represent; they are among the `known` ones."""
 
     __slots__ = ("known",)
     known: tuple[Any, ...]
@@ -33,7 +33,7 @@ class PartlyReadable(Tuple):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values. Raises `SchemaMismatch` for the first that can't be had."""
+        """All values. Raises `SchemaMismatch` for the first one that Python can't represent."""
         return tuple(self[number] for number in range(len(self.fields)))
 
     def __getitem__(self, field: str | int) -> Any:
@@ -44,7 +44,7 @@ class PartlyReadable(Tuple):
         if isinstance(value, BeyondPython):
             raise SchemaMismatch(
                 f"the field {self.fields[number]!r} of a tuple of {self.source!r} is {value.text} ({value.type}), "
-                "which Python does not hold: it has the years 1 to 9999; a bolt that works on Arrow batches can take it"
+                "which Python can't represent: its years are 1 to 9999; a bolt on Arrow batches can process it"
             )
         return value
 
@@ -56,5 +56,5 @@ class PartlyReadable(Tuple):
 
 
 def known_values(row: Tuple) -> tuple[Any, ...]:
-    """The values of a tuple, with what stands for those that can't be had."""
+    """The values of a tuple, with placeholders for those that Python can't represent."""
     return row.known if isinstance(row, PartlyReadable) else row.values

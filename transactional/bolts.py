@@ -1,4 +1,4 @@
-"""The kinds of bolt that a user writes: tuple by tuple, batch by batch, Arrow-wise; and what is handed to them."""
+"""The kinds of bolt that a user writes: per tuple, per batch, on Arrow data; and the objects passed to them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Tuple:
 
 
 class OutputCollector(Protocol):
-    """Where a bolt puts what it emits, on its default stream or another that it declares in `streams`."""
+    """Receives what a bolt emits, on its default stream or another one declared in `streams`."""
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple: a value for each field of the stream, in order."""
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        """Emit many tuples at once, as Arrow columns named as the stream's fields."""
+        """Emit many tuples at once, as Arrow columns named like the stream's fields."""
 
     def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
@@ -63,14 +63,14 @@ class OutputCollector(Protocol):
 class MapState(Protocol):
     """Key → values, as a committer bolt sees its state in `finish_batch`.
 
-    What is read is the state before this transaction, plus what this attempt has put. What is put becomes visible
-    with the transaction commit, all of it or nothing. A time without a zone is one of UTC.
+    Reads return the state before this transaction, plus what this attempt has put. Puts become visible with the
+    transaction commit, all or none of them. A timestamp without a time zone is in UTC.
     """
 
     def get(self, *key: Any) -> Any:
-        """The value of one key: None when it does not exist, a tuple when the state has several value columns.
+        """The value of one key: None if it does not exist, a tuple if the state has several value columns.
 
-        `get("a", 1)` and `get(("a", 1))` ask for the same key.
+        `get("a", 1)` and `get(("a", 1))` read the same key.
         """
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -85,8 +85,8 @@ class MapState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopologyContext:
-    """What a task of a bolt knows about itself. `options` is the mapping given to `build()`, `subscribers` how many
-    tasks each bolt has that subscribes to this one, for `emit_direct`."""
+    """What a task of a bolt knows about itself. `options` is the mapping passed to `build()`; `subscribers` maps each
+    bolt that subscribes to this one to its number of tasks, for `emit_direct`."""
 
     topology_id: str
     component_id: str
@@ -99,11 +99,11 @@ class TopologyContext:
 
 
 class Bolt:
-    """Base of the bolts that are classes. An instance given to the builder is a prototype: each task of each attempt
-    works on a fresh copy of it.
+    """Base of the bolts that are classes. An instance passed to the builder is a prototype: each task of each attempt
+    uses a fresh copy of it.
 
     `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty. `streams` declares
-    the fields of further streams by their names.
+    the fields of additional streams by name.
     """
 
     output: ClassVar[str] = ""
@@ -111,48 +111,48 @@ class Bolt:
 
 
 class BasicBolt(Bolt, ABC):
-    """Works on one tuple at a time and knows nothing of batches."""
+    """Processes one tuple at a time and is not aware of batches."""
 
     def prepare(self, context: TopologyContext) -> None:
         """Called once per task and attempt, before the first tuple."""
 
     @abstractmethod
     def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        """Work on one tuple."""
+        """Process one tuple."""
 
 
 class BatchBolt(Bolt, ABC):
-    """Works on the tuples of one batch that reach one task.
+    """Processes the tuples of one batch that reach one task.
 
-    Set with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
+    Added with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
     """
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first tuple of the batch; also when there is none."""
+        """Called once, before the first tuple of the batch; also if there is none."""
 
     @abstractmethod
     def execute(self, tuple: Tuple) -> None:
-        """Work on one tuple."""
+        """Process one tuple."""
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """Called once, after the last tuple of the batch; also when there was none."""
+        """Called once, after the last tuple of the batch; also if there was none."""
 
 
 class ArrowBatchBolt(Bolt, ABC):
-    """A `BatchBolt` that gets its tuples as Arrow record batches instead of one by one.
+    """A `BatchBolt` that receives its tuples as Arrow record batches instead of one by one.
 
-    With several inputs, `transactional.arrow.origin_of` tells the component and the stream that a batch is from.
+    With several inputs, `transactional.arrow.origin_of` returns the component and the stream of a batch.
     """
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first record batch; also when there is none."""
+        """Called once, before the first record batch; also if there is none."""
 
     @abstractmethod
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        """Work on some tuples of the batch: columns named as in the fields of what stands upstream."""
+        """Process some tuples of the batch: columns named like the fields of the upstream component."""
 
     def finish_batch(self) -> None:
-        """Called once, after the last record batch; also when there was none."""
+        """Called once, after the last record batch; also if there was none."""

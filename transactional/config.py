@@ -1,6 +1,6 @@
-"""`TopologyConfig`: every option of a running topology, with its default, its unit and what must hold of it.
+"""`TopologyConfig`: every option of a running topology, with its default, its unit and its constraints.
 
-Where options come from (a file, the environment, code, the command line) is told in `config_sources`.
+`config_sources` describes where options come from (a file, the environment, code, the command line).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "transactional.zookeeper.servers": "the store's URL",
     "transactional.zookeeper.root": "the store's URL",
 }
-"""Storm's options, and what bears their meaning here."""
+"""Storm's options, and their equivalents here."""
 
 UNITS: Final = ("ms", "days")
 MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
-"""The options that are one of some words."""
+"""The options that take one of a few words."""
 SWITCHES: Final = ("stop_when_drained",)
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
-"""The largest values of an option. What waits for it, or reckons with it, can take that much and not always more."""
+"""The largest value of an option: anything that waits for it or computes with it can handle that much."""
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "sec": 1_000, "secs": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _WORDS: Final = {
     "true": True,
@@ -49,66 +49,67 @@ _WORDS: Final = {
 class TopologyConfig:
     """Options of a running topology. Times are in milliseconds.
 
-    Raises `ConfigError` when a value is out of its limits or contradicts another.
+    Raises `ConfigError` if a value is out of range or contradicts another.
     """
 
     max_spout_pending: int = 1
-    """Transactions in flight at once, at most (Storm's `topology.max.spout.pending`, whose default is 1 as well)."""
+    """Maximum number of transactions in flight (Storm's `topology.max.spout.pending`, whose default is 1 as well)."""
 
     attempt_timeout_ms: int = 30_000
-    """Planning, or a processing phase, without progress for so long fails its attempt (Storm's
+    """Planning, or a processing phase, without progress for this long fails its attempt (Storm's
     `topology.message.timeout.secs`)."""
 
     commit_timeout_ms: int = 300_000
-    """A commit phase that takes longer ends the process: it can't be cancelled, only fenced by a restart. So does a
-    given-up attempt of which something still runs after so long."""
+    """A commit phase that takes longer ends the process: it can't be cancelled, only fenced by a restart. So does an
+    aborted attempt of which something is still running after this time."""
 
     retry_pause_ms: int = 100
-    """Pause before the second attempt; doubled with each further one."""
+    """Pause before the second attempt; doubled for each further one."""
 
     retry_pause_max_ms: int = 30_000
     """The longest pause between two attempts."""
 
     attempts_max: int | None = None
     """Attempts after which the process stops with the last error; None: retried for as long as it takes. Attempts that
-    fail because a source, a table's storage, the store or an executor is away are not counted."""
+    fail because a source, a table's storage, the store or an executor is unavailable are not counted."""
 
     outage_timeout_ms: int | None = None
-    """When what a transaction needs (a source, a table's storage, the store, an executor) has been away for so long,
-    the process stops with the last error; None: it is tried again for as long as it takes."""
+    """If something that a transaction needs (a source, a table's storage, the store, an executor) has been unavailable
+    for this long, the process stops with the last error; None: it retries for as long as it takes."""
 
     dead_letters_max: int = 1_000
-    """Different tuples that one transaction may set aside, where dead letters are set; with more it stops."""
+    """How many different tuples one transaction may set aside, if dead letters are set; with more it stops."""
 
     target_latency_ms: int | None = None
-    """How long a transaction should take, from planned to committed: batches are sized by what was measured, within the
-    spout's limits. None: the spout's limits alone."""
+    """How long a transaction should take, from planning to commit: batches are sized from measurements, within the
+    spout's limits. None: only the spout's limits apply."""
 
     batch_records_min: int = 100
-    """With `target_latency_ms` no batch is limited to fewer records, unless the spout itself is."""
+    """With `target_latency_ms` no batch is limited to fewer records, except by the spout itself."""
 
     idle_pause_ms: int = 50
-    """Pause before a source that had nothing is asked again."""
+    """Pause before a source that had no data is polled again."""
 
     stop_when_drained: bool = False
-    """Finish once the source has nothing more and everything in flight is committed."""
+    """Stop once the source has no more data and everything in flight is committed."""
 
     lease_ms: int = 10_000
-    """How long a coordinator's lease on its topology holds without being renewed."""
+    """How long a coordinator's lease on its topology is valid without being renewed."""
 
     tick_ms: int = 20
-    """How often the coordinator is told the time."""
+    """How often the coordinator receives the current time."""
 
     keep_attempts_days: int = 30
-    """Committed attempts, with the ranges they read, are kept so long for `txns` and for repair."""
+    """Committed attempts, with the ranges they read, are kept this long for `txns` and for repair."""
 
     keep_attempts_max: int = 1_000_000
-    """At most so many attempts are kept, however young. Two of the oldest beyond it go with each transaction commit."""
+    """Maximum number of attempts kept, regardless of age. Each transaction commit deletes two of the oldest surplus
+    ones."""
 
     durability: str = "disk"
-    """What a committed transaction outlives. `disk`: the machine loses its power; what was written to tables on a disk
-    is synced before the transaction is committed. `process`: the process dies, the system goes on. Databases, object
-    stores and the coordinator's own store see to it by themselves."""
+    """What a committed transaction outlives. `disk`: a power failure; what was written to tables on a disk is synced
+    before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
+    Databases, object stores and the coordinator's own store handle this themselves."""
 
     def __post_init__(self) -> None:
         for name in OPTIONS:
@@ -145,16 +146,16 @@ def unit_of(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError`, with the name that was probably meant, unless there is an option of this name."""
+    """Raise `ConfigError`, with the name that was probably meant, unless an option of this name exists."""
     if name in OPTIONS:
         return
     if name in STORM_NAMES:
-        raise ConfigError(f"no option is called {name!r}: what Storm calls so is {STORM_NAMES[name]} here")
-    raise ConfigError(f"no option is called {name!r}{did_you_mean(name, OPTIONS)}; there are: {', '.join(OPTIONS)}")
+        raise ConfigError(f"there is no option {name!r}: Storm's option of that name is {STORM_NAMES[name]} here")
+    raise ConfigError(f"there is no option {name!r}{did_you_mean(name, OPTIONS)}; there are: {', '.join(OPTIONS)}")
 
 
 def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """A copy of some options by name. Raises `ConfigError` for a name or a value that is none."""
+    """A copy of some options by name. Raises `ConfigError` for an unknown name or an invalid value."""
     for name, value in options.items():
         check_name(name)
         check_option(name, value)
@@ -162,7 +163,7 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def parse_option(name: str, text: str) -> int | bool | str | None:
-    """The value of an option that is given as text. Raises `ConfigError` for a name or a text that is none."""
+    """The value of an option given as text. Raises `ConfigError` for an unknown name or an invalid value."""
     check_name(name)
     value: int | bool | str | None = text
     if name in MAY_BE_NONE and text.lower() == "none":
@@ -178,7 +179,7 @@ def parse_option(name: str, text: str) -> int | bool | str | None:
 
 
 def check_option(name: str, value: object) -> None:
-    """Raise `ConfigError`, with what was probably meant, unless the option can have this value."""
+    """Raise `ConfigError`, with what was probably meant, unless the option accepts this value."""
     if name in SWITCHES:
         if not isinstance(value, bool):
             raise ConfigError(f"{name} takes True or False, got {value!r}{_switch_meant(value)}")
@@ -202,7 +203,7 @@ def _switch_meant(value: object) -> str:
 
 
 def _number_meant(name: str, value: object) -> str:
-    """For `'10s'` and `'3'` what they amount to."""
+    """For `'10s'` and `'3'`, the number that they stand for."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).lower())
     if match is None:
         return ""

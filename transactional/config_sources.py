@@ -1,5 +1,5 @@
-"""Where a topology's options come from, each source over the ones before it: defaults, a file, the environment, code,
-the command line.
+"""The sources of a topology's options, each overriding the previous ones: defaults, a file, the environment, code, the
+command line.
 
     transactional.toml                    [topology]
                                           max_spout_pending = 3
@@ -7,9 +7,9 @@ the command line.
     code                                  builder.build(config={"max_spout_pending": 3})
     command line                          transactional run --set max_spout_pending=3
 
-The file is read by the standard library and nothing else is needed: pydantic-settings reads such sources too, but it
-neither tells from which one a value came nor names the option that was probably meant, it needs a second class beside
-`TopologyConfig`, and it leaves out an environment variable that no option is called like.
+The file is parsed by the standard library and nothing else is needed: pydantic-settings reads such sources too, but
+it neither reports which source a value came from nor suggests the option that was probably meant, it needs a second
+class beside `TopologyConfig`, and it ignores an environment variable that matches no option.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG_FILE: Final = "transactional.toml"
 TABLE: Final = "topology"
 PREFIX: Final = "TRANSACTIONAL_"
 OTHER_VARIABLES: Final = ("TRANSACTIONAL_STORE",)
-"""Variables that begin like an option's and are none."""
+"""Variables with the prefix of options that are not options."""
 
 DEFAULT: Final = "default"
 CODE: Final = "code"
@@ -37,7 +37,7 @@ CODE: Final = "code"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as one source gives it. `source` is its name: `default`, a file, a variable, `code`, an option."""
+    """A value from one source. `source` is its name: `default`, a file, a variable, `code`, an option."""
 
     value: Any
     source: str
@@ -45,7 +45,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option as it came out: its value with the source, and what earlier sources gave."""
+    """The effective value of an option, with its source, and the values that it overrides."""
 
     name: str
     given: Given
@@ -76,12 +76,12 @@ def load_config(
     assignments: Sequence[str] = (),
     options: Mapping[str, tuple[str, Any]] | None = None,
 ) -> ResolvedConfig:
-    """Read all sources, and tell what they amount to.
+    """Read all sources, and combine them.
 
-    `code` is what the program says: a whole `TopologyConfig` says every option, a mapping those that it names. `file`
-    has to be there; None: the file transactional.toml in the working folder, if there is one. `environment` is that
-    of the process, unless given. `assignments` (`name=value`) and `options` (name → command-line option and value) are
-    the command line's. Raises `ConfigError`, which names the source.
+    `code` is what the program sets: a complete `TopologyConfig` sets every option, a mapping those that it names.
+    `file` must exist; None: the file transactional.toml in the working directory, if there is one. `environment`
+    defaults to that of the process. `assignments` (`name=value`) and `options` (name → command-line option and value)
+    are from the command line. Raises `ConfigError`, which names the source.
     """
     layers = (
         {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in OPTIONS},
@@ -102,7 +102,7 @@ def _settle(name: str, layers: Sequence[Layer]) -> Setting:
 def _config_of(settings: Sequence[Setting]) -> TopologyConfig:
     try:
         return TopologyConfig(**{setting.name: setting.given.value for setting in settings})
-    except ConfigError as error:  # each value is right by itself: two contradict each other
+    except ConfigError as error:  # each value is valid by itself: two contradict each other
         told = [
             f"{setting.name} is from {setting.given.source}"
             for setting in settings
@@ -127,18 +127,18 @@ def _read(path: Path) -> Mapping[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the configuration file {path} can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number or a nesting beyond all measure
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an oversized number or excessive nesting
         raise ConfigError(f"the configuration file {path} is not TOML: {error}") from error
 
 
 def _table(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in content.items():
         if name in OPTIONS:
-            raise ConfigError(f"{path}: {name} has to stand below [{TABLE}]")
+            raise ConfigError(f"{path}: {name} must be under [{TABLE}]")
         if name != TABLE:
-            raise ConfigError(f"{path}: {name!r} is nothing that is known here{did_you_mean(name, [TABLE])}")
+            raise ConfigError(f"{path}: unknown name {name!r}{did_you_mean(name, [TABLE])}")
         if not isinstance(value, dict):
-            raise ConfigError(f"{path}: {TABLE} has to be a table, written as [{TABLE}]")
+            raise ConfigError(f"{path}: {TABLE} must be a table, written as [{TABLE}]")
     table: Mapping[str, Any] = content.get(TABLE, {})
     return table
 

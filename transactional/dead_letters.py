@@ -1,5 +1,5 @@
-"""Dead letters: tuples that were set aside because a bolt failed on them as often as was allowed. What a table of them
-looks like, and its rows."""
+"""Dead letters: tuples that were set aside because a bolt failed on them as often as is allowed. The schema of their
+table, and its rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from transactional.schema import Schema
 
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"
-"""The tuple is JSON; source and stream tell where it came from, component and error where it ended. `tried_again_in` is
-the transaction in which it was given to its bolt once more."""
+"""The tuple is JSON; source and stream are its origin, component and error where it ended. `tried_again_in` is the
+transaction in which it was sent to its bolt again."""
 
 
 def check_dead_letters(state: TransactionState) -> None:
@@ -36,8 +36,8 @@ def check_dead_letters(state: TransactionState) -> None:
 def letter_rows(
     attempt: TransactionAttempt, letters: Sequence[DeadLetter], tried_again: Sequence[Letter] = ()
 ) -> dict[Key, tuple[Any, ...]]:
-    """The letters of one transaction as rows, the same for every order in which they were met; and the rows of those
-    that it has tried again."""
+    """The letters of one transaction as rows, independent of the order in which they were found; and the rows of those
+    that it has retried."""
     rows = sorted((x.exclusion.component, x.source, x.stream, x.tuple, x.exclusion.error) for x in letters)
     new: dict[Key, tuple[Any, ...]] = {(attempt.txid, number): (*row, None) for number, row in enumerate(rows)}
     done: dict[Key, tuple[Any, ...]] = {
@@ -47,23 +47,23 @@ def letter_rows(
 
 
 def values_to_json(values: Mapping[str, Any]) -> str:
-    """A tuple's values by field, readable by people and by `values_from_json`."""
+    """A tuple's values by field, readable for people and for `values_from_json`."""
     return json.dumps(_escaped(values), default=_to_json)
 
 
 def values_from_json(text: str) -> dict[str, Any]:
-    """The inverse of `values_to_json`. Raises `CorruptRecord` for anything that is no tuple."""
+    """The inverse of `values_to_json`. Raises `CorruptRecord` for anything that is not a tuple."""
     try:
         values = json.loads(text, object_hook=_from_json)
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is not readable: {error!r}") from error
     if not isinstance(values, dict):
-        raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is no JSON object")
+        raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is not a JSON object")
     return values
 
 
 def _escaped(value: Any) -> Any:
-    """Structs of one field whose name could be one of ours get another `$` before it."""
+    """Structs of one field whose name could be one of ours get another `$` as a prefix."""
     match value:
         case dict():
             mark = "$" if len(value) == 1 else ""
@@ -77,7 +77,7 @@ def _to_json(value: Any) -> dict[str, str]:
     for name, (kind, to_text, _) in _KINDS.items():
         if isinstance(value, kind):
             return {name: to_text(value)}
-    raise TypeError(f"a {type(value).__name__} is nothing that a tuple can hold")
+    raise TypeError(f"a {type(value).__name__} can't be a value of a tuple")
 
 
 def _from_json(found: dict[str, Any]) -> Any:
@@ -91,11 +91,11 @@ def _from_json(found: dict[str, Any]) -> Any:
 
 
 _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    # What Python does not hold; Arrow takes the number for the time that it is.
+    # What Python can't represent; Arrow interprets the number as that time.
     "$number": (BeyondPython, lambda value: value.text, int),
     "$binary": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "$timestamp": (datetime, datetime.isoformat, datetime.fromisoformat),
     "$date": (date, date.isoformat, date.fromisoformat),
     "$decimal": (Decimal, str, Decimal),
 }
-"""What JSON has no word for: its name there, its Python type, to text and back."""
+"""Types that JSON lacks: their name there, their Python type, conversion to text and back."""

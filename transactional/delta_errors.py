@@ -1,4 +1,4 @@
-"""What an error of delta-rs says: in one line, without colours, and without what storage options keep secret."""
+"""Messages of delta-rs on one line, without colors and without the secrets in storage options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
-    """The error's text, fit to be shown, of a table that was opened with these storage options."""
+    """The error's text, safe to display, for a table that was opened with these storage options."""
     text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
     secrets = (value for name, value in options.items() if _SECRET.search(name))
     return _USER.sub(SHOWN_INSTEAD, without(secrets, text))

@@ -1,4 +1,4 @@
-"""What this project is installed as: its name on a package index, and its version."""
+"""The name under which this project is installed, and its version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 DISTRIBUTION: Final = "transactional-topologies"
-"""Another project has the name of our package and our command on the index."""
+"""Another project on the package index uses the name of our package and our command."""
 
 
 @cache
 def installed_version() -> str:
-    """The version that is installed; empty where the code only lies in a folder."""
+    """The installed version; empty if the code is only in a folder."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

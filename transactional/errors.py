@@ -2,15 +2,15 @@
 
     TransactionalError
     ├── ConfigError                  you: wrong wiring, schema, option; told when the topology is built or opened
-    │   └── SchemaMismatch           a table or a bolt's output is not what was declared
+        ├── ConfigError                  you: wrong wiring, schema, option; raised when the topology is built or opened
     ├── FailedException              you: raised in a bolt, replays this batch
-    ├── OperatingError               the world: fails an attempt, which is retried
-    │   ├── SourceUnavailable        a broker does not answer, a partition has no leader
-    │   ├── BoltFailed               a bolt raised something; holds component and traceback
-    │   ├── ReplayMismatch           a replay read other records than were recorded
-    │   ├── TableConflict            another writer came between; nothing was written
+        ├── OperatingError               the environment: fails an attempt, which is retried
+        │   ├── SourceUnavailable        a broker does not respond, a partition has no leader
+        │   ├── BoltFailed               a bolt raised an exception; holds component and traceback
+        │   ├── ReplayMismatch           a replay read different records from those recorded
+        │   ├── TableConflict            another writer got in between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
-    │   ├── StoreUnavailable         the coordinator's store does not answer
+        │   ├── StoreUnavailable         the coordinator's store does not respond
     │   └── SumOverflow              a sum is larger than its column can hold; nothing was written
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
@@ -20,12 +20,12 @@
         ├── StoreTooNew              the store was written by a newer version
         ├── BatchLost                a transactional spout can't replay what was recorded
         ├── CorruptRecord            something stored can't be read
-        ├── RetriesExhausted         a transaction failed as often as was allowed
+                ├── RetriesExhausted         a transaction failed as often as is allowed
         ├── CommitStuck              a commit phase took longer than is allowed
-        └── ProtocolError            a bug of ours: an event that no phase allows
+                └── ProtocolError            a bug in the framework: an event that no phase allows
 
-Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows
-`code: message` and nothing of the stack.
+Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
+without a traceback.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from transactional.letters import Exclusion
 class TransactionalError(Exception):
     """Base of all errors of this framework.
 
-    `at_fault` names the tuples (`Exclusion`s) whose execution has raised it, where that is known. `is_outage`:
-    something that is needed is away, which says nothing of the batch: it uses up no try that `attempts_max` allows.
+    `at_fault` names the tuples (`Exclusion`s) whose execution raised the error, if known. `is_outage`: something needed
+    is unavailable, which is not the batch's fault: it does not count against `attempts_max`.
     """
 
     code: ClassVar[str] = "TX000"
@@ -51,13 +51,13 @@ class TransactionalError(Exception):
 
 
 class ConfigError(TransactionalError):
-    """Something is wired or configured wrongly; nothing has run yet."""
+    """Something is wired or configured incorrectly; nothing has run yet."""
 
     code = "TX100"
 
 
 class SchemaMismatch(ConfigError):
-    """A table, or what a bolt emits, does not have the columns that were declared."""
+    """A table, or what a bolt emits, does not have the declared columns."""
 
     code = "TX101"
 
@@ -69,14 +69,14 @@ class FailedException(TransactionalError):
 
 
 class OperatingError(TransactionalError):
-    """The world failed: the attempt fails and the transaction is retried."""
+    """Something outside the framework failed: the attempt fails and the transaction is retried."""
 
     code = "TX300"
     is_outage = True
 
 
 class SourceUnavailable(OperatingError):
-    """The source of a spout does not answer in time."""
+    """The source of a spout does not respond in time."""
 
     code = "TX301"
 
@@ -89,26 +89,26 @@ class BoltFailed(OperatingError):
 
 
 class ReplayMismatch(OperatingError):
-    """A replayed batch is not complete, or holds other records than were recorded."""
+    """A replayed batch is incomplete, or holds different records from those recorded."""
 
     code = "TX303"
     is_outage = False
 
 
 class TableConflict(OperatingError):
-    """A state table was changed by someone else between reading and writing; nothing was written."""
+    """Another writer changed a state table between reading and writing; nothing was written."""
 
     code = "TX304"
 
 
 class AttemptLost(OperatingError):
-    """What an attempt had computed is gone, or an attempt was cancelled or timed out."""
+    """The results of an attempt are gone, or the attempt was cancelled or timed out."""
 
     code = "TX305"
 
 
 class StoreUnavailable(OperatingError):
-    """The coordinator's store does not answer."""
+    """The coordinator's store does not respond."""
 
     code = "TX306"
 
@@ -127,7 +127,7 @@ class FatalError(TransactionalError):
 
 
 class Fenced(FatalError):
-    """Another coordinator of this topology has taken over; this one may change nothing any more."""
+    """Another coordinator of this topology has taken over; this one may no longer change anything."""
 
     code = "TX401"
 
@@ -163,7 +163,7 @@ class BatchLost(FatalError):
 
 
 class CorruptRecord(FatalError):
-    """Something that was stored can't be read back."""
+    """Stored data can't be read."""
 
     code = "TX407"
 
@@ -175,12 +175,12 @@ class RetriesExhausted(FatalError):
 
 
 class CommitStuck(FatalError):
-    """A commit phase, or what is left of a given-up attempt, went on past `commit_timeout_ms`: this process ends."""
+    """A commit phase, or the rest of an aborted attempt, ran longer than `commit_timeout_ms`: this process ends."""
 
     code = "TX409"
 
 
 class ProtocolError(FatalError):
-    """A bug of the framework: an event arrived that its attempt's phase does not allow."""
+    """A bug in the framework: an event arrived that its attempt's phase does not allow."""
 
     code = "TX900"

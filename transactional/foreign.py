@@ -1,4 +1,4 @@
-"""Which Delta commits of a state's table are foreign: they change rows, and are not its topology's. The one rule."""
+"""Which Delta commits of a state's table are foreign: they change rows, and are not its topology's. The only rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transactional.names import fold_of, repair_of
 
 
 class LoggedCommit(Protocol):
-    """One Delta commit, as a table's log tells it."""
+    """One Delta commit, as recorded in a table's log."""
 
     @property
     def version(self) -> int:
@@ -17,7 +17,7 @@ class LoggedCommit(Protocol):
 
     @property
     def operation(self) -> str:
-        """What its writer calls it."""
+        """Its writer's name for it."""
 
     @property
     def app_versions(self) -> Mapping[str, int]:
@@ -25,7 +25,7 @@ class LoggedCommit(Protocol):
 
     @property
     def changes_data(self) -> bool:
-        """Whether it says of any file that it changes rows: those that only lie elsewhere afterwards are no change."""
+        """Whether it marks any file as changing rows: files that were only rewritten are no change."""
 
 
 AnyCommit = TypeVar("AnyCommit", bound=LoggedCommit)

@@ -1,4 +1,4 @@
-"""Groupings: how the tuples of a stream are spread over the tasks of a bolt that subscribes to it."""
+"""Groupings: how the tuples of a stream are distributed over the tasks of a subscribing bolt."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class GroupingKind(Enum):
 
     @property
     def is_shuffle(self) -> bool:
-        """True where it does not matter which task gets a tuple, as long as all have about as much to do."""
+        """True if any task may get a tuple, as long as the load is balanced."""
         return self in (GroupingKind.SHUFFLE, GroupingKind.LOCAL_OR_SHUFFLE, GroupingKind.NONE)
 
 
 class CustomStreamGrouping(ABC):
-    """Says by itself which tasks get a tuple (Storm's CustomStreamGrouping).
+    """Chooses which tasks get a tuple (Storm's CustomStreamGrouping).
 
-    An instance is a prototype: each emitting task of each attempt works on a fresh copy. What it chooses has to follow
-    from what it is given, so that a task that Spark runs again spreads its tuples as before.
+    An instance is a prototype: each emitting task of each attempt uses a fresh copy. The choice must depend only on the
+    arguments, so that a task that Spark runs again distributes its tuples as before.
     """
 
     def prepare(self, source_task: int, task_count: int) -> None:  # noqa: B027 - optional
@@ -47,7 +47,7 @@ class CustomStreamGrouping(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One input of a bolt: the stream that it subscribes to, and how its tuples are spread over the bolt's tasks."""
+    """One input of a bolt: the stream that it subscribes to, and how tuples are distributed over the bolt's tasks."""
 
     kind: GroupingKind
     source: str

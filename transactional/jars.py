@@ -1,9 +1,9 @@
-"""Jars that are fetched once, checked against a lock, and kept: Delta's for Spark, Kafka's for a local broker.
+"""Jars that are downloaded once, checked against a lock, and cached: Delta's for Spark, Kafka's for a local broker.
 
-A fresh machine has Python and Java, nothing more. What is missing is fetched with the Ivy that lies inside PySpark,
-compared with the SHA-256 in a lock file of ours, and kept in the user's cache folder. Quieter and quicker than
-`spark.jars.packages`, which asks every repository at every start.
-`python -m transactional.jars NAME ORG:NAME:REVISION …` prints a new lock.
+A fresh machine only has Python and Java. What is missing is downloaded with the Ivy that PySpark contains, compared
+with the SHA-256 in a lock file, and kept in the user's cache folder. Quieter and faster than `spark.jars.packages`,
+which queries every repository at every start. `python -m transactional.jars NAME ORG:NAME:REVISION …` prints a new
+lock.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FETCH_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java launcher that is known to run."""
+    """A Java launcher that is known to work."""
 
     #: The `java` executable.
     path: str
-    #: All that `java -version` printed: tells one build from another.
+    #: The full output of `java -version`: distinguishes builds.
     version: str
 
 
@@ -53,7 +53,7 @@ class Jar:
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """The jars of a lock file. `name` is what they are called in messages, and the name of their cache folder."""
+    """The jars of a lock file. `name` is their name in messages, and the name of their cache folder."""
 
     name: str
     lock: Path
@@ -64,27 +64,27 @@ class JarSet:
         return tuple(Jar(*line.split()) for line in lines if line and not line.startswith("#"))
 
     def folder(self) -> Path:
-        """Where the jars are kept: below `XDG_CACHE_HOME` where that is set, else below `~/.cache`."""
+        """Where the jars are cached: below `XDG_CACHE_HOME` if that is set, else below `~/.cache`."""
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return base / "transactional" / self.name
 
     def files(self, java: Java | None = None) -> list[Path]:
-        """The jars' files, fetched where missing. Raises `ConfigError`, or `OperatingError` when that fails."""
+        """The jars' files, downloaded if missing. Raises `ConfigError`, or `OperatingError` if that fails."""
         jars, folder = self.jars(), self.folder()
         missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
         if missing:
             folder.mkdir(parents=True, exist_ok=True)
-            # Beside the cache, so that a finished file gets its place by one atomic rename.
+            # Inside the cache, so that a finished file gets its place by one atomic rename.
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as workspace:
                 self._download(java or find_java(), missing, Path(workspace))
                 self.install(missing, Path(workspace, "libs"))
         return [folder / jar.file_name for jar in jars]
 
     def install(self, jars: Iterable[Jar], downloaded: Path) -> None:
-        """Check `jars` as they were `downloaded`, and move them into the folder, one atomic rename each.
+        """Check the `downloaded` files of `jars`, and move them into the folder, one atomic rename each.
 
-        Two processes that fetch at once so put the same bytes into the same places. Raises OperatingError for a file
-        that is not the locked one; it is not installed.
+        Two processes that download concurrently put the same bytes into the same places. Raises OperatingError for a
+        file that is not the locked one; it is not installed.
         """
         for jar in jars:
             source = downloaded / jar.file_name
@@ -92,7 +92,7 @@ class JarSet:
             if seen != jar.sha256:
                 raise OperatingError(
                     f"{jar.file_name} was downloaded with SHA-256 {seen}, but {self.lock.name} says {jar.sha256}: "
-                    f"nothing of it was installed; look at what stands between this machine and Maven Central."
+                    f"nothing of it was installed; check what is between this machine and Maven Central."
                 )
             source.replace(self.folder() / jar.file_name)
 
@@ -108,7 +108,7 @@ class JarSet:
 def find_java(path: str | None = None) -> Java:
     """The Java to use: `path`, else the one of `JAVA_HOME`, else the first on the `PATH`.
 
-    Raises ConfigError when there is none, or it is too old.
+    Raises ConfigError if there is none, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     wanted = path or (str(Path(home, "bin", "java")) if home else "java")
@@ -124,7 +124,8 @@ def find_java(path: str | None = None) -> Java:
 
 
 def make_lock(name: str, roots: Sequence[str], java: Java) -> str:
-    """Resolve the roots (`organisation:name:revision`) with all they depend on, and return the text of a new lock."""
+    """Resolve the roots (`organisation:name:revision`) with all their dependencies, and return the text of a new
+    lock."""
     with tempfile.TemporaryDirectory(prefix="lock-") as workspace:
         dependencies = "".join(
             '<dependency org="{}" name="{}" rev="{}" conf="default->runtime(*),master(*)"/>'.format(*root.split(":"))
@@ -138,7 +139,7 @@ def make_lock(name: str, roots: Sequence[str], java: Java) -> str:
 
 def _run_ivy(name: str, java: Java, workspace: Path, dependencies: str, pattern: str, *, use_poms: bool) -> None:
     # `ibiblio` without a root is Maven Central. Without POMs and their checksums it takes 4 s instead of 30:
-    # the lock already says what is needed, and has a better hash.
+    # the lock already lists what is needed, and has a better hash.
     checksums = "sha1" if use_poms else ""
     Path(workspace, "settings.xml").write_text(
         '<ivysettings><settings defaultResolver="central"/><resolvers><ibiblio name="central" m2compatible="true" '
@@ -148,7 +149,7 @@ def _run_ivy(name: str, java: Java, workspace: Path, dependencies: str, pattern:
         '<ivy-module version="2.0"><info organisation="local" module="jars"/><configurations>'
         f'<conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
     )
-    # The JVM's home follows the user's entry, not $HOME: it is named, so that nothing outside is touched.
+    # The JVM's home follows the user's entry, not $HOME: it is set, so that nothing outside is touched.
     options = ["-XX:TieredStopAtLevel=1", f"-Duser.home={workspace}", f"-Divy.default.ivy.user.dir={workspace}"]
     arguments = ["-settings", "settings.xml", "-ivy", "ivy.xml", "-cache", "cache", "-retrieve", f"libs/{pattern}"]
     command = [java.path, *options, "-jar", str(_ivy_jar()), *arguments, "-types", "jar", "bundle"]
@@ -162,19 +163,19 @@ def _run_ivy(name: str, java: Java, workspace: Path, dependencies: str, pattern:
             code = -1
     if code != 0:
         raise OperatingError(
-            f"The jars of {name} could not be fetched: the first start on a machine needs a way to Maven Central, "
-            f"and {_FETCH_TIMEOUT_S} s at most. Ivy's last lines:\n{tail(log)}"
+            f"The jars of {name} could not be downloaded: the first start on a machine needs access to Maven Central, "
+            f"and takes {_FETCH_TIMEOUT_S} s at most. Ivy's last lines:\n{tail(log)}"
         )
 
 
 def _ivy_jar() -> Path:
-    # Found, not imported: importing PySpark takes longer than starting the broker.
+    # Located, not imported: importing PySpark takes longer than starting the broker.
     spec = importlib.util.find_spec("pyspark")
     for location in (spec.submodule_search_locations or []) if spec else []:
         for jar in sorted(Path(location, "jars").glob("ivy-*.jar")):
             return jar
     raise ConfigError(
-        "Jars are fetched with the Ivy inside PySpark, which is not there: install pyspark with its jars."
+        "Jars are downloaded with the Ivy inside PySpark, which is missing: install pyspark with its jars."
     )
 
 

@@ -1,4 +1,4 @@
-"""Tuples that a transaction leaves out, or takes in again: what is recorded of them with its batch."""
+"""Tuples that a transaction skips or retries: what is recorded about them with its batch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Exclusion:
-    """Tuples that a bolt is not given any more, because it failed on one of them as often as was allowed.
+    """Tuples that a bolt no longer receives, because it failed on one of them as often as is allowed.
 
-    `fingerprint` stands for the tuple's source, stream and values, so equal tuples go together; `error` is what the
-    bolt has raised.
+    `fingerprint` identifies the tuple's source, stream and values, so equal tuples are treated alike; `error` is what
+    the bolt raised.
     """
 
     component: str
@@ -20,12 +20,12 @@ class Exclusion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Which tuples of which bolt: the error may read otherwise the next time."""
+        """Which tuples of which bolt: the error may differ the next time."""
         return self.component, self.fingerprint
 
 
 def joined(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
-    """Each tuple once, with the first error that is told of it, in one order."""
+    """Each tuple once, with the first error reported for it, sorted."""
     by_key: dict[tuple[str, str], Exclusion] = {}
     for part in parts:
         for exclusion in sorted(part):
@@ -40,7 +40,7 @@ class Tries:
     _of: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def used_up(self, at_fault: Iterable[Exclusion], most: int) -> tuple[Exclusion, ...]:
-        """Count whom a failed attempt has named; those of them that so many attempts have failed on by now."""
+        """Count the tuples named by a failed attempt; return those on which `most` attempts have failed."""
         named = joined(at_fault)
         for exclusion in named:
             self._of[exclusion.key] = self._of.get(exclusion.key, 0) + 1
@@ -49,7 +49,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Letter:
-    """A dead letter that is given once more to the bolt that it was set aside from.
+    """A dead letter that is sent once more to the bolt that it was set aside from.
 
     `txid` and `number` are its key in the table of dead letters; `values` the tuple as JSON.
     """

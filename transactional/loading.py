@@ -21,7 +21,7 @@ from transactional.topology.topology import Topology
 
 STORES = "transactional.stores"
 PACKAGES = ("spouts", "state", "verifier")
-"""What lies beside `transactional`, under names that a file of a user may have too."""
+"""Packages beside `transactional` whose names a user's file may have, too."""
 
 
 def load_topology(target: str) -> Topology:
@@ -42,16 +42,16 @@ def load_topology(target: str) -> Topology:
     send_by_value(module)
     topology: Any = _call(found, target) if callable(found) else found
     if topology is None:
-        raise ConfigError(f"{target} returned nothing: let it end with `return builder.build()`")
+        raise ConfigError(f"{target} returned nothing: end it with `return builder.build()`")
     if not isinstance(topology, Topology):
         raise ConfigError(f"{target} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
     return topology
 
 
 def refuse_hidden_packages() -> None:
-    """Raise `ConfigError` when a module of a user is found where one of our packages is meant.
+    """Raise `ConfigError` if a user's module is found in place of one of our packages.
 
-    The path is looked at, not what is loaded: on an executor, or in the next process, the user's module would win.
+    This checks the path, not what is loaded: on an executor, or in the next process, the user's module would win.
     """
     folder = Path(__file__).resolve().parents[1]
     for name in PACKAGES:
@@ -78,7 +78,7 @@ def _import(module_name: str, target: str) -> ModuleType:
 
 
 def open_existing_store(url: str) -> CoordinatorStore:
-    """As `open_store`, for those who only look: a file that is not there is an error, not a new store."""
+    """As `open_store`, for readers: a missing file is an error, not a new store."""
     scheme, _, path = url.partition(":///")
     if scheme == "sqlite" and not Path(path).is_file():
         raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")
@@ -86,7 +86,7 @@ def open_existing_store(url: str) -> CoordinatorStore:
 
 
 def open_store(url: str) -> CoordinatorStore:
-    """The store at a URL: the entry point of group `transactional.stores` that is named as the URL's scheme makes it.
+    """The store at a URL: the entry point of group `transactional.stores` named like the URL's scheme.
 
     Raises `ConfigError` for an unknown scheme, `StoreTooNew`, `StoreUnavailable`.
     """

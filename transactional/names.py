@@ -1,6 +1,6 @@
-"""Every name that is stored and later compared: app transactions, properties and notes of tables, components' own ids.
+"""Every name that is stored and later compared: app transactions, properties and notes of tables, our component ids.
 
-They stand in tables and stores that exist: a name may be added here, never changed.
+They exist in stored tables and stores: a name may be added here, never changed.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 DEAD_LETTERS: Final = "dead-letters"
-"""The component that keeps what was set aside. No bolt may have this id."""
+"""The component that keeps dead letters. No bolt may have this id."""
 
 
 def owner_of(topology_id: str, component_id: str) -> str:
-    """Whose a committer's table is, and the app transaction that each of its Delta commits goes by."""
+    """The owner of a committer's table, and the app transaction of each of its Delta commits."""
     return f"{topology_id}/{component_id}"
 
 
@@ -22,27 +22,28 @@ def fold_of(owner: str) -> str:
 
 
 def repair_of(owner: str) -> str:
-    """The app transaction of the doctor's repair: its version is the Delta version whose rows were put back."""
+    """The app transaction of the doctor's repair: its version is the Delta version whose rows were restored."""
     return f"{owner}#repair"
 
 
 def joining_of(component_id: str) -> str:
-    """The id under which a committer's fences are noted until its table has one. No component can have such an id."""
+    """The id under which a committer's fences are recorded until its table has one. No component can have such an
+    id."""
     return f"{component_id}/joining"
 
 
 OWNER_PROPERTY: Final = "transactional.owner"
-"""Whose a Delta table is, before its first app transaction says it too."""
+"""The owner of a Delta table, also before its first app transaction."""
 COMBINE_PROPERTY: Final = "transactional.combine"
-"""How the runs of a table in the log layout meet."""
+"""How the runs of a table in the log layout are combined."""
 LOG_COMMITS_PROPERTY: Final = "transactional.logCommits"
 """How many Delta commits a table's log is to keep."""
 SCHEMA_VERSION_PROPERTY: Final = "transactional.schemaVersion"
-"""Which version of our own columns a table has."""
+"""The version of our own columns in a table."""
 
 OWNER_NOTE: Final = "owner"
-"""In a Delta commit's user metadata: the table's owner. What has it is ours."""
+"""In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""
 PUT_TOGETHER_NOTE: Final = "files_put_together"
-"""In a Delta commit's user metadata: how many files it replaces by larger ones."""
+"""In a Delta commit's user metadata: how many files it replaces with larger ones."""
 FILES_MADE_NOTE: Final = "files_made"
 """In a Delta commit's user metadata, beside `PUT_TOGETHER_NOTE`: how many files it adds."""

@@ -1,7 +1,7 @@
-"""What Arrow would cut off without a word: found before it takes Python values, or casts what a bolt has emitted.
+"""What Arrow would silently truncate: detected before Arrow takes Python values, or casts what a bolt has emitted.
 
-Whole numbers lose what stands behind the point, large numbers become infinite, times lose their hour, structs with
-other names lose their values. On every level that is refused, with the path: `tags[]`, `prices{}`, `address.street`.
+Integers lose their fraction, large numbers become infinite, timestamps lose their time of day, structs with different
+names lose their values. This is refused at every level, with the path: `tags[]`, `prices{}`, `address.street`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _FLOAT_BEYOND: Final = 3.4028235677973366e38
-"""From here on a number is infinite in 32 bits; what is a little smaller is rounded."""
+"""From this value on a number is infinite in 32 bits; slightly smaller ones are rounded."""
 
 
 def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
-    """Raise `TypeError`, with the path, for a Python value that Arrow would make another one of."""
+    """Raise `TypeError`, with the path, for a Python value that Arrow would change."""
     if pa.types.is_nested(type_):
         _check_nested([value for value in values if value is not None], type_, path)
     elif pa.types.is_integer(type_):
         for kind in set(map(type, values)):
             if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
-                raise TypeError(f"{path}: a {kind.__name__} is no whole number")
+                raise TypeError(f"{path}: a {kind.__name__} is not a whole number")
     elif pa.types.is_float32(type_):
         for value in values:
             if isinstance(value, float) and math.isfinite(value) and abs(value) >= _FLOAT_BEYOND:
@@ -33,7 +33,7 @@ def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     elif pa.types.is_date32(type_):
         for kind in set(map(type, values)):
             if issubclass(kind, datetime):
-                raise TypeError(f"{path}: a {kind.__name__} has a time that a date would lose; use its .date()")
+                raise TypeError(f"{path}: a {kind.__name__} has a time of day that a date would lose; use its .date()")
 
 
 def _check_nested(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
@@ -46,7 +46,7 @@ def _check_nested(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     else:
         for kind in set(map(type, values)):
             if issubclass(kind, str | bytes | Mapping) or not issubclass(kind, Iterable):
-                raise TypeError(f"{path}: a {kind.__name__} is no list")
+                raise TypeError(f"{path}: a {kind.__name__} is not a list")
         check_values([each for value in values for each in value], type_.value_type, f"{path}[]")
 
 
@@ -69,7 +69,7 @@ def _as_dict(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def check_cast(array: pa.Array | pa.ChunkedArray, type_: pa.DataType, path: str) -> None:
-    """Raise `TypeError`, with the path, for an array that a cast to another type would change in silence."""
+    """Raise `TypeError`, with the path, for an array that a cast to another type would silently change."""
     if array.type == type_:
         return
     if isinstance(array, pa.ChunkedArray):
@@ -96,7 +96,7 @@ def _check_struct_cast(array: pa.StructArray, type_: pa.DataType, path: str) -> 
 
 
 def _is_narrowed(array: pa.Array, type_: pa.DataType) -> bool:
-    """What Arrow's own check of casts lets pass."""
+    """What Arrow's own cast check misses."""
     old = array.type
     if pa.types.is_boolean(type_):
         return not pa.types.is_null(old)

@@ -1,7 +1,7 @@
-"""`DaemonPool`: threads that work off calls in order, and that never keep the process alive.
+"""`DaemonPool`: threads that process calls in order, and that never keep the process alive.
 
-The standard library's pool has its threads joined when the interpreter ends: one that hangs in somebody's code would
-keep a process that has to leave.
+The threads of the standard library's pool are joined when the interpreter exits: one that hangs in user code would
+keep a process from exiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Call = tuple[Future[None], Callable[[], None]]
 
 
 class DaemonPool:
-    """At most `threads` threads, started as they are needed."""
+    """At most `threads` threads, started on demand."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._most, self._name = threads, name
@@ -24,7 +24,7 @@ class DaemonPool:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
 
     def submit(self, work: Callable[..., None], *args: object) -> Future[None]:
-        """Have `work(*args)` done by the next thread that is free."""
+        """Run `work(*args)` in the next free thread."""
         future: Future[None] = Future()
         self._calls.put((future, lambda: work(*args)))
         if len(self._threads) < self._most:
@@ -34,7 +34,7 @@ class DaemonPool:
         return future
 
     def shutdown(self, *, wait_s: float | None = None, cancel: bool = False) -> None:
-        """Take no more calls, and wait for those that were taken: for ever, or for so long. `cancel`: begin none."""
+        """Accept no more calls, and wait for the accepted ones: forever, or this long. `cancel`: start none of them."""
         if cancel:
             self._cancel()
         for _ in self._threads:
@@ -63,4 +63,4 @@ class DaemonPool:
                 future.set_exception(error)
             else:
                 future.set_result(None)
-            del call, future, work  # else what they hold would be held until the next call
+            del call, future, work  # otherwise what they reference would be kept until the next call

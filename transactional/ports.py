@@ -1,6 +1,6 @@
-"""What the engine asks of the world: spouts, states, the place where jobs run, the clock.
+"""What the engine needs from its surroundings: spouts, states, executors, the clock.
 
-Each port has several implementations and one contract suite (`tests/contract`) that all of them pass.
+Each port has several implementations, and one contract suite (`tests/contract`) that all of them pass.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class PartitionReader(Protocol):
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of exactly this range, with the columns of the spout's `output`, in order of offset.
 
-        `metadata` is what the batch keeps for the partition; None for spouts to which offsets say all.
+        `metadata` is what the batch stores for the partition; None for spouts that only need offsets.
 
-        Raises an `OperatingError` when the range can't be read to its end: never yields less in silence.
+        Raises an `OperatingError` if the range can't be read to its end: never silently yields less.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:
-    """A record that a reader can make no tuple of, and sets aside as a dead letter: its fields, and why."""
+    """A record that a reader can't convert to a tuple, and sets aside as a dead letter: its fields, and why."""
 
     values: Mapping[str, Any]
     error: str
@@ -51,10 +51,10 @@ class RefusingReader(Protocol):
     def read_or_refuse(
         self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """As `PartitionReader.read`; which records are refused depends on nothing but themselves."""
+        """As `PartitionReader.read`; whether a record is refused depends only on the record."""
 
     def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """The tuples of a record that was refused once, from its fields. Never raises because of the record."""
+        """The tuples of a record that was refused earlier, from its fields. Never raises because of the record."""
 
 
 class Spout(Protocol):
@@ -66,72 +66,72 @@ class Spout(Protocol):
 
     @property
     def replays_exactly(self) -> bool:
-        """True: transactional, a recorded batch can be read again. False: opaque, a replay may be another batch."""
+        """True: transactional, a recorded batch can be read again. False: opaque, a replay may be a different batch."""
 
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same over restarts (kind, cluster id, topics …), for the topology's fingerprint."""
+        """What must stay the same across restarts (kind, cluster id, topics …), for the topology's fingerprint."""
 
     def open(self) -> None:
         """Connect and check. Raises `ConfigError` (no such topic) or `SourceUnavailable` within a bounded time."""
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch that starts where `after` ends, or None when there is nothing to read.
+        """The batch that starts where `after` ends, or None if there is nothing to read.
 
         With `replay` (opaque spouts only; a transactional batch is replayed as recorded) there is always a batch,
-        if need be an empty one. A partition that is new in the recorded batch has an empty range in `after` then, which
-        says where that batch has begun to read it: the replay begins there too. Raises `OperatingError`, or
-        `BatchLost` when a gap can't be allowed.
+        possibly an empty one. A partition that is new in the recorded batch then has an empty range in `after`, which
+        is where that batch started to read it: the replay starts there too. Raises `OperatingError`, or `BatchLost` if
+        a gap is not allowed.
         """
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Raise `BatchLost` when a recorded batch of a transactional spout is no longer there to be read."""
+        """Raise `BatchLost` if a recorded batch of a transactional spout can no longer be read."""
 
     def check_read(self, batch: BatchMetadata) -> None:
-        """Asked after a batch was read: raise `ReplayMismatch` when what was read is not, or not surely, what was
-        planned, which no task can see for itself (a source that was made anew under the same name)."""
+        """Called after a batch was read: raise `ReplayMismatch` if what was read is not, or not certainly, what was
+        planned, which no task can detect by itself (a source that was recreated under the same name)."""
 
     def reader(self) -> PartitionReader:
-        """What reads the batches' ranges on the executors."""
+        """The reader of the batches' ranges, for the executors."""
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Told after each transaction commit, and of the last one again when a run begins: the process may have died
-        before it could tell. May mirror the positions to where lag tools look. Must not raise."""
+        """Called after each transaction commit, and again for the last one when a run starts: the process may have died
+        before the call. May mirror the positions for lag tools. Must not raise."""
 
     def lag(self, after: BatchMetadata) -> int | None:
-        """Number of offsets behind the given batch, as far as was seen when the last one was planned; None: not known.
+        """Number of offsets behind the given batch, as of the last planning; None: unknown.
 
-        Asked for by the driver's thread, so it takes no time and must not raise.
+        Called in the driver's thread, so it must be fast and must not raise.
         """
 
     def close(self) -> None:
-        """Release what `open` has taken."""
+        """Release what `open` acquired."""
 
 
 @runtime_checkable
 class SizedSpout(Protocol):
-    """A spout whose batches can be limited from one to the next: what `target_latency_ms` needs."""
+    """A spout whose batches can be limited dynamically: what `target_latency_ms` requires."""
 
     @property
     def batch_records_max(self) -> int | None:
-        """The most records that a batch has by the spout's own limits; None: there is no such limit."""
+        """The spout's own limit on the records of a batch; None: there is no such limit."""
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Plan no batch above this from now on, nor above the spout's own limits. Called before `plan`, and seldom
-        twice with the same. Raises `ConfigError` when the spout can't keep to it."""
+        """Plan no batch above this limit from now on, nor above the spout's own limits. Called before `plan`, rarely
+        twice with the same limit. Raises `ConfigError` if the spout can't respect it."""
 
 
 class SpoutContract(Protocol):
-    """What a user implements for a source of their own: it makes a `Spout` of itself."""
+    """What a user implements for a custom source: it can turn itself into a `Spout`."""
 
     def as_spout(self, parallelism: int) -> Spout:
-        """The spout, to be read by so many tasks."""
+        """The spout, to be read by this many tasks."""
 
 
 # --- states -----------------------------------------------------------------------------------------------------
 
 
 class StateKind(Enum):
-    """How a state guards itself against a replay. `value` is the word used in messages."""
+    """How a state protects itself against a replay. `value` is the word used in messages."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -142,7 +142,7 @@ class TransactionState(Protocol):
     """A table that one committer keeps: key → values, each row with `txid`, `prev_txid` and the previous values.
 
     Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table;
-    a table whose fence is above the caller's attempt id is left alone: `Fenced` is raised.
+    a table whose fence is above the caller's attempt id is not touched: `Fenced` is raised.
     """
 
     @property
@@ -158,76 +158,76 @@ class TransactionState(Protocol):
         """The value columns."""
 
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same over restarts: location, key, values, kind."""
+        """What must stay the same across restarts: location, key, values, kind."""
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the one that is there. `owner` is `<topology id>/<component id>`.
+        """Create the table, or check the existing one. `owner` is `<topology id>/<component id>`.
 
-        `txid_of` tells to which txid an attempt id (or a fence) of this table belongs.
-        Raises `SchemaMismatch` when a table of another shape stands there.
+        `txid_of` returns the txid of an attempt id (or a fence) of this table. Raises `SchemaMismatch` if a table of
+        another shape exists there.
         """
 
     def version(self) -> AttemptId | None:
-        """Load the table; the attempt id that was last written to it, or None when nothing was."""
+        """Load the table; the attempt id that was last written to it, or None if there is none."""
 
     def fence(self, attempt_id: AttemptId) -> None:
         """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
 
-        Raises `TableConflict` when the table has moved since `version()`, `Fenced` when its version is higher; one that
-        is equal is this fence's own earlier write, whose outcome was not known. Raises `StoreMismatch` when something
-        else has changed rows since the owner has written last, where the table tells: a start would build on that.
+        Raises `TableConflict` if the table has changed since `version()`, `Fenced` if its version is higher; an equal
+        one is this fence's own earlier write, whose outcome was unknown. Raises `StoreMismatch` if another writer has
+        changed rows since the owner's last write, where the table can detect it: a start would build on that.
         """
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before `attempt.txid` of those keys that exist (of an own row, the previous value)."""
+        """The values before `attempt.txid` of the existing keys (for this transaction's own row, the previous
+        value)."""
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
-        """Set new values for the given keys as transaction `attempt.txid`, also when `rows` is empty.
+        """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty.
 
-        Rows that an earlier attempt of this txid has touched, and that are not given, go back to what they were.
-        A transactional state that already is at this txid changes no row. Either way the table's version is
-        `attempt.attempt_id` afterwards.
-        Raises `Fenced`, or `TableConflict` when another writer came between (nothing was written then).
+        Rows that an earlier attempt at this txid has changed, and that are not given, are rolled back. A transactional
+        state that already is at this txid changes no row. Either way the table's version is `attempt.attempt_id`
+        afterwards. Raises `Fenced`, or `TableConflict` if another writer got in between (nothing was written then).
         """
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """As `put`, for partial aggregates that are combined with the values before this transaction."""
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Look after the table between two transactions: put together, fold, delete what is old. Often does nothing.
+        """Maintain the table between two transactions: compact, fold, delete old files. Often does nothing.
 
-        Called in the commit thread, once `committed_txid`, the transaction that was written last, is committed in the
-        coordinator's store. Readers see no difference, and neither does a replay. Between two steps that take long it
-        asks `may_go_on`. What fails is logged, and tried again some later time.
+        Called in the commit thread, once `committed_txid`, the last transaction written, is committed in the
+        coordinator's store. Neither readers nor a replay see a difference. Calls `may_go_on` between two long steps.
+        Failures are logged, and retried some later time.
         """
 
     def close(self) -> None:
-        """Release what `open` has taken."""
+        """Release what `open` acquired."""
 
 
 @runtime_checkable
 class DiskState(Protocol):
-    """A state that may lie on a disk of this machine, where what is written is lost in a power cut until it is synced.
+    """A state that may be on a disk of this machine, where a power failure loses what was written and not synced.
 
-    A state in a database or an object store is durable when it is written, and need not be one.
+    A state in a database or an object store is durable once written, and need not be one.
     """
 
     def set_durability(self, durability: str) -> None:
-        """Told before `open`: `disk`, or `process`: then nothing need be synced."""
+        """Called before `open`: `disk`, or `process`, with which nothing needs to be synced."""
 
     def unsynced(self) -> Collection[Path]:
-        """The files and folders to be synced before all that was written is durable. Asked for before the transaction
-        commit, for all states at once. Raises `OperatingError`."""
+        """The files and folders to sync so that everything written is durable. Called before the transaction commit,
+        for all states at once. Raises `OperatingError`."""
 
     def synced(self) -> None:
-        """Told once all that `unsynced` gave is synced."""
+        """Called once everything that `unsynced` returned is synced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partials:
     """Partial aggregates of one batch: one row per key (keys are unique), in memory or in files of the attempt.
 
-    `combine` names for each value column how it meets the stored value: `sum`, `min`, `max`, `last`.
+    `combine` says for each value column how it is combined with the stored value: `sum`, `min`, `max`, `last`.
     Exactly one of `table` and `parquet_files` is set. Rows in files are not yet unique by key.
     """
 
@@ -245,10 +245,10 @@ class StateUpdate(Protocol):
 
     @property
     def input_fields(self) -> tuple[str, ...]:
-        """The fields that have to be in the input."""
+        """The fields that the input must have."""
 
     def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Raise `ConfigError` when the input's fields or types don't fit."""
+        """Raise `ConfigError` if the input's fields or types do not match."""
 
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
@@ -259,11 +259,11 @@ class Aggregator(Protocol):
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
-        """For each value column how partial values meet: `sum`, `min`, `max`, `last`."""
+        """How the partial values of each value column are combined: `sum`, `min`, `max`, `last`."""
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Input tuples → partial aggregates: key columns and value columns, one row per key. May raise for values that
-        the state would refuse; it is asked again for one tuple at a time then."""
+        the state would refuse; it is then called again for one tuple at a time."""
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
         """Partial aggregates → partial aggregates, one row per key."""
@@ -274,7 +274,7 @@ class Aggregator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LateTuples:
-    """Tuples that were emitted in the processing phase for a task of a bolt that works in the commit phase."""
+    """Tuples that were emitted in the processing phase for a task of a bolt that runs in the commit phase."""
 
     target: str
     task: int
@@ -285,7 +285,7 @@ class LateTuples:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A tuple that was set aside, as JSON, with where it came from, and why."""
+    """A tuple that was set aside, as JSON, with its origin and the reason."""
 
     exclusion: Exclusion
     source: str
@@ -295,7 +295,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What a processing phase leaves behind, free of lineage: what the commit phase goes on with, and what was read.
+    """The result of a processing phase, independent of Spark: the input of the commit phase, and what was read.
 
     The part of a `StateUpdate` is a `Partials`, that of a bolt that finishes in the commit phase the pickled instances
     of its tasks, in order.
@@ -315,29 +315,29 @@ class JobExecutor(Protocol):
     """Runs processing phases: Spark, or threads of this process for tests without a JVM."""
 
     def open(self) -> None:
-        """Start, and check that what is needed is there."""
+        """Start, and check that everything needed is available."""
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run the processing phase of one attempt; blocks. Called from several threads at once.
 
-        Raises `OperatingError` or `FailedException` when it fails; nothing of it runs any more when it raises.
+        Raises `OperatingError` or `FailedException` if it fails; nothing of it is running any more when it raises.
         """
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel what runs of the attempt; `run` then raises `AttemptLost` when all has ended. Returns at once."""
+        """Cancel what is running of the attempt; `run` raises `AttemptLost` once all has ended. Returns immediately."""
 
     def progress(self, attempt: TransactionAttempt) -> int:
-        """A number that grows while the attempt goes forward."""
+        """A number that increases while the attempt makes progress."""
 
     def close(self) -> None:
-        """Release what `open` has taken."""
+        """Release what `open` acquired."""
 
 
 class Clock(Protocol):
-    """The two times there are."""
+    """Provides the two kinds of time."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only grow, for time-outs."""
+        """Milliseconds that only increase, for timeouts."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, for people."""

@@ -1,4 +1,4 @@
-"""How far a topology is: what a coordinator starts from, and where each attempt stands."""
+"""The progress of a topology: what a coordinator starts from, and the phase of each attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 
 
 class Phase(Enum):
-    """Where an attempt stands. `core/protocol.py` tells what each phase means and how it is left."""
+    """The phase of an attempt. `core/protocol.py` defines what each phase means and how it ends."""
 
     PLANNING = "planning"
     WAITING = "waiting"
@@ -24,9 +24,9 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a coordinator starts from: all that the store knows of a topology's progress (row T20).
+    """What a coordinator starts from: all that the store knows about a topology's progress.
 
-    `recorded` holds the batches of the txids above `committed_txid` that had been recorded.
+    `recorded` holds the recorded batches of the txids above `committed_txid`.
     """
 
     committed_txid: TxId = NO_TRANSACTION

@@ -1,4 +1,4 @@
-"""Texts of libraries, fit to be shown: without the secrets that they were given."""
+"""Texts from libraries, without the secrets that were passed to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run_topology`: a topology, a store's URL and a place to run, put together in one call."""
+"""`run_topology`: a topology, a store's URL and an executor, combined in one call."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ def run_topology(
     name: str | None = None,
     accept_changes: bool = False,
 ) -> RunSummary:
-    """Run a topology in this process until it is done, and return what it did.
+    """Run a topology in this process until it is done, and return a summary.
 
-    A whole `TopologyConfig` says every option. A mapping says those that it names, over `builder.build(config=…)`, the
-    environment and the file transactional.toml. `name` is what `transactional status` calls the run.
+    A complete `TopologyConfig` sets every option. A mapping sets those that it names, overriding
+    `builder.build(config=…)`, the environment and the file transactional.toml. `name` is the run's name in
+    `transactional status`.
 
-    With `accept_changes` a topology that differs from the stored one goes on from the stored progress, and becomes the
-    stored one once its tables are fenced; else `TopologyChanged` is raised.
+    With `accept_changes` a topology that differs from the stored one continues from the stored progress, and replaces
+    the stored one once its tables are fenced; otherwise `TopologyChanged` is raised.
 
-    With `session` its jobs run on that Spark; else one is started on `master`, where `"none"` stands for no Spark at
-    all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` when a table's
-    storage does not answer at the start.
+    With `session` its jobs run on that Spark session; otherwise one is started on `master`, where `"none"` means no
+    Spark at all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` if a
+    table's storage does not respond at the start.
     """
     if not isinstance(config, TopologyConfig):
         config = load_config({**topology.config, **(config or {})}).config
@@ -66,14 +67,14 @@ def run_topology(
 
 
 def make_executor(topology: Topology, *, session: SparkSession | None = None, master: str = "local[*]") -> JobExecutor:
-    """The executor for a master. PySpark is imported only when it is needed: that takes a while."""
+    """The executor for a master. PySpark is imported only if it is needed, because that takes a while."""
     if master == "none" and session is None:
         from transactional.execution.local_executor import LocalExecutor
 
         return LocalExecutor(topology)
     if session is None and not _MASTER.fullmatch(master):
         raise ConfigError(
-            f"{master!r} is no Spark master: give local[*], local[2], spark://host:7077, k8s://https://host:443 or "
+            f"{master!r} is not a Spark master: use local[*], local[2], spark://host:7077, k8s://https://host:443 or "
             "yarn; or none, to run the bolts in this process without Spark"
         )
     from transactional.spark.executor import SparkExecutor

@@ -56,7 +56,7 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """Read a DDL string such as `carrier string, count long`. Raises `ConfigError` saying what is wrong with it."""
+        """Parse a DDL string such as `carrier string, count long`. Raises `ConfigError` that explains what is wrong."""
         try:
             return _parse(text)
         except RecursionError:
@@ -79,11 +79,11 @@ class Schema:
     def __getitem__(self, name: str) -> Field:
         found = next((field for field in self.fields if field.name == name), None)
         if found is None:
-            raise KeyError(f"{name!r} is none of the fields {', '.join(self.names)}")
+            raise KeyError(f"{name!r} is not one of the fields {', '.join(self.names)}")
         return found
 
     def require(self, names: Iterable[str], *, of: str, used_by: str) -> None:
-        """Raise `ConfigError` when one of `names` is not a field; `of` and `used_by` name the two components."""
+        """Raise `ConfigError` if one of `names` is not a field; `of` and `used_by` name the two components."""
         for name in names:
             if name not in self.names:
                 raise ConfigError(
@@ -145,8 +145,8 @@ def _parse_nested(kind: str, inner: str, text: str) -> str:
         precision, scale = map(int, parts)
         if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
             raise ConfigError(
-                f"type {text.strip()!r}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and as many of these after "
-                "the point as the second number says"
+                f"type {text.strip()!r}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and at most as many "
+                "decimal places"
             )
         return f"decimal({precision},{scale})"
     if kind == "array" and len(parts) == 1:

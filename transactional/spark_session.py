@@ -1,4 +1,4 @@
-"""A `SparkSession` with the settings that small, frequent batches want. A user's own session is respected."""
+"""A `SparkSession` with settings for small, frequent batches. A user's own session is respected."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from transactional.jars import JarSet, find_java
 from transactional.spark_internals import is_classic, is_running, start_jvm
 
 JVM_OPTIONS = (
-    # A method is given to the optimising compiler after ten times as many calls as usual, a loop as usual. A small job
-    # runs thousands of Spark's methods a few times each; for minutes that compiler took more of the processor than all
-    # the code that it was given.
+    # A method is compiled by the optimizing compiler after ten times as many calls as usual, a loop as usual. A small
+    # job runs thousands of Spark's methods a few times each; for minutes that compiler used more CPU time than all the
+    # code that it compiled.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     # Spark takes 1 MiB for each task's result. In small regions that is a humongous object, for which G1 stops the JVM.
     "-XX:G1HeapRegionSize=4m",
-    # G1 collects what is old from there on. By its own reckoning it lets the heap of many small jobs grow instead.
+    # G1 collects old regions from this occupancy on. Left to itself it lets the heap of many small jobs grow instead.
     "-XX:InitiatingHeapOccupancyPercent=20",
     "-XX:-G1UseAdaptiveIHOP",
 )
-"""Of the driver's JVM. One without HotSpot, or with another collector, does without them."""
+"""For the driver's JVM. One without HotSpot, or with another collector, ignores them."""
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
 
 
@@ -37,9 +37,9 @@ def spark_session(
     parallelism: int = 2,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A classic SparkSession: the one that already runs, with its own settings and `conf`, or a new one.
+    """A classic SparkSession: the running one, with its own settings and `conf`, or a new one.
 
-    Of a new one `parallelism` becomes the number of shuffle partitions; `conf` overrides any of the defaults below.
+    In a new one `parallelism` sets the number of shuffle partitions; `conf` overrides any of the defaults below.
     Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs; and without Java.
     """
     # Executors would otherwise start whatever `python3` is on their path, and fail on imports.
@@ -47,7 +47,7 @@ def spark_session(
     builder = SparkSession.builder
     settings = dict(conf or {})
     if not is_running():
-        find_java()  # PySpark would only say that its gateway has exited
+        find_java()  # PySpark would only report that its gateway has exited
         builder = builder.master(master).appName(app_name)
         settings = defaults(master, parallelism) | settings
         if sys.stderr.isatty():
@@ -74,20 +74,20 @@ def _beside(name: str) -> Path:
 
 def defaults(master: str, parallelism: int) -> dict[str, str]:
     """The settings, each with its reason."""
-    # Files that may lie in a folder with a space in its name. Java's options are parted at spaces, so that the one has
-    # to be a URL; Hadoop takes "%20" by its letters, so that the other has to be written as it is.
+    # Paths that may contain a space. Java's options are split at spaces, so that one has to be a URL; Hadoop takes
+    # "%20" literally, so the other has to be written as it is.
     logging, pools = _beside("log4j2.properties").as_uri(), f"file://{_beside('fairscheduler.xml')}"
     settings = {
-        # Small fixed plans: planning them anew at run time, or with 200 partitions, costs more than running them.
+        # Small fixed plans: replanning them at run time, or with 200 partitions, costs more than running them.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(parallelism),
         "spark.databricks.delta.snapshotPartitions": "2",
         # The commit pool goes before the processing pool.
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools,
-        # A second copy of a task would read the source, and call user code, twice at once.
+        # A second copy of a task would read the source, and call user code, twice at the same time.
         "spark.speculation": "false",
-        # An aborted attempt counts as dead only once its tasks have ended.
+        # An aborted attempt counts as ended only once its tasks have ended.
         "spark.task.reaper.enabled": "true",
         # TCP with delayed ACKs adds some 40 ms to every Python task.
         "spark.python.unix.domain.socket.enabled": "true",

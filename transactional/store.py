@@ -1,4 +1,4 @@
-"""The coordinator's store as the engine sees it: where progress, leases and what people want of a topology are kept.
+"""The coordinator's store as the engine sees it: progress, leases and the desired state of each topology.
 
 All implementations pass one contract suite (`tests/contract/test_coordinator_store*.py`).
 """
@@ -17,20 +17,21 @@ from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, Ru
 
 
 class DesiredState(Enum):
-    """What people want a topology to do. It is kept with its progress; `value` is the word shown."""
+    """What operators want a topology to do. It is stored with its progress; `value` is the word displayed."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
-    """Nothing new is issued, what is in flight is finished; restarts keep to it, until the topology is activated."""
+    """Nothing new is issued, transactions in flight are finished; restarts keep this, until the topology is
+    activated."""
     DRAINING = "draining"
-    """Nothing new is issued; once all that is in flight is committed the run ends, and the topology is active again."""
+    """Nothing new is issued; once everything in flight is committed the run ends, and the topology is active again."""
     KILLED = "killed"
-    """As inactive, until a time; then the run stops, and the topology is active again: it may be started anew."""
+    """Like inactive, until a deadline; then the run stops, and the topology is active again and may be restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a topology is to do now. `stop_in_ms` of one that is killed: until then it finishes what is in flight."""
+    """A topology's current desired state. `stop_in_ms` of a killed one: how long it may finish what is in flight."""
 
     state: DesiredState = DesiredState.ACTIVE
     stop_in_ms: int | None = None
@@ -51,12 +52,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt as the store remembers it. Times are wall-clock milliseconds since 1970, None: not reached.
+    """One attempt as recorded in the store. Times are wall-clock milliseconds since 1970, None: not reached.
 
     `phase` is one of `processing`, `processed`, `committed`, `failed`, and `given up`: the attempt itself did not fail,
-    but an earlier transaction did, or its run ended; `error` then may say by what. An attempt at an opaque spout's
-    transaction stays `processing` until it is committed: the end of its processing is stored with the transaction
-    commit. `details` is what else is known of a committed one, as JSON: its `lag`, for example.
+    but an earlier transaction did, or its run ended; `error` may then contain the cause. An attempt at an opaque
+    spout's transaction stays `processing` until it is committed: the end of its processing is stored with the
+    transaction commit. `details` has further information on a committed one, as JSON: its `lag`, for example.
     """
 
     attempt: TransactionAttempt
@@ -75,11 +76,11 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopologyStatus:
-    """One topology as the store knows it. `leased_until_ms` is by the store's clock, None when released.
+    """One topology as recorded in the store. `leased_until_ms` is by the store's clock, None if released.
 
-    `name` is that of the last run. `stop_at_ms`, by the store's clock, is when one that was killed has to stop.
-    `committed_at_ms` and `lag` are those of the last transaction commit. `rewinding_to` is where a rewind that was
-    begun has to end before anything else is done.
+    `name` is that of the last run. `stop_at_ms`, by the store's clock, is when a killed one has to stop.
+    `committed_at_ms` and `lag` are those of the last transaction commit. `rewinding_to` is where a rewind in progress
+    has to end before anything else is done.
     """
 
     topology_id: str
@@ -101,11 +102,12 @@ class TopologyStatus:
 
 
 class CoordinatorStore(Protocol):
-    """Where progress is kept (in Storm: ZooKeeper). Every write but `desire` is a compare-and-set on the lease's epoch.
+    """Where progress is stored (in Storm: ZooKeeper). Every write but `desire` is a compare-and-set on the lease's
+    epoch.
 
-    A write raises `Fenced` when the lease is not the current one, and then has changed nothing; `StoreUnavailable` when
-    the store does not answer, whereupon the same call may be repeated: it succeeds also when it had succeeded before;
-    `ProtocolError` when the lease is right and the call is wrong (a bug of ours).
+    A write raises `Fenced` if the lease is not the current one, and then has changed nothing; `StoreUnavailable` if the
+    store does not respond, in which case the same call may be repeated: it also succeeds if it had succeeded before;
+    `ProtocolError` if the lease is valid and the call is wrong (a bug in the framework).
     """
 
     def acquire(
@@ -119,52 +121,54 @@ class CoordinatorStore(Protocol):
         name: str | None = None,
         about: RunAbout | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id, in one write. `name` is what the run is called; None: as its topology.
+        """Take the lease and draw a fence id, in one write. `name` is the name of the run; None: that of the topology.
 
-        A kill whose time has come before is over: it was for a run that has ended. The write also stores that a run
-        began, and that earlier ones of which nobody has told the end are lost; their attempts are given up.
+        A kill whose deadline has passed no longer applies: it was for a run that has ended. The write also records the
+        start of a run, and marks earlier runs without a recorded end as lost; their attempts are given up.
 
         `fingerprint` is compared, not stored: `record_start` does that. Before the first transaction commit it may
-        change; batches of another source, of which nothing can be in a table, are forgotten then.
+        change; batches of another source, of which nothing can be in a table, are then deleted.
 
-        Raises `TopologyInUse` while another owner's lease holds, `TopologyChanged` when `fingerprint` differs
-        from the stored one and `accept_changes` is not given, `StoreTooNew` for a store written by a newer version.
+        Raises `TopologyInUse` while another owner's lease is valid, `TopologyChanged` if `fingerprint` differs from the
+        stored one and `accept_changes` is not set, `StoreTooNew` for a store written by a newer version.
         """
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
-        """Store the fingerprint of a run whose start went through: its tables are fenced, and it goes on from here."""
+        """Store the fingerprint of a run that has started successfully: its tables are fenced, and it continues from
+        here."""
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
-        """Make the lease hold for `lease_ms` from now, by the store's clock."""
+        """Extend the lease to `lease_ms` from now, by the store's clock."""
 
     def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
-        """Give the lease back, so that another coordinator need not wait for its end. Never raises `Fenced`.
+        """Release the lease, so that another coordinator need not wait for it to expire. Never raises `Fenced`.
 
-        With `is_done` a drain or a kill has been carried out: in the same write the topology is active again. `end` is
-        why the run ends, None: stopped. What is still in flight is given up, with the reason of a failed run.
+        With `is_done` a drain or a kill has been carried out: the same write makes the topology active again. `end` is
+        why the run ends, None: stopped. Attempts still in flight are given up, with the reason of a failed run.
         """
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
-        """Say what a topology is to do, from any process: needs no lease. False: the store does not know the topology.
+        """Set a topology's desired state, from any process: needs no lease. False: the store does not know the
+        topology.
 
-        The last word holds. `wait_ms` is how long one that is killed has to finish what is in flight.
+        The most recent call applies. `wait_ms` is how long a killed one may finish what is in flight.
         """
 
     def desired(self, topology_id: str) -> Desired:
-        """What a topology is to do now; active when the store does not know it."""
+        """A topology's current desired state; active if the store does not know it."""
 
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
-        """Store a new attempt and its batch as those of its txid; raise the attempt counter to its id.
+        """Store a new attempt and its batch as the current ones of its txid; raise the attempt counter to its id.
 
-        Refused with `Fenced` also when the counter already is at or above the attempt id, and with `ProtocolError`
-        when the transaction before it is neither committed nor recorded: txids have no holes.
-        With `forget_later` the batches of all later txids go in the same write.
+        Refused with `Fenced` if the counter already is at or above the attempt id, and with `ProtocolError` if the
+        previous transaction is neither committed nor recorded: txids have no gaps. With `forget_later` the same write
+        deletes the batches of all later txids.
         """
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         """Store the batch with its digests and the time at which its processing phase ended.
 
-        For what a replay is held against; `record_commit` does not need it to have gone before.
+        For comparison with a replay; `record_commit` does not require it.
         """
 
     def record_commit(
@@ -181,33 +185,34 @@ class CoordinatorStore(Protocol):
         keep: Keep | None = None,
     ) -> None:
         """Move the committed txid from `attempt.txid - 1` to `attempt.txid`; `batch`, with its digests, becomes the
-        committed one. A trouble that was noted at this transaction or before is over.
+        committed one. A problem recorded at this transaction or before is resolved.
 
-        In the same write go the times at which the processing phase ended and the commit phase began and ended, what
-        else is known of the transaction, and of a minute that is over; and two of the oldest attempts go that are
-        beyond what is to be kept, but none that a table may be at, or that is to be replayed.
+        The same write stores when the processing phase ended and the commit phase started and ended, further details of
+        the transaction, and the statistics of a completed minute; and it deletes two of the oldest surplus attempts,
+        but none that a table may be at or that is to be replayed.
         """
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
     ) -> None:
-        """Store why an attempt failed, and that the topology is in trouble since then, if it was not before.
+        """Store why an attempt failed, and since when the topology has had a problem, unless it already had one.
 
         Attempts in flight at later txids are given up in the same write. An attempt that was never recorded, because
-        its planning failed, leaves the trouble only.
+        its planning failed, only leaves the problem.
         """
 
     def record_recovery(self, lease: Lease) -> None:
-        """Store that a trouble is over without a transaction commit: there was nothing to commit."""
+        """Store that a problem was resolved without a transaction commit: there was nothing to commit."""
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
-        """Note that the table of `component_id`, which is about to get `lease.fence_id` as version, is at `txid`."""
+        """Record that the table of `component_id`, which is about to get `lease.fence_id` as its version, is at
+        `txid`."""
 
     def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
         """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
-        """Whether a fence was ever noted for this component: False for a committer that joins only now."""
+        """Whether a fence was ever recorded for this component: False for a committer that is only joining now."""
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""
@@ -219,16 +224,16 @@ class CoordinatorStore(Protocol):
         """The last runs, newest first."""
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that began at or after `since_ms`, oldest first; one of each run that committed in it."""
+        """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it."""
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
-        """Drop committed attempts older than `at_ms`, but never the newest committed one; return how many."""
+        """Delete committed attempts older than `at_ms`, but never the newest committed one; return how many."""
 
     def reset(self, topology_id: str) -> bool:
-        """Forget all progress of a topology: its next run starts anew. False: the store does not know it.
+        """Delete all progress of a topology: its next run starts over. False: the store does not know it.
 
-        What is kept is its epoch, which is raised, and its attempt counter: so an earlier coordinator stays shut out,
-        and no table of before is ever taken for one of after. Raises `TopologyInUse` while it is leased.
+        Its epoch is kept and raised, and its attempt counter is kept: so an earlier coordinator remains fenced off, and
+        no earlier table is ever mistaken for a later one. Raises `TopologyInUse` while it is leased.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a coordinator's store keeps of the past besides attempts: runs, minutes; and how much of it is kept."""
+"""What a coordinator's store keeps of the past besides attempts: runs and minutes; and how much of it is kept."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from transactional.attempt import Epoch, TxId
 
 
 class EndedHow(Enum):
-    """How a run ended; `value` is the word shown."""
+    """How a run ended; `value` is the word displayed."""
 
     DRAINED = "drained"
-    """The source had nothing more, or somebody wished it; all that was in flight is committed."""
+    """The source had no more data, or an operator requested it; everything in flight was committed."""
     KILLED = "killed"
-    """By command, in its time."""
+    """By command, after its wait."""
     STOPPED = "stopped"
-    """Asked to, by a signal or by the program that runs it."""
+    """On request, by a signal or by the program that runs it."""
     FAILED = "failed"
-    """By an error; `code` and `reason` say which."""
+    """With an error; `code` and `reason` say which."""
     LOST = "lost"
-    """Nobody said: its process was gone, or cut off from the store, when the next run took the lease."""
+    """No end was recorded: its process was gone, or cut off from the store, when the next run took the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """Why a run ends. `code` is the error's, like `TX406`; None where it has none, or there was no error."""
+    """Why a run ends. `code` is the error's, such as `TX406`; None if it has none, or there was no error."""
 
     how: EndedHow
     code: str | None = None
@@ -36,7 +36,7 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """What a run is, as `acquire` stores it: the version of transactional, the topology and its settings, as JSON."""
+    """The description of a run that `acquire` stores: the version of transactional, the topology and its settings."""
 
     version: str = ""
     topology: Mapping[str, Any] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class RunAbout:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run as the store remembers it; times by the store's clock, in milliseconds since 1970.
+    """One run as recorded in the store; times by the store's clock, in milliseconds since 1970.
 
-    `end` is None while it runs, and for one that is gone until the next run takes the lease.
+    `end` is None while it runs, and for a dead run until the next one takes the lease.
     """
 
     epoch: Epoch
@@ -63,10 +63,9 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class MinuteRecord:
-    """What one run committed in one minute, which began at `at_ms`; milliseconds since 1970 by the run's clock.
+    """What one run committed in one minute, which started at `at_ms`; milliseconds since 1970 by the run's clock.
 
-    `latencies` counts transactions by how long they took, in the buckets of whoever wrote it; `phases_ms` is the time
-    spent by phase.
+    `latencies` counts transactions by duration, in the writer's buckets; `phases_ms` is the time spent by phase.
     """
 
     at_ms: int
@@ -81,20 +80,21 @@ class MinuteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of the past is kept: so many attempts, none that was issued before `since_ms`."""
+    """How much of the past is kept: at most this many attempts, none that was issued before `since_ms`."""
 
     attempts_max: int
     since_ms: int = 0
 
 
 TRIMMED_PER_COMMIT = 2
-"""So many of the oldest attempts go in a transaction commit's own write, one more than come with it: the store shrinks
-to its limit, and no single write is slow."""
+"""How many of the oldest attempts a transaction commit deletes in its own write, one more than it adds: the store
+shrinks to its limit, and no single write is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps a topology from committing: since when (by the run's clock), at which transaction, the last error."""
+    """What prevents a topology from committing: since when (by the run's clock), at which transaction, the last
+    error."""
 
     since_ms: int
     txid: TxId

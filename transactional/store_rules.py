@@ -1,19 +1,19 @@
-"""What every coordinator's store keeps to: the words for an attempt's state, and when and how a call is refused.
+"""The rules of every coordinator's store: the states of an attempt, and when and how a call is refused.
 
 An attempt is stored as
 
     processing   its batch is recorded
-    processed    its processing phase has ended well, the batch has its digests; of an opaque spout's transaction,
-                 which no replay is held against, this is stored with the transaction commit
+    processed    its processing phase has succeeded, the batch has its digests; for an opaque spout's transaction,
+                 which no replay is compared with, this is stored with the transaction commit
     committed    its transaction is committed
     failed       it failed; `error` says in which phase and why
-    given up     nothing was wrong with it: an earlier transaction failed, or its run ended, and either its txid is
-                 tried again or the batch it was built on is gone
+    given up     it did not fail itself: an earlier transaction failed, or its run ended, and either its txid is
+                 retried or the batch it was built on is gone
     rewound      it was committed, and the topology was taken back to an earlier transaction
 
-A write whose outcome is unknown (the connection broke while the database was committing it) may be made again as it
-is. It then finds that it has happened already and succeeds. That is safe to tell from the epoch and the attempt id
-alone: one coordinator holds an epoch, and it draws each attempt id once.
+A write whose outcome is unknown (the connection broke while the database was committing it) may be repeated as it is.
+It then finds that it has already happened and succeeds. Epoch and attempt id suffice to detect this: one coordinator
+holds an epoch, and it draws each attempt id once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ OPEN: Final = (PROCESSING, PROCESSED)
 """The states that an attempt in flight is in."""
 
 COMMITTERS: Final = "committers"
-"""The entry of a fingerprint that may gain entries: a committer that joins starts at the txid it joins at."""
+"""The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
 
 ERROR_LENGTH_MAX: Final = 10_000
 
 CARRIED_OUT: Final = (DesiredState.DRAINING, DesiredState.KILLED)
-"""What is desired once: it ends with the run that has carried it out, and then the topology is active again."""
+"""Desired states that apply once: they end with the run that carries them out; then the topology is active again."""
 
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
@@ -58,8 +58,8 @@ def fingerprint_json(fingerprint: Mapping[str, Any]) -> str:
 def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """The entries that differ, each as `path: stored …, given …`, in order of their paths.
 
-    Mappings are compared entry by entry, all else as a whole; an empty mapping is the same as none. A committer that
-    is only in `given` has joined, which is no change.
+    Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
+    that is only in `given` has joined, which is not a change.
     """
     before, after = dict(_entries(stored)), dict(_entries(given))
     known = {path[1] for path in before if path[0] == COMMITTERS and len(path) > 1}
@@ -79,13 +79,13 @@ def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def check_fingerprint(topology_id: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise `TopologyChanged`, naming every entry that differs, unless all that is new is committers."""
+    """Raise `TopologyChanged`, listing every entry that differs, unless only committers were added."""
     changes = [] if stored == given else fingerprint_changes(stored, given)
     if changes:
         raise TopologyChanged(
             f"topology {topology_id!r} is not the one whose progress the store holds: {'; '.join(changes)}. Give it "
-            "another id to start anew, or start it with --accept-changes (accept_changes=True) if the stored progress "
-            f"still fits; `transactional reset {topology_id}` forgets the stored progress"
+            "another id to start over, or start it with --accept-changes (accept_changes=True) if the stored progress "
+            f"still applies; `transactional reset {topology_id}` deletes the stored progress"
         )
 
 
@@ -94,12 +94,12 @@ def keeps_recorded(
 ) -> bool:
     """Whether a run with this fingerprint may start from what is recorded; False: it starts without those batches.
 
-    Before the first transaction commit nothing rests on the stored fingerprint but the recorded batches. They are of
-    use to the same source. Those of another one are forgotten as long as no table can have been written from them in a
-    way that is not undone by another batch: such batches have digests. A committer that has joined has to stay: its
-    table would be behind when it comes back. Raises `TopologyChanged`.
+    Before the first transaction commit nothing depends on the stored fingerprint but the recorded batches. The same
+    source can use them. Those of another source are deleted as long as no table can have been written from them in a
+    way that another batch does not undo: such batches have digests. A committer that has joined has to stay: its table
+    would be behind when it comes back. Raises `TopologyChanged`.
     """
-    is_new = not status.fingerprint  # no start has gone through yet
+    is_new = not status.fingerprint  # no start has succeeded yet
     if not is_new and not accept_changes and not _committers(status.fingerprint) <= _committers(given):
         check_fingerprint(status.topology_id, status.fingerprint, given)
     if is_new or (status.committed_txid == NO_TRANSACTION and _source(status.fingerprint) == _source(given)):
@@ -123,38 +123,38 @@ def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
 
 
 def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
-    """Raise `TopologyInUse` while the lease of another owner than the given one holds."""
+    """Raise `TopologyInUse` while the lease of an owner other than the given one is valid."""
     if status.is_leased and status.owner != owner:
         left_ms = (status.leased_until_ms or now_ms) - now_ms
         raise TopologyInUse(
             f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease (epoch {status.epoch}) "
-            f"holds until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
-            "process, which gives the lease back; if it is dead already, start again once the lease has ended. With "
-            "--standby this one waits, and takes over as soon as that one has left"
+            f"is valid until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
+            "process, which releases the lease; if it is already dead, start again once the lease has expired. With "
+            "--standby this process waits, and takes over as soon as that one has left"
         )
 
 
 def desired_of(state: DesiredState, stop_at_ms: int | None, now_ms: int) -> Desired:
-    """What is stored as desired, with the time that is left by the store's clock."""
+    """The stored desired state, with the remaining time by the store's clock."""
     return Desired(state, None if stop_at_ms is None else max(0, stop_at_ms - now_ms))
 
 
 def desired_at_start(status: TopologyStatus, now_ms: int) -> Desired:
-    """What a run that takes the lease now is to do: a kill whose time has come was for a run that is gone."""
+    """The desired state for a run that takes the lease now: a kill whose deadline has passed was for a previous run."""
     desired = desired_of(status.desired, status.stop_at_ms, now_ms)
     return Desired() if desired.stop_in_ms == 0 else desired
 
 
 def is_held(lease: Lease, status: TopologyStatus) -> bool:
-    """True when `lease` is the current one: then its writes may be made, even after it has run out."""
+    """True if `lease` is the current one: then its writes are allowed, even after it has expired."""
     return (status.epoch, status.owner) == (lease.epoch, lease.owner)
 
 
 def fenced(lease: Lease, status: TopologyStatus | None) -> Fenced:
-    """The error for a lease that is not the current one, naming who holds the topology now."""
+    """The error for a lease that is not the current one, naming the current holder."""
     return Fenced(
-        f"coordinator {lease.owner!r} (epoch {lease.epoch}) may change nothing of topology {lease.topology_id!r} any "
-        f"more: {_holder(lease, status)}. Nothing was written; end this process"
+        f"coordinator {lease.owner!r} (epoch {lease.epoch}) may no longer change topology {lease.topology_id!r}: "
+        f"{_holder(lease, status)}. Nothing was written; end this process"
     )
 
 
@@ -174,13 +174,13 @@ def _time(at_ms: int | None) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# --- writes that can't be made as they are ------------------------------------------------------------------------
+# --- writes that are refused ----------------------------------------------------------------------------------------
 
 
 def check_same_attempt(
     lease: Lease, attempt: TransactionAttempt, status: TopologyStatus, recorded_txid: TxId | None
 ) -> None:
-    """Return when the attempt that can't be recorded is recorded already, by this lease; else raise why it can't be.
+    """Return if the refused attempt is already recorded, by this lease; otherwise raise why it is refused.
 
     `recorded_txid` is the txid under which the store knows the attempt id.
     """
@@ -193,17 +193,17 @@ def check_same_attempt(
         )
     if attempt.txid > status.committed_txid:
         raise ProtocolError(
-            f"attempt {attempt} of topology {lease.topology_id!r} leaves a hole: transaction {attempt.txid - 1} is "
+            f"attempt {attempt} of topology {lease.topology_id!r} leaves a gap: transaction {attempt.txid - 1} is "
             f"neither recorded nor committed, the committed txid is {status.committed_txid}"
         )
     raise ProtocolError(
-        f"attempt {attempt} of topology {lease.topology_id!r} came when transaction {status.committed_txid} was "
+        f"attempt {attempt} of topology {lease.topology_id!r} arrived after transaction {status.committed_txid} was "
         "committed already"
     )
 
 
 def check_same_commit(attempt: TransactionAttempt, status: TopologyStatus, committed_by: AttemptId | None) -> None:
-    """Return when `attempt` is what the committed txid was committed by; else raise `ProtocolError`."""
+    """Return if `attempt` is the one that committed the committed txid; otherwise raise `ProtocolError`."""
     if (status.committed_txid, committed_by) != (attempt.txid, attempt.attempt_id):
         raise ProtocolError(
             f"transaction {attempt.txid} (attempt {attempt}) of topology {status.topology_id!r} can't be committed: "
@@ -222,35 +222,36 @@ def failure_text(phase: Phase, reason: str) -> str:
 
 
 def storable(text: str) -> str:
-    """A text of others, bounded, and without what a database can't take (NUL, surrogates)."""
+    """A text from elsewhere, bounded, and without what a database can't store (NUL, surrogates)."""
     return text[:ERROR_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def given_up_text(end: RunEnd | None) -> str | None:
-    """The error of what was in flight when its run ended; None when nothing was wrong."""
+    """The error of attempts in flight when their run ended; None if the run did not fail."""
     if end is None or end.how is not EndedHow.FAILED:
         return None
     return storable(f"the run ended: {end.code + ': ' if end.code else ''}{end.reason or 'no reason is known'}")
 
 
 def lag_in(details: Mapping[str, Any] | None) -> int | None:
-    """The lag that was noted with a transaction commit."""
+    """The lag that was recorded with a transaction commit."""
     lag = (details or {}).get("lag")
     return lag if isinstance(lag, int) else None
 
 
 def trouble_after(before: Trouble | None, txid: TxId, error: str, at_ms: int) -> Trouble:
-    """What a topology is in once this transaction has failed: in the same trouble as before, if it was in one."""
+    """A topology's problem once this transaction has failed: the same problem as before, if it had one."""
     if before is None:
         return Trouble(at_ms, txid, error)
     return Trouble(before.since_ms, max(before.txid, txid), error)
 
 
 def check_free_to_reset(status: TopologyStatus, now_ms: int) -> None:
-    """Raise `TopologyInUse` while anybody's lease holds."""
+    """Raise `TopologyInUse` while any lease is valid."""
     if status.is_leased:
         left_ms = (status.leased_until_ms or now_ms) - now_ms
         raise TopologyInUse(
-            f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease holds for {left_ms} ms: "
-            "it can't be reset while it runs. Stop that process; if it is dead already, wait for the end of the lease"
+            f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease is valid for {left_ms} "
+            "ms: it can't be reset while it is running. Stop that process; if it is already dead, wait for the lease "
+            "to expire"
         )

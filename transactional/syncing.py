@@ -1,4 +1,4 @@
-"""Bringing files and folders of this machine onto its disk: what was written and not synced is lost in a power cut."""
+"""Syncs files and folders of this machine to disk: what was written but not synced is lost in a power failure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from transactional.pools import DaemonPool
 
 AT_ONCE_MAX = 8
-"""So many syncs are waited for at once: a file system carries out together what is asked of it together."""
+"""How many syncs run at once: a file system combines concurrent requests."""
 
 
 def sync(paths: Collection[Path]) -> None:
-    """Sync files and folders. Of a folder that is the names in it, and nothing of the files. Raises `OSError`.
+    """Sync files and folders. For a folder, its names, not the contents of its files. Raises `OSError`.
 
-    What is not there any more needs no sync.
+    Paths that no longer exist need no sync.
     """
     if len(paths) < 2:
         for path in paths:
@@ -27,7 +27,7 @@ def sync(paths: Collection[Path]) -> None:
 
 
 def with_folders(files: Iterable[Path], top: Path) -> set[Path]:
-    """The files, and the folders that hold them, up to `top`: what is synced before the files are there to stay."""
+    """The files, and the folders that contain them, up to `top`: what has to be synced to make the files durable."""
     found = set[Path]()
     for file in files:
         found.add(file)
@@ -50,7 +50,7 @@ def _sync_one(path: Path) -> None:
         return
     except PermissionError:
         if path.is_dir():
-            return  # a folder that may not even be read was not made by this process
+            return  # a folder that is not even readable was not created by this process
         raise
     try:
         (os.fsync if path.is_dir() else _sync_data)(descriptor)

@@ -1,4 +1,4 @@
-"""For tests of topologies: a coordinator's store in memory, and a clock that moves only when told to."""
+"""For tests of topologies: a coordinator's store in memory, and a clock that only moves when advanced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ManualClock:
         self._passed_ms = 0
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since the clock was made."""
+        """Milliseconds since the clock was created."""
         return self._passed_ms
 
     def wall_ms(self) -> int:
@@ -73,15 +73,15 @@ class ManualClock:
     def advance(self, duration_ms: int) -> None:
         """Let time pass."""
         if duration_ms < 0:
-            raise ValueError(f"time passes forwards only, got {duration_ms} ms")
+            raise ValueError(f"time only moves forward, got {duration_ms} ms")
         self._passed_ms += duration_ms
 
 
 class MemoryCoordinatorStore:
     """The coordinator's store in this process' memory, with every rule of the real ones.
 
-    It outlives the coordinators that use it, so a restart is a second `acquire`. Leases end by `clock`; the default
-    is a `ManualClock`, by which a lease holds until it is released or taken again by the same owner.
+    It outlives the coordinators that use it, so a restart is a second `acquire`. Leases expire by `clock`; the default
+    is a `ManualClock`, with which a lease is valid until it is released or taken again by the same owner.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -102,8 +102,8 @@ class MemoryCoordinatorStore:
         name: str | None = None,
         about: RunAbout | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id; forget batches of another source that no table can have been written
-        from."""
+        """Take the lease and draw a fence id; delete batches of another source from which no table can have been
+        written."""
         given = json.loads(fingerprint_json(fingerprint))
         with self._lock:
             topology = self._topologies.setdefault(topology_id, MemoryTopology("{}"))
@@ -126,17 +126,17 @@ class MemoryCoordinatorStore:
             return Lease(topology_id, topology.epoch, owner, snapshot_of(topology), topology.attempt_id, desired)
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
-        """Store the fingerprint of a run whose start went through."""
+        """Store the fingerprint of a run that has started successfully."""
         with self._held(lease) as topology:
             topology.fingerprint = fingerprint_json(fingerprint)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
-        """Make the lease hold for `lease_ms` from now, by the store's clock."""
+        """Extend the lease to `lease_ms` from now, by the store's clock."""
         with self._held(lease) as topology:
             topology.leased_until_ms = self._clock.wall_ms() + lease_ms
 
     def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
-        """Give the lease back, and store why the run ends; does nothing when it is no longer the current one."""
+        """Release the lease, and store why the run ends; does nothing if it is no longer the current one."""
         with self._lock:
             topology = self._topologies.get(lease.topology_id)
             if topology is not None and is_held(lease, self._status(lease.topology_id, topology)):
@@ -146,7 +146,7 @@ class MemoryCoordinatorStore:
                     topology.desire(DesiredState.ACTIVE)
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
-        """Say what a topology is to do; False when it is not known."""
+        """Set a topology's desired state; False if the topology is not known."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             if topology is not None:
@@ -155,7 +155,7 @@ class MemoryCoordinatorStore:
             return topology is not None
 
     def desired(self, topology_id: str) -> Desired:
-        """What a topology is to do now."""
+        """A topology's current desired state."""
         with self._lock:
             topology = self._topologies.get(topology_id, MemoryTopology("{}"))
             return desired_of(topology.desired, topology.stop_at_ms, self._clock.wall_ms())
@@ -163,7 +163,7 @@ class MemoryCoordinatorStore:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
-        """Store a new attempt as that of its txid, and give up those in flight at this and later txids."""
+        """Store a new attempt as the current one of its txid, and abort those in flight at this and later txids."""
         attempt = record.attempt
         with self._held(lease) as topology:
             follows = attempt.txid - 1 in topology.transactions or attempt.txid - 1 == topology.committed_txid
@@ -228,7 +228,7 @@ class MemoryCoordinatorStore:
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
     ) -> None:
-        """Store in which phase and why an attempt failed; give up what is in flight behind it."""
+        """Store in which phase and why an attempt failed; abort later attempts in flight."""
         error = failure_text(phase, reason)
         with self._held(lease) as topology:
             topology.trouble = trouble_after(topology.trouble, attempt.txid, error, at_ms)
@@ -239,17 +239,17 @@ class MemoryCoordinatorStore:
                     give_up(topology, topology.transactions[txid])
 
     def record_recovery(self, lease: Lease) -> None:
-        """Store that a trouble is over without a transaction commit."""
+        """Store that a problem was resolved without a transaction commit."""
         with self._held(lease) as topology:
             topology.trouble = None
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
-        """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
+        """Record that the component's table is at `txid` when its version is `lease.fence_id`."""
         with self._held(lease) as topology:
             topology.fences[component_id, lease.fence_id] = txid
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
-        """Drop committed attempts older than `at_ms` but the newest, and what only they needed."""
+        """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""
         with self._held(lease) as topology:
             committed = [record for record in topology.attempts.values() if record.phase == COMMITTED]
             dropped = {
@@ -274,7 +274,7 @@ class MemoryCoordinatorStore:
             return record.attempt.txid if record is not None else topology.fences.get((component_id, attempt_id))
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
-        """Whether a fence was ever noted for this component."""
+        """Whether a fence was ever recorded for this component."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             return topology is not None and any(noted_for == component_id for noted_for, _ in topology.fences)
@@ -298,13 +298,13 @@ class MemoryCoordinatorStore:
             return list(islice(reversed(topology.runs.values()), limit)) if topology is not None else []
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that began at or after `since_ms`, oldest first."""
+        """The minutes that started at or after `since_ms`, oldest first."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             return [each for each in topology.minutes if each.at_ms >= since_ms] if topology is not None else []
 
     def reset(self, topology_id: str) -> bool:
-        """Forget all progress of a topology, but not its epoch and its attempt counter."""
+        """Delete all progress of a topology, but not its epoch and its attempt counter."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             if topology is None:

@@ -1,8 +1,8 @@
-"""What a power cut leaves of a Delta table on a disk: files of its log whose names are there, and not their content.
+"""What a power failure leaves of a Delta table on a disk: files of its log whose names exist, but not their content.
 
-An entry may be cut short, or name files that are not there; a checkpoint and the hint of the last one may be cut short.
-Nobody can open such a table. While the system runs nobody sees such a thing: what writes tables gives a file its name
-when all of it is written. What is torn was never durable, so no transaction that was committed durably rests on it.
+An entry may be truncated, or name files that do not exist; a checkpoint and the hint of the last one may be truncated.
+Such a table can't be opened. While the system is running nobody sees this: what writes tables gives a file its name
+once all of it is written. A torn file was never durable, so no durably committed transaction depends on it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _FIRST = f"{0:020}.json"
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"
 _CHUNK_BYTES, _CHECKSUM_BYTES, _HEADER_BYTES = 512, 4, 8
-"""Of the checksums that Spark's file system keeps beside a file."""
+"""The extension of the checksums that Spark's file system keeps beside a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """A file of a log that is to be set aside, and why."""
+    """A file of a log that has to be set aside, and why."""
 
     path: Path
     why: str
 
 
 def torn_files(table: Path) -> list[Torn]:
-    """What keeps the table in a folder from being opened, and may go; nothing when it is in order.
+    """The files that prevent a table from being opened and may be removed; empty if the table is intact.
 
-    Also nothing when what is left would be no table: that needs a backup. Raises `OSError`.
+    Also empty if what remains would not be a table: that needs a backup. Raises `OSError`.
     """
     log = table / "_delta_log"
     names = os.listdir(log) if log.is_dir() else []
@@ -64,9 +64,9 @@ def torn_files(table: Path) -> list[Torn]:
 
 
 def set_aside(torn: Collection[Torn]) -> None:
-    """Take the files out of the log, under names that no reader looks at. Raises `OSError`."""
+    """Move the files out of the log, to names that readers ignore. Raises `OSError`."""
     for each in torn:
-        # What else was written with it would be held against what is written in its place.
+        # Files written together with it would otherwise be checked against what replaces it.
         version = each.path.name[:20]
         for other in (f".{each.path.name}.crc", f"{version}.crc", f".{version}.crc.crc"):
             each.path.with_name(other).unlink(missing_ok=True)
@@ -79,11 +79,11 @@ def _why_torn(table: Path, entry: Path) -> str:
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
     except ValueError:
-        return "it is cut short"
+        return "it is truncated"
     if not actions or not all(isinstance(action, dict) for action in actions):
-        return "it is cut short"
+        return "it is truncated"
     if _lacks_its_end(entry, actions) or _lacks_what_was_summed(entry, content):
-        return "it is cut short"
+        return "it is truncated"
     for action in actions:
         if "add" in action and (why := _why_no_file(table, action["add"])):
             return why
@@ -110,7 +110,7 @@ def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
 
 
 def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
-    """Whether Spark's file system has summed up more than there is."""
+    """Whether Spark's file system has a checksum for more than exists."""
     try:
         sums = entry.with_name(f".{entry.name}.crc").read_bytes()[_HEADER_BYTES:]
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
     chunks = -(-len(content) // _CHUNK_BYTES)
     last = content[(chunks - 1) * _CHUNK_BYTES :]
     summed = sums[(chunks - 1) * _CHECKSUM_BYTES :][:_CHECKSUM_BYTES]
-    # Sums that are missing are torn themselves.
+    # Missing checksums are torn themselves.
     return len(sums) > chunks * _CHECKSUM_BYTES or (
         len(summed) == _CHECKSUM_BYTES and int.from_bytes(summed) != zlib.crc32(last)
     )
@@ -136,18 +136,18 @@ def _why_no_file(table: Path, add: Mapping[str, Any]) -> str:
         if size != add.get("size"):
             return f"the file {path} that it adds has {size} bytes instead of {add.get('size')}"
         return "" if _is_whole_parquet(table / name) else f"the file {path} that it adds is torn"
-    return f"the file {path} that it adds is not there"
+    return f"the file {path} that it adds does not exist"
 
 
 def _torn_checkpoints(log: Path, checkpoints: Mapping[str, int], newest: int) -> list[Torn]:
-    """Those of versions that are not there, and the newest ones up to one that is whole."""
+    """Checkpoints of versions that do not exist, and the newest ones down to one that is intact."""
     torn = list[Torn]()
     for version in sorted(set(checkpoints.values()), reverse=True):
         parts = [log / name for name in checkpoints if checkpoints[name] == version]
         is_whole = all(part.suffix != ".parquet" or _is_whole_parquet(part) for part in parts)
         if version <= newest and is_whole:
             break
-        why = "it is cut short" if not is_whole else f"the log ends with Delta version {newest}"
+        why = "it is truncated" if not is_whole else f"the log ends with Delta version {newest}"
         torn += [Torn(part, why) for part in parts]
     return torn
 
@@ -158,7 +158,7 @@ def _torn_hint(log: Path, checkpoints: Collection[int]) -> list[Torn]:
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError):
-        return [Torn(log / _HINT, "it is cut short")]
+        return [Torn(log / _HINT, "it is truncated")]
     return [] if version in checkpoints else [Torn(log / _HINT, f"there is no checkpoint of Delta version {version}")]
 
 

@@ -97,7 +97,7 @@ class Store:
         rows = self._rows("SELECT committed_txid FROM transactional_topologies WHERE topology_id = :id", id=topology_id)
         if not rows:
             known = ", ".join(self.topology_ids()) or "(none)"
-            raise CheckImpossible(f"the store knows no topology {topology_id!r}; it knows {known}")
+            raise CheckImpossible(f"there is no topology {topology_id!r} in the store; it has {known}")
         return int(rows[0][0])
 
     def history(self, topology_id: str) -> StoreHistory:

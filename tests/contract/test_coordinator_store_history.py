@@ -54,18 +54,18 @@ def test_a_transaction_whose_predecessor_is_not_known_is_refused(store: Store, t
     lease = acquire(store)
     commit(store, lease, 1, 2)
     before = content(store)
-    with pytest.raises(ProtocolError, match=f"attempt {txid}:3 .* leaves a hole: transaction {txid - 1} is neither"):
+    with pytest.raises(ProtocolError, match=f"attempt {txid}:3 .* leaves a gap: transaction {txid - 1} is neither"):
         record_attempt(store, lease, txid, 3)
     assert content(store) == before
 
 
-def test_a_transaction_behind_a_recorded_one_leaves_no_hole(store: Store) -> None:
+def test_a_transaction_behind_a_recorded_one_leaves_no_gap(store: Store) -> None:
     lease = in_flight(store)
     record_attempt(store, lease, 3, 4)
-    with pytest.raises(ProtocolError, match="leaves a hole"):
+    with pytest.raises(ProtocolError, match="leaves a gap"):
         record_attempt(store, lease, 5, 5)
     record_attempt(store, lease, 2, 5, forget_later=True)
-    with pytest.raises(ProtocolError, match="leaves a hole: transaction 3"):
+    with pytest.raises(ProtocolError, match="leaves a gap: transaction 3"):
         record_attempt(store, lease, 4, 6)
 
 
@@ -266,7 +266,7 @@ def test_a_topology_that_was_reset_starts_anew_but_shuts_its_past_out(storage: S
     store.record_fence(lease, "total", TxId(1))
     store.record_failure(lease, tried(3, 4), Phase.PLANNING, "no broker", at_ms=50)
     store.desire(TOPOLOGY, DesiredState.INACTIVE)
-    with pytest.raises(TopologyInUse, match="can't be reset while it runs"):
+    with pytest.raises(TopologyInUse, match="can't be reset while it is running"):
         store.reset(TOPOLOGY)
     store.release(lease)
     assert storage.open().reset(TOPOLOGY)

@@ -45,7 +45,7 @@ def run_well(target: str, folder: Path) -> None:
     ("target", "line"),
     [
         (f"{MISTAKES}:fien", r"TX100: module tests\.integration\.mistakes has no 'fien' — did you mean 'fine'\?"),
-        (f"{MISTAKES}:no_return", r"TX100: .*:no_return returned nothing: let it end with `return builder\.build\(\)`"),
+        (f"{MISTAKES}:no_return", r"TX100: .*:no_return returned nothing: end it with `return builder\.build\(\)`"),
         (f"{MISTAKES}:no_topology", r"TX100: .*:no_topology is a int, not a Topology"),
         (
             f"{MISTAKES}:no_build",
@@ -59,7 +59,7 @@ def run_well(target: str, folder: Path) -> None:
             r"TX100: bolt 'waits' subscribes to 'wrods', .* are: words, waits, count — did you mean 'words'",
         ),
         (f"{MISTAKES}:unknown_field", r"TX100: bolt 'count' uses field 'wrod', .* — did you mean 'word'\?"),
-        (f"{MISTAKES}:committer_without_state", r"TX100: committer bolt 'total' has no state: give state="),
+        (f"{MISTAKES}:committer_without_state", r"TX100: committer bolt 'total' has no state: pass state="),
     ],
 )
 def test_a_topology_that_can_not_be(target: str, line: str, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_second_run_at_the_same_time(tmp_path: Path, signals: Signals, gate: G
     with Program(first, tmp_path) as program:
         signals.receive()
         line = refusal(f"{MISTAKES}:that_waits", tmp_path)
-        assert re.match(r"TX402: topology 'words' is coordinated by '.*', whose lease \(epoch 1\) holds until", line)
+        assert re.match(r"TX402: topology 'words' is coordinated by '.*', whose lease \(epoch 1\) is valid until", line)
         gate.open()
         assert program.wait() == 0, program.text
     assert program.lines[-1] == "3 transactions committed, the last is 3; 0 attempts failed"
@@ -139,7 +139,7 @@ def test_a_second_run_at_the_same_time(tmp_path: Path, signals: Signals, gate: G
 
 def test_a_master_that_is_none(tmp_path: Path) -> None:
     line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "sprak://there:7077")
-    assert re.match(r"TX100: 'sprak://there:7077' is no Spark master: give local\[\*\], .* or none, to run", line)
+    assert re.match(r"TX100: 'sprak://there:7077' is not a Spark master: use local\[\*\], .* or none, to run", line)
 
 
 def test_a_store_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_proce
     # Deactivated, it leaves new words alone; a second process with its id is refused; and it dies.
     with operator.run("--name", "deploy-1") as program:
         program.await_line("transaction 3:.* committed")
-        assert operator.do("deactivate", ID).startswith(f"{ID} is to be inactive: no new transaction until it is act")
+        assert operator.do("deactivate", ID).startswith(f"{ID} is now inactive: no new transactions until it is act")
         program.await_line(INACTIVE)
         operator.add("owl", "cow")
         assert operator.shown() == ["deploy-1", 3, "inactive", "running"]

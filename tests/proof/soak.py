@@ -18,7 +18,7 @@ from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.soaking import LEASE_MS, OPTIONS, TOPOLOGY, expected_buckets
 
-LEADS = f"leads topology {TOPOLOGY} from"
+LEADS = f"leading topology {TOPOLOGY} from"
 LEASE_S = LEASE_MS / 1000
 STARTS = Path(__file__).parents[2]
 

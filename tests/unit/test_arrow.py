@@ -150,13 +150,13 @@ def test_a_value_of_another_type_is_told_with_component_and_field(type_: str, va
 
 
 NARROWED: list[tuple[str, Any, str]] = [
-    ("array<int>", [1, 2.5], r"second\[\]: a float is no whole number"),
+    ("array<int>", [1, 2.5], r"second\[\]: a float is not a whole number"),
     ("array<int>", {2.5}, r"second\[\]: a float"),
-    ("array<long>", [Decimal("2.5")], r"second\[\]: a Decimal is no whole number"),
+    ("array<long>", [Decimal("2.5")], r"second\[\]: a Decimal is not a whole number"),
     ("array<array<int>>", [[1], None, [2.0]], r"second\[\]\[\]: a float"),
     ("array<float>", [1e300], r"second\[\]: 1e\+300 would be infinite"),
     ("array<date>", [NOON], r"second\[\]: a datetime has a time"),
-    ("array<string>", "ab", "second: a str is no list"),
+    ("array<string>", "ab", "second: a str is not a list"),
     ("map<string,int>", {"a": 1.5}, r"second\{\}: a float"),
     ("map<string,int>", [("a", 1.5)], r"second\{\}: a float"),
     ("map<int,string>", {1.5: "a"}, r"second\{\} \(keys\): a float"),

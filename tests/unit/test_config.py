@@ -136,7 +136,7 @@ def test_storms_names_are_told_what_they_are_called_here(storms: str, ours: str)
     """Storm row T41."""
     with pytest.raises(ConfigError) as caught:
         check_name(storms)
-    assert str(caught.value) == f"no option is called {storms!r}: what Storm calls so is {ours} here"
+    assert str(caught.value) == f"there is no option {storms!r}: Storm's option of that name is {ours} here"
 
 
 @pytest.mark.parametrize(

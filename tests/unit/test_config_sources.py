@@ -111,11 +111,11 @@ def test_a_file_may_say_nothing(text: str) -> None:
     [
         (
             "[topology]\nmax_spout_pendin = 3\n",
-            "no option is called 'max_spout_pendin' — did you mean 'max_spout_pending'?; there are: max_",
+            "there is no option 'max_spout_pendin' — did you mean 'max_spout_pending'?; there are: max_",
         ),
         (
             '[topology]\n"topology.max.spout.pending" = 3\n',
-            "no option is called 'topology.max.spout.pending': what Storm calls so is max_spout_pending here",
+            "there is no option 'topology.max.spout.pending': Storm's option of that name is max_spout_pending here",
         ),
         ('[topology]\nlease_ms = "20s"\n', "lease_ms takes a whole number, got '20s' — did you mean 20000?"),
         ("[topology]\nlease_ms = 0\n", "lease_ms must be at least 1, got 0"),
@@ -127,9 +127,9 @@ def test_a_file_may_say_nothing(text: str) -> None:
             '[topology]\ndurability = "proces"\n',
             "durability takes 'disk' or 'process', got 'proces' — did you mean 'pr",
         ),
-        ("[topologi]\n", "'topologi' is nothing that is known here — did you mean 'topology'?"),
-        ("lease_ms = 3\n", "lease_ms has to stand below [topology]"),
-        ("topology = 3\n", "topology has to be a table, written as [topology]"),
+        ("[topologi]\n", "unknown name 'topologi' — did you mean 'topology'?"),
+        ("lease_ms = 3\n", "lease_ms must be under [topology]"),
+        ("topology = 3\n", "topology must be a table, written as [topology]"),
     ],
 )
 def test_a_mistake_in_the_file_is_told(text: str, told: str) -> None:
@@ -178,10 +178,10 @@ def test_a_mistake_in_the_environment_is_told(variable: str, text: str, told: st
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"code": {"lease": 1}}, "code: no option is called 'lease' — did you mean 'lease_ms'?"),
+        ({"code": {"lease": 1}}, "code: there is no option 'lease' — did you mean 'lease_ms'?"),
         ({"code": {"lease_ms": "1"}}, "code: lease_ms takes a whole number, got '1' — did you mean 1?"),
         ({"assignments": ["lease_ms"]}, "--set takes NAME=VALUE, such as lease_ms=20000, got 'lease_ms'"),
-        ({"assignments": ["leas_ms=3"]}, "--set: no option is called 'leas_ms' — did you mean 'lease_ms'?"),
+        ({"assignments": ["leas_ms=3"]}, "--set: there is no option 'leas_ms' — did you mean 'lease_ms'?"),
         ({"assignments": ["tick_ms=1.5"]}, "--set: tick_ms takes a whole number, got '1.5'"),
         ({"options": {"attempts_max": ("--attempts-max", 0)}}, "--attempts-max: attempts_max must be at least 1, got"),
     ],

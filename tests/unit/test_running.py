@@ -83,7 +83,7 @@ def test_a_wrong_option_of_the_code_is_told_when_the_topology_is_built() -> None
     """Storm finds out when the topology is submitted, if ever."""
     made = builder(words())
     with pytest.raises(
-        ConfigError, match=r"^no option is called 'max_spout_pendign' — did you mean 'max_spout_pending'"
+        ConfigError, match=r"^there is no option 'max_spout_pendign' — did you mean 'max_spout_pending'"
     ):
         made.build(config={"max_spout_pendign": 3})
     with pytest.raises(ConfigError, match=r"^lease_ms takes a whole number, got '5s' — did you mean 5000"):

@@ -51,8 +51,8 @@ def test_a_change_is_told_with_both_sides() -> None:
     assert str(caught.value) == (
         "topology 'carriers' is not the one whose progress the store holds: bolts: stored nothing, given [1]; "
         'spout.cluster: stored "x", given nothing; spout.kind: stored "kafka", given "memory". Give it another id to '
-        "start anew, or start it with --accept-changes (accept_changes=True) if the "
-        "stored progress still fits; `transactional reset carriers` forgets the stored progress"
+        "start over, or start it with --accept-changes (accept_changes=True) if the "
+        "stored progress still applies; `transactional reset carriers` deletes the stored progress"
     )
 
 

@@ -11,19 +11,19 @@ from transactional.commands.options import Assignments, ConfigFile
 from transactional.config_sources import load_config
 from transactional.loading import load_topology
 
-config_app = typer.Typer(no_args_is_help=True, help="Look at the options of a topology.")
+config_app = typer.Typer(no_args_is_help=True, help="Inspect the options of a topology.")
 
 
 @config_app.command()
 def explain(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:TOPOLOGY]", help="A topology, to see what its code says as well."),
+        typer.Argument(metavar="[MODULE:TOPOLOGY]", help="A topology, to include the options set in its code."),
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Show each option, its value, and where it came from: default, file, environment, code, or command line."""
+    """Show each option, its value, and its source: default, file, environment, code, or command line."""
     code = load_topology(target).config if target is not None else {}
     resolved = load_config(code, file=config, assignments=assignments or ())
     print_table(settings_table(resolved.settings))

@@ -1,4 +1,4 @@
-"""`transactional deadletters`: lists what a topology has set aside, and gives it to its bolts once more."""
+"""`transactional deadletters`: lists the tuples that a topology has set aside, and sends them to their bolts again."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def dead_letters(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     letters: Annotated[
-        list[str] | None, typer.Argument(metavar="[TXID:NUMBER]…", help="Which letters; all, unless some are named.")
+        list[str] | None, typer.Argument(metavar="[TXID:NUMBER]…", help="Which letters; by default all.")
     ] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Give them to their bolts once more.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per letter, with whole errors.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Send them to their bolts again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per letter, with full errors.")] = False,
     store: StoreUrl = DEFAULT_STORE,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
     attempts_max: Annotated[int, typer.Option(help="Attempts after which a letter is set aside again.")] = 1,
 ) -> None:
-    """Show the tuples that a topology has set aside, or try them again.
+    """Show the tuples that a topology has set aside, or retry them.
 
-    With --replay the topology must not be running elsewhere: transactions of nothing but letters are run, each letter
-    once. One that fails again becomes a new letter.
+    With --replay the topology must not be running elsewhere: the command runs transactions that contain only letters,
+    each letter once. One that fails again becomes a new letter.
     """
     topology = load_topology(target)
     keys = [_key(text) for text in letters] if letters else None
@@ -68,5 +68,5 @@ def dead_letters(
 def _key(text: str) -> LetterKey:
     txid, _, number = text.partition(":")
     if not (txid.isdecimal() and number.isdecimal()):
-        raise ConfigError(f"{text!r} names no dead letter; it has the form TXID:NUMBER, such as 7:0")
+        raise ConfigError(f"{text!r} is not a dead letter; the form is TXID:NUMBER, such as 7:0")
     return int(txid), int(number)

@@ -1,4 +1,4 @@
-"""What the command line shows: a live line per transaction in flight, plain lines when not a terminal, and tables."""
+"""What the command line shows: a live line per transaction in flight, plain lines without a terminal, and tables."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ from transactional.topology.topology import Topology
 
 WIDTH_MAX = 10_000
 WIDE = 160
-"""Columns from which on a screen shows attempts with all their times."""
+"""From this many columns on, attempts are shown with all their times."""
 
 REQUESTS: Mapping[type[Event], str] = {
     PauseRequested: "no new transactions are issued until the topology is activated",
     ResumeRequested: "new transactions are issued again",
-    DrainRequested: "no new transactions are issued; the run ends once all that is in flight is committed",
-    StopRequested: "stopping: what is in its commit phase ends",
+    DrainRequested: "no new transactions are issued; the run ends once everything in flight is committed",
+    StopRequested: "stopping: the running commit phase will finish",
 }
-"""What is told when people wish something of a running topology."""
+"""What is printed when the desired state of a running topology changes."""
 
 
 def plain_line(text: str) -> None:
-    """One line on stdout, without colours or wrapping."""
+    """One line on stdout, without colors or wrapping."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def plain_console(width: int | None = None) -> Console:
-    """A console that shows texts as they are: an error may hold what rich would take for markup or emoji."""
+    """A console that shows texts unchanged: an error may contain what rich would interpret as markup or emoji."""
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def print_table(table: Table) -> None:
-    """A table; when stdout is not a terminal as wide as it needs to be, and without blanks at the ends of lines."""
+    """A table; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
     if sys.stdout.isatty():
         plain_console().print(table)
         return
@@ -98,7 +98,7 @@ def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def first_line(text: str | None) -> str:
-    """What stands before a traceback."""
+    """The text before a traceback."""
     return next(iter((text or "").splitlines()), "")
 
 
@@ -115,12 +115,12 @@ class Flight:
 
 
 RECENT = 10
-"""Rows per second are told of so many transactions, the last ones."""
+"""Rows per second are computed over this many of the last transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """When a transaction was in flight, and the rows that it has committed."""
+    """When a transaction was in flight, and how many rows it has committed."""
 
     began_ms: int
     ended_ms: int
@@ -128,7 +128,7 @@ class Spell:
 
 
 def rows_per_second(spells: Iterable[Spell]) -> int:
-    """The pace while at least one of these transactions was in flight: to wait for a source is not to be slow."""
+    """The rate while at least one of these transactions was in flight: waiting for a source does not count."""
     busy_ms, until_ms, rows = 0, 0, 0
     for spell in sorted(spells, key=lambda each: each.began_ms):
         busy_ms += max(0, spell.ended_ms - max(spell.began_ms, until_ms))
@@ -138,7 +138,7 @@ def rows_per_second(spells: Iterable[Spell]) -> int:
 
 
 class Display:
-    """An observer of the driver: shows what is in flight, rows per second and lag while the topology runs."""
+    """An observer of the driver: shows transactions in flight, rows per second and lag while the topology runs."""
 
     def __init__(self, topology: Topology, console: Console | None = None) -> None:
         self._topology, self._console = topology, console or plain_console()
@@ -160,7 +160,7 @@ class Display:
             self._live.__exit__(kind, error, trace)
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Take in what has happened."""
+        """Process one event."""
         self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
         if isinstance(event, ProcessingSucceeded):
             self._enter(event.attempt, "processed", at_ms)
@@ -186,8 +186,8 @@ class Display:
             case AbortAttempt(attempt, _):
                 self._enter(attempt, "aborting", at_ms)
             case RecordFailure(attempt, phase, reason, retry_in_ms):
-                when = f"in {retry_in_ms} ms" if retry_in_ms else "at once"
-                again = "" if self._stopping else f", again {when}"
+                when = f"in {retry_in_ms} ms" if retry_in_ms else "immediately"
+                again = "" if self._stopping else f", retrying {when}"
                 self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
             case RecordCommit(attempt, batch):
                 flight = self._flights.pop(attempt.txid, None)
@@ -243,7 +243,7 @@ def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None
     """The topologies of a store."""
     now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
     table = Table("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
-    table.columns[4].min_width = len("59 min")  # the table does not get wider with time
+    table.columns[4].min_width = len("59 min")  # keeps the table from getting wider over time
     for status in statuses:
         table.add_row(
             status.topology_id,
@@ -260,7 +260,7 @@ def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None
 
 
 def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
-    """A line for each topology that fails, and for each whose last run ended by an error."""
+    """A line for each topology that is failing, and for each whose last run ended with an error."""
     lines = []
     for status in statuses:
         trouble, end = status.trouble, status.run.end if status.run is not None else None
@@ -274,7 +274,7 @@ def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
 
 
 def _age(at_ms: int | None, now_ms: int) -> str:
-    """How long ago, in the unit that suits it."""
+    """How long ago, in a suitable unit."""
     if at_ms is None:
         return "-"
     seconds = max(now_ms - at_ms, 0) // 1_000
@@ -306,7 +306,7 @@ def _text(given: Given) -> str:
 
 
 def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
-    """Attempts as wide as the screen is: on a narrow one errors stand below the table, each in a line of its own."""
+    """Attempts as wide as the screen: on a narrow one, errors are below the table, each on its own line."""
     if not sys.stdout.isatty() or plain_console().width >= WIDE:
         print_table(attempts_table(attempts))
         return

@@ -1,4 +1,4 @@
-"""`transactional doctor`: says what is wrong between store, tables and source, and repairs what can safely be."""
+"""`transactional doctor`: reports what is wrong between store, tables and source, and repairs what is safe."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def doctor(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     store: StoreUrl = DEFAULT_STORE,
-    repair: Annotated[bool, typer.Option("--repair", help="Do what is safe; no process may run the topology.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Do what is safe; the topology must be stopped.")] = False,
     journal: Annotated[
-        Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be filled again.")
+        Path | None, typer.Option(help="The journal of the runs, from which a wiped store can be restored.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found, and repaired, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings and repairs as JSON.")] = False,
 ) -> None:
-    """Compare a topology's store, tables and source, and say what is wrong and what would help.
+    """Compare a topology's store, tables and source, and report what is wrong and what would help.
 
-    Changes nothing without --repair. The exit code is 1 when something is wrong, and stays so.
+    Changes nothing without --repair. The exit code is 1 if something is wrong and remains so.
     """
-    # Delta and Kafka are looked at here, which other commands need not wait for.
+    # Delta and Kafka are imported here, so that other commands need not wait for them.
     from transactional.doctor.examine import examine, unexamined
     from transactional.doctor.repairs import repair as carry_out
 
@@ -68,4 +68,4 @@ def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Itera
         yield f"{each.problem}: {each.where}: {each.what}"
         yield f"  {'with --repair' if each.can_repair else 'to do'}: {each.remedy}"
     for component in not_looked_at:
-        yield f"note: the state of {component!r} is in no Delta table that could be opened here; it was not looked at"
+        yield f"note: the state of {component!r} is in no Delta table that could be opened here; it was not checked"

@@ -1,6 +1,6 @@
-"""`transactional activate | deactivate | drain | kill`: said in the store, from any process; the run obeys.
+"""`transactional activate | deactivate | drain | kill`: stored in the store, by any process; the run follows.
 
-These are Storm's commands (rows T32, O4, O5), and `drain`.
+All but `drain` are Storm's commands.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from transactional.store import DesiredState, TopologyStatus
 
 
 def activate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Have a topology issue new transactions again. Calls off a drain, or a kill that is still waited for."""
+    """Let a topology issue new transactions again. Cancels a drain, or a kill that is still waiting."""
     _desire(store, topology_id, DesiredState.ACTIVE, "new transactions are issued")
 
 
 def deactivate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Have a topology issue no new transaction, also after a restart, until it is activated.
+    """Stop a topology from issuing new transactions, even after a restart, until it is activated.
 
-    What is in flight is finished, and retried if need be.
+    Transactions in flight are finished, and retried if necessary.
     """
-    _desire(store, topology_id, DesiredState.INACTIVE, "no new transaction until it is activated")
+    _desire(store, topology_id, DesiredState.INACTIVE, "no new transactions until it is activated")
 
 
 def drain(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Have a topology issue no new transaction, commit what is in flight, and end its run with exit code 0.
+    """Stop issuing new transactions, commit those in flight, and end the run with exit code 0.
 
     The next run is active again.
     """
-    _desire(store, topology_id, DesiredState.DRAINING, "no new transaction; the run ends once all is committed")
+    _desire(store, topology_id, DesiredState.DRAINING, "no new transactions; the run ends once everything is committed")
 
 
 def kill(
     topology_id: TopologyId,
     wait: Annotated[
-        int, typer.Option("--wait", "-w", min=0, help="Seconds in which what is in flight may be finished.")
+        int, typer.Option("--wait", "-w", min=0, help="Seconds for finishing transactions in flight.")
     ] = 30,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Deactivate a topology, wait, then stop its run, as Storm does. What is not committed by then comes with the next.
+    """Deactivate a topology, wait, then stop its run, as Storm does. Whatever is uncommitted then is replayed later.
 
     The next run is active again.
     """
-    then = f"no new transaction; the run is stopped in {wait} s"
+    then = f"no new transactions; the run is stopped in {wait} s"
     _desire(store, topology_id, DesiredState.KILLED, then, wait_ms=1_000 * wait)
 
 
@@ -57,12 +57,12 @@ def _desire(url: str, topology_id: str, state: DesiredState, then: str, *, wait_
     with closing(open_existing_store(url)) as store:
         [status] = statuses_of(store, topology_id)
         if state is DesiredState.KILLED and not status.is_leased:
-            raise ConfigError(f"no process runs topology {topology_id!r}: there is nothing to kill")
+            raise ConfigError(f"topology {topology_id!r} is not running: there is nothing to kill")
         store.desire(topology_id, state, wait_ms=wait_ms)
-    plain_line(f"{topology_id} is to be {state.value}: {then} ({_who(status)})")
+    plain_line(f"{topology_id} is now {state.value}: {then} ({_who(status)})")
 
 
 def _who(status: TopologyStatus) -> str:
     if status.is_leased:
-        return f"{status.owner} looks once a second"
-    return "nobody runs it now; its next run will find this"
+        return f"{status.owner} checks once a second"
+    return "not running; the next run will pick this up"

@@ -1,6 +1,6 @@
-"""The command line: `run`, `status`, `txns`, `describe`, and exit codes. `display` holds the looks.
+"""The command line: `run`, `status`, `txns`, `describe`, and exit codes. The output is in `display`.
 
-Other commands are in `cli_lifecycle`, `cli_config` and `cli_dead_letters`.
+The other commands are in modules of their own beside this one.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def transactional(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Run topologies whose transactions each count exactly once, and look after them.
+    """Run topologies whose transactions each count exactly once, and manage them.
 
     MODULE:TOPOLOGY names a topology: a Python module in this folder, or an installed one, and in it a Topology or a
-    function that returns one, such as words:build. COMMAND --help tells more of a command.
+    function that returns one, such as words:build. COMMAND --help describes a command.
     """
 
 
@@ -79,27 +79,27 @@ def run(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     store: StoreUrl = DEFAULT_STORE,
-    name: Annotated[str | None, typer.Option(help="What `status` calls this run; progress goes by the id.")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name in `status`; progress is stored by id.")] = None,
     max_pending: Annotated[int | None, typer.Option(help="Transactions in flight at once.")] = None,
     until_drained: Annotated[
-        bool, typer.Option("--until-drained", help="End once the source has nothing more.")
+        bool, typer.Option("--until-drained", help="End once the source has no more data.")
     ] = False,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
-    attempts_max: Annotated[int | None, typer.Option(help="Give up after so many attempts at one transaction.")] = None,
+    attempts_max: Annotated[int | None, typer.Option(help="Stop after this many attempts at one transaction.")] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     journal: Annotated[Path | None, typer.Option(help="Append every event and action to this file.")] = None,
     accept_changes: Annotated[
-        bool, typer.Option(help="Go on although the topology differs from the stored one.")
+        bool, typer.Option(help="Start even if the topology differs from the stored one.")
     ] = False,
     standby: Annotated[
-        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease ends.")
+        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
     ] = False,
 ) -> None:
-    """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't go on.
+    """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
 
-    Ctrl-C drains: nothing new starts, what is in its commit phase ends; the next run goes on from there. A second
-    Ctrl-C ends at once.
+    Ctrl-C stops it: nothing new starts, the running commit phase finishes; the next run continues from there. A second
+    Ctrl-C ends it immediately.
     """
     topology = load_topology(target)
     given = {
@@ -109,7 +109,7 @@ def run(
     }
     options = {option: value for option, value in given.items() if value[1] is not None}
     resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
-    # The display tells of failures; who has set up logging gets the warnings as well.
+    # The display reports failures; if logging is configured, the warnings are logged as well.
     logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
     with ExitStack() as stack:
         display = stack.enter_context(Display(topology))
@@ -142,7 +142,7 @@ def run(
 
 
 def _stop_on_signals(driver: TopologyDriver) -> None:
-    """The second signal of a kind kills: a bolt that hangs would keep the first one waiting."""
+    """A second signal of the same kind kills the process: a bolt that hangs would block the orderly end."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -155,10 +155,10 @@ def _stop_on_signals(driver: TopologyDriver) -> None:
 @app.command()
 def status(
     store: StoreUrl = DEFAULT_STORE,
-    topology_id: Annotated[str | None, typer.Argument(help="A topology's id; all, unless one is given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per topology.")] = False,
+    topology_id: Annotated[str | None, typer.Argument(help="A topology's id; by default all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per topology.")] = False,
 ) -> None:
-    """Show the topologies of a store: who runs them, how far they are, since when one fails, how the last run ended."""
+    """Show the topologies of a store: owner, progress, since when one has been failing, how the last run ended."""
     with closing(open_existing_store(store)) as coordinator_store:
         found = statuses_of(coordinator_store, topology_id)
     if as_json:
@@ -175,8 +175,8 @@ def txns(
     topology_id: TopologyId,
     store: StoreUrl = DEFAULT_STORE,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many attempts.")] = 20,
-    errors: Annotated[bool, typer.Option("--errors", help="Show the errors in full, with their tracebacks.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per attempt, with whole errors.")] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="Show full errors, with tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per attempt, with full errors.")] = False,
 ) -> None:
     """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
     with closing(open_existing_store(store)) as coordinator_store:
@@ -208,7 +208,7 @@ def describe(
     format: Annotated[Format, typer.Option(help="A table, a Mermaid flowchart, or JSON.")] = Format.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Show a topology: its components, what they read from, and in which phase of a transaction each works."""
+    """Show a topology: its components, what they read from, and in which phase of a transaction each one runs."""
     topology = load_topology(target)
     match Format.JSON if as_json else format:
         case Format.TEXT:
@@ -233,7 +233,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit code 0 only when all went well; an error of the framework is one line on stderr, and code 1."""
+    """Entry point. Exit code 0 on success; an error of the framework is printed on one line to stderr, with code 1."""
     warnings.showwarning = _show_warning
     try:
         app()

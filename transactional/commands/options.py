@@ -1,4 +1,4 @@
-"""What the commands of the command line share: options with their meaning, and how a topology of a store is found."""
+"""What the commands share: common options, and finding a topology in a store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DEFAULT_STORE = "sqlite:///transactional.db"
 
 StoreUrl = Annotated[
     str,
-    typer.Option("--store", envvar="TRANSACTIONAL_STORE", help="Where progress is kept: an SQLite or PostgreSQL URL."),
+    typer.Option("--store", envvar="TRANSACTIONAL_STORE", help="Where progress is stored: a SQLite or PostgreSQL URL."),
 ]
 TopologyId = Annotated[str, typer.Argument(help="The topology's id.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="The configuration file, if not transactional.toml in this folder.")
+    Path | None, typer.Option("--config", help="The configuration file; by default transactional.toml in this folder.")
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -28,12 +28,12 @@ Assignments = Annotated[
 
 
 def statuses_of(store: CoordinatorStore, topology_id: str | None) -> list[TopologyStatus]:
-    """The topologies, or the one named. Raises `ConfigError` when it is not there."""
+    """All topologies, or the one named. Raises `ConfigError` if it does not exist."""
     found = store.status(topology_id)
     if topology_id is not None and not found:
         known = [status.topology_id for status in store.status()]
         raise ConfigError(
-            f"the store knows no topology {topology_id!r}; it knows: {', '.join(known) or '(none)'}"
+            f"there is no topology {topology_id!r} in the store; it has: {', '.join(known) or '(none)'}"
             f"{did_you_mean(topology_id, known)}"
         )
     return found

@@ -1,4 +1,4 @@
-"""`transactional reset`: forget a topology's stored progress."""
+"""`transactional reset`: delete a topology's stored progress."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from transactional.store_rules import check_free_to_reset
 def reset(
     topology_id: TopologyId,
     store: StoreUrl = DEFAULT_STORE,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else it is only said what would be.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else only show what would be deleted.")] = False,
 ) -> None:
-    """Forget all that the store knows of a topology: its next run starts anew, at the beginning of its source.
+    """Delete everything that the store knows about a topology: its next run starts at the beginning of its source.
 
-    Its tables stay as they are, and a run is refused as long as they hold what the store knows nothing of: delete
-    them, or give the topology others.
+    Its tables are not touched, and a run is refused as long as they hold transactions that the store does not know:
+    delete them, or give the topology other ones.
     """
     with closing(open_existing_store(store)) as coordinator_store:
         [status] = statuses_of(coordinator_store, topology_id)
@@ -31,8 +31,8 @@ def reset(
         kept = len(coordinator_store.attempts(topology_id, limit=10_000))
         what = f"topology {topology_id!r}: committed up to transaction {status.committed_txid}, {kept} attempts"
         if not yes:
-            plain_line(f"{what} would be forgotten; its tables would stay as they are. Say --yes to do it")
+            plain_line(f"{what} would be deleted; its tables would not be touched. Pass --yes to do it")
             return
         if not coordinator_store.reset(topology_id):
-            raise ConfigError(f"the store knows no topology {topology_id!r} any more")
-        plain_line(f"{what} are forgotten; its tables are as they were: delete them, or give it others")
+            raise ConfigError(f"topology {topology_id!r} is no longer in the store")
+        plain_line(f"{what} were deleted; its tables were not touched: delete them, or give it other ones")

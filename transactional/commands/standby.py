@@ -1,4 +1,4 @@
-"""What `transactional run --standby` tells: that it waits, and from where on it leads."""
+"""What `transactional run --standby` prints: that it is waiting, and when it starts to lead."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class StandbyTeller:
 
     def __init__(self, topology_id: str) -> None:
         self.topology_id = topology_id
-        plain_line(f"stands by for topology {topology_id}: leads as soon as nobody else does")
+        plain_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
 
     def begin(
         self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
     ) -> None:
-        """The lease is taken, and every table is fenced."""
-        plain_line(f"leads topology {self.topology_id} from transaction {snapshot.committed_txid + 1} on")
+        """The lease has been taken, and every table is fenced."""
+        plain_line(f"leading topology {self.topology_id} from transaction {snapshot.committed_txid + 1} on")
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Of what happens then others tell."""
+        """Later events are printed by other observers."""

@@ -1,4 +1,4 @@
-"""What `transactional status --json` and `txns --json` print: the store's values as what JSON can hold."""
+"""What `transactional status --json` and `txns --json` print: the store's values as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transactional.store_history import RunRecord
 
 
 def state_of(status: TopologyStatus) -> str:
-    """One word: `running`, `failing` (it runs, and tries again), how its last run ended, or `not running`."""
+    """One word: `running`, `failing` (running, and retrying), how its last run ended, or `not running`."""
     if status.is_leased:
         return "running" if status.trouble is None else "failing"
     if status.run is not None and status.run.end is not None:

@@ -1,4 +1,4 @@
-"""`transactional verify`: the independent checker, told where a topology has its store, its tables and its source."""
+"""`transactional verify`: runs the independent checker on a topology's store, tables and source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_
 
 
 def verify(
-    target: Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A topology; or just the id of one.")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A topology; or just its id.")],
     store: StoreUrl = DEFAULT_STORE,
     table: Annotated[
         list[str] | None,
@@ -42,23 +42,23 @@ def verify(
     ] = None,
     counts: Annotated[
         list[str] | None,
-        typer.Option(metavar="COMPONENT=COLUMN", help="A column that counts records; * if each makes a row."),
+        typer.Option(metavar="COMPONENT=COLUMN", help="A column that counts records; * if each record makes a row."),
     ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="The Kafka broker, if not as declared.")] = None,
     count_records: Annotated[
         bool, typer.Option("--count-records", help="Read the source again, and count the records of each range.")
     ] = False,
     row_changes: Annotated[
-        int, typer.Option(min=0, help="How many Delta commits per table, the newest, are checked row by row.")
+        int, typer.Option(min=0, help="How many of the newest Delta commits per table are checked row by row.")
     ] = 1_000,
     as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
 ) -> None:
-    """Decide from store, tables and source alone whether each transaction is there once, whole and in order.
+    """Decide from store, tables and source alone whether each transaction is there exactly once, whole and in order.
 
-    Uses none of the code that wrote them, changes nothing, and may be used while the topology runs. The exit code is 1
-    when something is wrong.
+    Uses none of the code that wrote them, changes nothing, and may be used while the topology is running. The exit code
+    is 1 if something is wrong.
     """
-    # Delta and Kafka are looked at here, which other commands need not wait for.
+    # Delta and Kafka are imported here, so that other commands need not wait for them.
     from verifier.checker import verify as verify_history
     from verifier.findings import CheckImpossible
     from verifier.source import KafkaSource
@@ -71,7 +71,7 @@ def verify(
     if source is not None:
         source = replace(source, reads_records=count_records)
     elif count_records:
-        raise ConfigError("--count-records needs a Kafka source: give a topology that has one, or --bootstrap")
+        raise ConfigError("--count-records needs a Kafka source: pass a topology that has one, or --bootstrap")
     try:
         report = verify_history(store, topology_id, tables, source, row_changes=row_changes)
     except CheckImpossible as error:
@@ -99,10 +99,10 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
         address = state.address() if isinstance(state, Addressed) else None
         counted = _counted(topology, component)
         if address is None:
-            unknown[component.id] = f"the state of {component.id!r} is in no table that outlives it: it was not checked"
+            unknown[component.id] = f"the state of {component.id!r} has no persistent table: it was not checked"
         elif address.uri is None:
             unknown[component.id] = (
-                f"the table of {component.id!r} is in Spark's catalog; say where it is, with "
+                f"the table of {component.id!r} is in Spark's catalog; pass its path with "
                 f"--table {component.id}=PATH, to have it checked"
             )
         elif address.format == "sql":
@@ -130,7 +130,7 @@ def _columns_of(address: TableAddress) -> RowColumns:
 
 
 def _counted(topology: Topology, component: Component) -> str | None:
-    """The column that counts the spout's tuples: where all of them, and nothing else, get to a count."""
+    """The column that counts the spout's tuples: where all of them, and nothing else, reach a count."""
     if not component.is_update or len(component.inputs) != 1:
         return None
     [grouping] = component.inputs
@@ -165,7 +165,7 @@ def _with_paths(tables: list[AnyTable], paths: Mapping[str, str]) -> list[AnyTab
 
 
 def _placed(component: str, path: str, declared: AnyTable | None) -> AnyTable:
-    """A table at a path, or at `URL#TABLE`, with what is declared of it."""
+    """A table at a path, or at `URL#TABLE`, with its declaration."""
     from verifier.checker import CheckedTable
     from verifier.sql_tables import CheckedSqlTable
 
@@ -182,9 +182,7 @@ def _placed(component: str, path: str, declared: AnyTable | None) -> AnyTable:
 def _with_counts(tables: list[AnyTable], counts: Mapping[str, str]) -> list[AnyTable]:
     unknown = counts.keys() - {table.component for table in tables}
     if unknown:
-        raise ConfigError(
-            f"--counts names {min(unknown)!r}, which has no table to be checked; give it one with --table"
-        )
+        raise ConfigError(f"--counts names {min(unknown)!r}, which has no table to check; pass one with --table")
     return [replace(table, counts=counts.get(table.component, table.counts)) for table in tables]
 
 
@@ -197,7 +195,7 @@ def _lines(topology_id: str, report: Report) -> Iterable[str]:
     yield from (f"note: {text}" for text in report.notes)
     looked_at = ", ".join(f"{number} {what}" for what, number in report.checked.items())
     outcome = "nothing is wrong" if report.is_exact else f"{total} things are WRONG"
-    yield f"{topology_id}: {outcome}; looked at {looked_at}"
+    yield f"{topology_id}: {outcome}; checked {looked_at}"
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The pure machine: the coordinator, the protocol that it speaks, and what must hold of it."""
+"""The pure machine: the coordinator, its protocol, and its invariants."""

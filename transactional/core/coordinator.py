@@ -1,20 +1,20 @@
-"""The coordinator: a pure machine that turns events into actions. No IO, no clock, no thread, no randomness.
+"""The coordinator: a pure machine that turns events into actions. No I/O, no clock, no thread, no randomness.
 
-Everything else is a shell around `Coordinator.handle`. The rules it keeps (seed 004; Storm's rows where it broke them):
+Everything else is a shell around `Coordinator.handle`. Its rules (seed 004; Storm's rows where Storm violated them):
 
  1. Transaction n+1 is planned only once n's batch is known (T49).
- 2. A failure gives up every later transaction in flight; they come back as new attempts.
- 3. An event that is not of the current attempt of its txid is compared first and changes nothing (T48).
- 4. A txid is issued again only once nothing of its old attempt runs.
- 5. `RecordAttempt` stands before `StartProcessing`, so the batch is durable before anything is done with it.
- 6. A transactional spout's batch is replayed as recorded, without asking the source; an opaque spout is asked again.
- 7. Attempt ids come from one counter and only grow, over txids, attempts and restarts (T47).
- 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, if need be the empty one, since a dead
-    attempt of it may have left effects in a table.
- 9. Re-planning an opaque n forgets the recorded batches of all later txids, in the same write.
-10. `RecordCommit(n)` stands before `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
-11. What was read is recorded before the commit phase begins if a replay is held against it (a transactional spout's
-    `RecordProcessed`), else with the transaction commit.
+ 2. A failure aborts every later transaction in flight; they are reissued as new attempts.
+ 3. An event is compared with the current attempt of its txid first; one of another attempt changes nothing (T48).
+ 4. A txid is issued again only once nothing of its old attempt is running.
+ 5. `RecordAttempt` precedes `StartProcessing`, so the batch is durable before any work on it starts.
+ 6. A transactional spout's batch is replayed as recorded, without the source; an opaque spout plans again.
+ 7. Attempt ids come from one counter and only increase, across txids, attempts and restarts (T47).
+ 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, possibly an empty one, since a dead
+    attempt at it may have left effects in a table.
+ 9. Replanning an opaque n deletes the recorded batches of all later txids, in the same write.
+10. `RecordCommit(n)` precedes `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
+11. What was read is recorded before the commit phase begins if a replay is compared with it (a transactional spout's
+    `RecordProcessed`), otherwise with the transaction commit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from transactional.letters import Exclusion, joined
 from transactional.progress import Phase, Snapshot
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
-"""What can't be given up (any more): past its time only the end of the process stops it."""
+"""Phases that can't be aborted (any more): after a timeout only ending the process stops them."""
 
 
 @dataclass(slots=True)
@@ -72,11 +72,11 @@ class ActiveAttempt:
 
 
 class Coordinator:
-    """Issues transactions and orders their phases. `handle` is the only way in.
+    """Issues transactions and orders their phases. `handle` is the only entry point.
 
-    `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples that a
-    transaction has failed on as often as is allowed are left out from then on, instead of halting. Nothing is issued
-    before the first `Tick`, from which all time counts.
+    `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples on which a
+    transaction has failed as often as is allowed are skipped from then on, instead of halting. Nothing is issued before
+    the first `Tick`, from which all time counts.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class Coordinator:
         self.active: dict[TxId, ActiveAttempt] = {}
         self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
         self.paused = self.stopping = self.halted = False
-        # Nothing new is issued: the source has no more (after a failure it is asked again), or somebody wishes it.
+        # Nothing new is issued: the source is exhausted (after a failure it is polled again), or by an operator's
+        # request.
         self.draining = self.finishing = False
         self._committed_batch = snapshot.committed_batch
         self._attempt_id = snapshot.attempt_id
@@ -112,7 +113,8 @@ class Coordinator:
         return self.halted or (is_last and not self.active)
 
     def handle(self, event: Event) -> list[Action]:
-        """Take one event in; return what is to be done, in order. Raises `ProtocolError`, and then changes nothing."""
+        """Process one event; return the actions to perform, in order. Raises `ProtocolError`, and then changes
+        nothing."""
         if self.halted:
             return []
         match event:
@@ -153,9 +155,7 @@ class Coordinator:
 
     def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
-            raise ProtocolError(
-                f"the spout had nothing for {current.attempt}, which is a replay and has to have a batch"
-            )
+            raise ProtocolError(f"the spout had nothing for {current.attempt}, which is a replay and must have a batch")
         if self._move(current, Trigger.NOTHING_THERE):
             self.draining = self.draining or self.config.stop_when_drained
         return []
@@ -211,7 +211,7 @@ class Coordinator:
             )
         if current.phase in (Phase.PLANNING, Phase.PROCESSING) and age_ms > self.config.attempt_timeout_ms:
             reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
-            # A spout that does not answer at all is away as well; no bolt is at work yet.
+            # A spout that does not respond at all is an outage as well; no bolt is running yet.
             is_outage = current.phase is Phase.PLANNING
             failure, halt = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
             given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
@@ -225,12 +225,12 @@ class Coordinator:
     # --- moves --------------------------------------------------------------------------------------------------
 
     def _move(self, current: ActiveAttempt, trigger: Trigger) -> bool:
-        """Move by the table. False when the trigger comes late and changes nothing."""
+        """Make the transition in the table. False if the trigger comes late and changes nothing."""
         if (current.phase, trigger) in LATE:
             return False
         after = TRANSITIONS.get((current.phase, trigger))
         if after is None:
-            raise ProtocolError(f"{trigger.value!r} came for {current.attempt} in phase {current.phase.name}")
+            raise ProtocolError(f"{trigger.value!r} arrived for {current.attempt} in phase {current.phase.name}")
         current.phase, current.since_ms = after, self._now_ms
         if after is Phase.GONE:
             del self.active[current.attempt.txid]
@@ -257,11 +257,11 @@ class Coordinator:
         *,
         is_outage: bool,
     ) -> tuple[RecordFailure, list[Action]]:
-        """Count a failure; what is recorded of it, and the halt that it is followed by when it was one too many."""
-        self.draining = False  # what comes back may end elsewhere, and then there is more to read
+        """Count a failure; return its record, and the halt that follows if it was one too many."""
+        self.draining = False  # the replay may end elsewhere, and then there is more to read
         self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
         halt = self._check_exhausted(attempt.txid, reason, at_fault, is_outage=is_outage)
-        # Only now: a batch that leaves something out from here on is another one, and waits for nothing.
+        # Only now: a batch that skips something from here on is a different one, and waits for nothing.
         return RecordFailure(attempt, phase, reason, self._failures.pause_ms(attempt.txid, self._now_ms)), halt
 
     def _check_exhausted(
@@ -274,7 +274,7 @@ class Coordinator:
         return [] if told is None else self._halt(RetriesExhausted.code, f"{told}; the last error: {reason}")
 
     def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
-        """Why the transaction is not tried again; None when it is, perhaps without some of its tuples."""
+        """Why the transaction is not retried; None if it is, perhaps without some of its tuples."""
         if self.config.attempts_max is None:
             return None
         if self.sets_aside and at_fault:
@@ -284,8 +284,8 @@ class Coordinator:
         return None if why is None or self._gives_letters_back(txid) else self._failures.told(txid) + why
 
     def _gives_letters_back(self, txid: TxId) -> bool:
-        """What dead letters can't get over must not stand in the way of all that comes after: they stay where they are,
-        and their transaction is an empty one."""
+        """Dead letters that fail again must not block everything after them: they stay where they are, and their
+        transaction becomes an empty one."""
         batch = self.recorded.get(txid)
         if batch is None or not batch.letters:
             return False
@@ -294,14 +294,14 @@ class Coordinator:
         return True
 
     def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
-        """Leave tuples out of the next attempts. Or why not: these would be too many; or they are left out already, so
-        that another attempt would fail as this one has."""
+        """Skip tuples in the next attempts. Or return why not: there would be too many; or they are already skipped, so
+        that another attempt would fail in the same way."""
         batch, most = self.recorded[txid], self.config.dead_letters_max
         excluded = joined(batch.excluded, used_up)
         if not used_up:
             return None
         if len(excluded) == len(joined(batch.excluded)):
-            return f" on what it leaves out already ({used_up[0].component!r})"
+            return f" on a tuple that it already skips ({used_up[0].component!r})"
         if len(excluded) > most:
             return f" on {len(excluded)} tuples (dead_letters_max = {most})"
         self.recorded[txid] = replace(batch, excluded=excluded)
@@ -359,10 +359,11 @@ class Coordinator:
             yield PlanBatch(attempt, self._with_starts(txid, after), replay)
 
     def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
-        """`after`, with where the partitions start that joined with this transaction or a later one.
+        """`after`, with the start positions of partitions that joined with this transaction or a later one.
 
-        Where a partition starts is decided once, in the batch that is recorded first: a spout that is asked again might
-        find another place ("the end"), or not see what was lost behind it. Where metadata tell the place, they do.
+        The start of a partition is decided once, in the batch that is recorded first: a spout that plans again might
+        find another position ("the end"), or miss what was lost after it. If metadata contain the position, they are
+        used.
         """
         joined: dict[PartitionId, OffsetRange] = {}
         for later in sorted(known for known in self.recorded if known >= txid):

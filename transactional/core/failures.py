@@ -1,7 +1,7 @@
-"""How a coordinator counts failed attempts: when a transaction is tried again, and when that is enough. Pure.
+"""Counts failed attempts: when a transaction is retried, and when the coordinator stops. Pure.
 
-Two kinds are told apart. What fails on a batch uses up the tries that `attempts_max` allows. An outage says nothing of
-the batch: what is needed was away, and it has `outage_timeout_ms`, a time of its own.
+There are two kinds. A failure caused by the batch counts against `attempts_max`. An outage is not the batch's fault:
+something needed was unavailable, and `outage_timeout_ms` limits its duration instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transactional.letters import Exclusion, Tries
 
 @dataclass(slots=True)
 class _Failed:
-    """What has gone wrong with one transaction since it was issued."""
+    """What has failed in one transaction since it was issued."""
 
     in_a_row: int = 0
     used_up: int = 0
@@ -44,15 +44,15 @@ class Failures:
         failed.not_before_ms = now_ms + self.config.retry_pause_after(failed.in_a_row)
 
     def pause_ms(self, txid: TxId, now_ms: int) -> int:
-        """The milliseconds until the next attempt; 0 for at once."""
+        """The milliseconds until the next attempt; 0 for immediately."""
         return max(0, self._failed[txid].not_before_ms - now_ms) if txid in self._failed else 0
 
     def has_to_wait(self, txid: TxId, now_ms: int) -> bool:
-        """Whether the pause after the last failure is not over yet."""
+        """Whether the pause after the last failure is still running."""
         return self.pause_ms(txid, now_ms) > 0
 
     def used_up_on(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
-        """Those of the tuples at fault that as many attempts have failed on as are allowed, this one included."""
+        """Those of the tuples at fault on which as many attempts have failed as are allowed, including this one."""
         assert self.config.attempts_max is not None
         return self._failed[txid].tries.used_up(at_fault, self.config.attempts_max)
 
@@ -67,15 +67,16 @@ class Failures:
         )
 
     def outage_told(self, txid: TxId, now_ms: int) -> str | None:
-        """For how long what the transaction needs has been away, in words; None when it may be away for longer."""
+        """How long what the transaction needs has been unavailable, in words; None if the limit is not reached."""
         since_ms, most_ms = self._failed[txid].away_since_ms, self.config.outage_timeout_ms
         if most_ms is None or since_ms is None or now_ms - since_ms < most_ms:
             return None
         away_ms = now_ms - since_ms
-        return f"what transaction {txid} needs has been away for {away_ms} ms (outage_timeout_ms = {most_ms})"
+        return f"what transaction {txid} needs has been unavailable for {away_ms} ms (outage_timeout_ms = {most_ms})"
 
     def begin_anew(self, txid: TxId) -> None:
-        """The transaction is another one from now on: its tries begin anew, at once; those of its tuples go on."""
+        """The transaction has a different batch from now on: its attempts start over, immediately; its tuples'
+        continue."""
         failed = self._failed[txid]
         failed.in_a_row = failed.used_up = failed.not_before_ms = 0
 

@@ -1,4 +1,4 @@
-"""What must hold of a coordinator after every event. Cheap enough to be on in every test and in the simulation."""
+"""What must hold for a coordinator after every event. Cheap enough for every test and the simulation."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
             "a batch is unrecorded",
         ),
         (ids == sorted(set(ids)), "attempt ids do not grow with txids"),
-        (recorded == list(range(committed + 1, committed + 1 + len(recorded))), "recorded txids have a hole"),
+        (recorded == list(range(committed + 1, committed + 1 + len(recorded))), "recorded txids have a gap"),
         (all(a.phase is not Phase.GONE for a in active.values()), "a finished attempt is still active"),
     ]

@@ -1,4 +1,4 @@
-"""What the coordinator's store in memory knows of one topology, and how it changes."""
+"""What the in-memory coordinator's store knows about one topology, and how it changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_EPOCH, NO_ATTEMPT = Epoch(0), AttemptId(0)
 
 @dataclass(slots=True)
 class MemoryTopology:
-    """All that the store knows of one topology. `transactions` holds those above the committed one."""
+    """All that the store knows about one topology. `transactions` holds those above the committed one."""
 
     fingerprint: str
     epoch: Epoch = NO_EPOCH
@@ -93,7 +93,7 @@ def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
 
 
 def trim(topology: MemoryTopology, keep: Keep) -> None:
-    """Drop the oldest attempts beyond what is to be kept, a few at a time; none that may still be needed."""
+    """Delete the oldest surplus attempts, a few at a time; none that may still be needed."""
     newest = topology.committed_attempt_id or NO_ATTEMPT
     needed = {newest, *topology.transactions.values()}
     for attempt_id in list(islice(topology.attempts, TRIMMED_PER_COMMIT)):
@@ -103,10 +103,10 @@ def trim(topology: MemoryTopology, keep: Keep) -> None:
 
 
 def drop(topology: MemoryTopology, dropped: set[TransactionAttempt], oldest: TransactionAttempt) -> None:
-    """Drop the given attempts, and the tries and fences before the oldest committed attempt that is kept.
+    """Delete the given attempts, and the failures and fences before the oldest committed attempt that is kept.
 
-    A table is never at an older version than its last committed attempt, so they serve nobody. A component's last
-    fence stays: it tells that the component has joined.
+    A table is never at an older version than its last committed attempt, so they are not needed. A component's last
+    fence is kept: it shows that the component has joined.
     """
     for record in list(topology.attempts.values()):
         if record.attempt in dropped or record.attempt.txid < oldest.txid:

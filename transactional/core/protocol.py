@@ -1,12 +1,12 @@
-"""The protocol between the coordinator and the world: events in, actions out, and one table of transitions.
+"""The protocol between the coordinator and its surroundings: events in, actions out, and one transition table.
 
-A transaction goes through two phases (seed 004, "Design 3"). The *processing phase* may run for many transactions
-at once; the *commit phase* runs for one at a time, in txid order. An attempt at a transaction is always in exactly
-one `Phase`; what may happen to it is written in `TRANSITIONS` and nowhere else.
+A transaction has two phases (seed 004, "Design 3"). The *processing phase* may run for many transactions at once; the
+*commit phase* runs for one at a time, in txid order. An attempt at a transaction is always in exactly one `Phase`;
+what may happen to it is defined in `TRANSITIONS` and nowhere else.
 
-    PLANNING    asked the spout for the batch
+        PLANNING    the spout is planning the batch
       out: the batch is known -> PROCESSING; the source has nothing -> WAITING
-    WAITING     a new transaction whose source had nothing; asked again later, by the same attempt
+        WAITING     a new transaction whose source had no data; the same attempt plans again later
       out: time to ask again -> PLANNING
     PROCESSING  the batch is recorded, its Spark jobs run
       out: all of them succeeded -> PROCESSED
@@ -14,10 +14,10 @@ one `Phase`; what may happen to it is written in `TRANSITIONS` and nowhere else.
       out: its turn -> COMMITTING
     COMMITTING  committers finish their batch
       out: all committers succeeded -> gone, the transaction is committed
-    ABORTING    given up; something of it may still run, so its txid is not issued again
-      out: nothing of it runs any more -> gone
+        ABORTING    aborted; parts of it may still be running, so its txid is not issued again
+                      out: nothing of it is running any more -> gone
 
-`diagram` draws the table; it stands in `docs/state-machine.md`.
+`diagram` draws the table for `docs/state-machine.md`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
 from transactional.letters import Exclusion
 from transactional.progress import Phase
 
-# --- events: what the world tells the coordinator -----------------------------------------------------------------
+# --- events: what is reported to the coordinator ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The spout answered `PlanBatch`. `batch` is None when the source has nothing, which only a new txid may say.
+    """The spout answered `PlanBatch`. `batch` is None if the source has no data, which is only allowed for a new txid.
 
-    `limit` is what it was asked to keep to, if there was a target; told so that people see it, nothing depends on it.
+    `limit` is the limit that it was given, if there was a target; for display only.
     """
 
     attempt: TransactionAttempt
@@ -49,7 +49,7 @@ class BatchPlanned:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingSucceeded:
-    """The processing phase ended well. `digests` tells what was read from each partition."""
+    """The processing phase succeeded. `digests` describes what was read from each partition."""
 
     attempt: TransactionAttempt
     digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
@@ -57,14 +57,14 @@ class ProcessingSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class ProgressMade:
-    """Something of the attempt went forward: its time-out starts anew."""
+    """Some part of the attempt made progress: its timeout starts again."""
 
     attempt: TransactionAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class CommitDelayed:
-    """The attempt's commit phase has not begun yet: a table is looked after. Its time-out starts anew."""
+    """The attempt's commit phase has not started yet: a table is under maintenance. Its timeout starts again."""
 
     attempt: TransactionAttempt
 
@@ -78,10 +78,10 @@ class CommitSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """The attempt failed, or was aborted, **and nothing of it runs any more**.
+    """The attempt failed, or was aborted, **and nothing of it is running any more**.
 
-    `at_fault`: the tuples that it failed on, where it can be laid at their door. `is_outage`: something that it needs
-    was away, which says nothing of its batch.
+    `at_fault`: the tuples that caused the failure, if it can be attributed to tuples. `is_outage`: something that it
+    needs was unavailable, which is not its batch's fault.
     """
 
     attempt: TransactionAttempt
@@ -99,36 +99,37 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """Issue no new transaction; finish and retry those that are in flight (row T32: deactivate)."""
+    """Issue no new transaction; finish and retry those in flight (`deactivate`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """Issue new transactions again (row T32: activate); a drain that has not ended is called off."""
+    """Issue new transactions again (`activate`); a drain that has not ended is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """Issue no new transaction; finish and retry those that are in flight or recorded, then be done."""
+    """Issue no new transaction; finish and retry those in flight or recorded, then end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Let what is in its commit phase end, give up all else, then be done. What was given up is replayed later."""
+    """Let the running commit phase finish, abort everything else, then end. What was aborted is replayed later."""
 
 
 AttemptEvent = BatchPlanned | ProcessingSucceeded | ProgressMade | CommitDelayed | CommitSucceeded | AttemptFailed
 Event = AttemptEvent | Tick | PauseRequested | ResumeRequested | DrainRequested | StopRequested
 
 
-# --- actions: what the coordinator tells the world to do, in list order --------------------------------------------
+# --- actions: what the coordinator has performed, in list order -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PlanBatch:
-    """Ask the spout for the batch that starts where `after` ends. A `replay` always has a batch, if need be empty.
+    """Plan the batch that starts where `after` ends. A `replay` always has a batch, possibly an empty one.
 
-    For a replay `after` also has an empty range for each partition that joined with what is replayed: it starts there.
+    For a replay `after` also has an empty range for each partition that joined with the replayed batch: it starts
+    there.
     """
 
     attempt: TransactionAttempt
@@ -139,7 +140,7 @@ class PlanBatch:
 @dataclass(frozen=True, slots=True)
 class RecordAttempt:
     """Store the attempt and its batch; durable before the next action. `forget_later`: the recorded batches of all
-    later txids are built on another batch than this one and go, in the same write (row T48)."""
+    later txids were built on a batch other than this one and are deleted in the same write."""
 
     attempt: TransactionAttempt
     batch: BatchMetadata
@@ -156,8 +157,8 @@ class StartProcessing:
 
 @dataclass(frozen=True, slots=True)
 class RecordProcessed:
-    """Store what was read (the batch with its digests), so that a replay can be held against it: for a transactional
-    spout alone."""
+    """Store what was read (the batch with its digests), so that a replay can be compared with it: only for a
+    transactional spout."""
 
     attempt: TransactionAttempt
     batch: BatchMetadata
@@ -184,7 +185,7 @@ class RecordCommit:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """Store why the attempt failed, for people to read. `retry_in_ms`: the pause before the next attempt."""
+    """Store why the attempt failed, for operators. `retry_in_ms`: the pause before the next attempt."""
 
     attempt: TransactionAttempt
     phase: Phase
@@ -194,7 +195,7 @@ class RecordFailure:
 
 @dataclass(frozen=True, slots=True)
 class AbortAttempt:
-    """Cancel what runs of the attempt, wait until nothing does, then answer `AttemptFailed`."""
+    """Cancel what is running of the attempt, wait until it has ended, then answer `AttemptFailed`."""
 
     attempt: TransactionAttempt
     reason: str
@@ -202,7 +203,7 @@ class AbortAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Stop the process, telling the reason. `code` is the code of the error to raise."""
+    """Stop the process with this reason. `code` is the code of the error to raise."""
 
     code: str
     reason: str
@@ -258,7 +259,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Trigger], Phase]] = {
 
 LATE: Final[frozenset[tuple[Phase, Trigger]]] = frozenset(
     {
-        # An answer that arrives twice, or after the attempt was given up, changes nothing.
+        # An answer that arrives twice, or after the attempt was aborted, changes nothing.
         (Phase.WAITING, Trigger.NOTHING_THERE),
         (Phase.WAITING, Trigger.BATCH_PLANNED),
         (Phase.PROCESSING, Trigger.BATCH_PLANNED),
@@ -266,7 +267,7 @@ LATE: Final[frozenset[tuple[Phase, Trigger]]] = frozenset(
         (Phase.PROCESSED, Trigger.PROCESSING_SUCCEEDED),
         (Phase.COMMITTING, Trigger.BATCH_PLANNED),
         (Phase.COMMITTING, Trigger.PROCESSING_SUCCEEDED),
-        # A second copy of "nothing there" may come after the question was asked again and answered.
+        # A second copy of "nothing there" may arrive after planning was requested again and has answered.
         (Phase.PROCESSING, Trigger.NOTHING_THERE),
         (Phase.PROCESSED, Trigger.NOTHING_THERE),
         (Phase.COMMITTING, Trigger.NOTHING_THERE),

@@ -1,1 +1,1 @@
-"""From what a user declares to a frozen `Topology`: builder, wiring, stages, and how it is described."""
+"""From a user's declarations to a frozen `Topology`: builder, wiring, stages, and its description."""

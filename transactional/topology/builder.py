@@ -1,4 +1,4 @@
-"""`TransactionalTopologyBuilder`: puts a `Topology` together. `wiring` tells what is wrong with it."""
+"""`TransactionalTopologyBuilder`: builds a `Topology`. `wiring` checks it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from transactional.topology.wiring import check_id, check_parallelism, check_sta
 
 @dataclass(slots=True)
 class BoltDeclarer:
-    """Returned by `set_bolt`: says what the bolt subscribes to. Each call adds an input and returns the declarer.
+    """Returned by `set_bolt`: declares what the bolt subscribes to. Each call adds an input and returns the declarer.
 
-    `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is
-    subscribed to already; what else may be wrong is told by `build`.
+    `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is already
+    subscribed to; `build` reports all other mistakes.
     """
 
     id: str
@@ -33,15 +33,15 @@ class BoltDeclarer:
     inputs: list[Grouping] = field(default_factory=list)
 
     def shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples are spread evenly; where both sides have the same parallelism they stay in their task."""
+        """Tuples are distributed evenly; if both sides have the same parallelism they stay in their task."""
         return self._add(Grouping(GroupingKind.SHUFFLE, source, stream=stream))
 
     def local_or_shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples stay in their task where both sides have the same parallelism, else they are spread evenly."""
+        """Tuples stay in their task if both sides have the same parallelism, otherwise they are distributed evenly."""
         return self._add(Grouping(GroupingKind.LOCAL_OR_SHUFFLE, source, stream=stream))
 
     def none_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """It does not matter how tuples are spread. As in Storm, that is a shuffle."""
+        """It does not matter how tuples are distributed. As in Storm, that is a shuffle."""
         return self._add(Grouping(GroupingKind.NONE, source, stream=stream))
 
     def fields_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
@@ -49,7 +49,7 @@ class BoltDeclarer:
         return self._add(Grouping(GroupingKind.FIELDS, source, self._names("fields_grouping", source, fields), stream))
 
     def partial_key_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples with equal values in `fields` go to one of two tasks, the one with less to do: for skewed keys."""
+        """Tuples with equal values in `fields` go to one of two tasks, the less loaded one: for skewed keys."""
         names = self._names("partial_key_grouping", source, fields)
         return self._add(Grouping(GroupingKind.PARTIAL_KEY, source, names, stream))
 
@@ -62,13 +62,13 @@ class BoltDeclarer:
         return self._add(Grouping(GroupingKind.GLOBAL, source, stream=stream))
 
     def direct_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """The emitting bolt says which task gets a tuple, with `collector.emit_direct`."""
+        """The emitting bolt chooses the task of each tuple, with `collector.emit_direct`."""
         return self._add(Grouping(GroupingKind.DIRECT, source, stream=stream))
 
     def custom_grouping(
         self, source: str, grouping: CustomStreamGrouping, *, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """`grouping` says which tasks get a tuple."""
+        """`grouping` chooses the tasks of each tuple."""
         if not isinstance(grouping, CustomStreamGrouping):
             raise ConfigError(
                 f"bolt {self.id!r}: custom_grouping({source!r}, …) takes an instance of a CustomStreamGrouping; "
@@ -82,7 +82,7 @@ class BoltDeclarer:
         for name in fields:
             if not isinstance(name, str):
                 raise ConfigError(
-                    f"bolt {self.id!r}: {method}({source!r}, …) takes names of fields, each by itself; got {name!r}"
+                    f"bolt {self.id!r}: {method}({source!r}, …) takes field names as separate arguments; got {name!r}"
                 )
         return fields
 
@@ -95,9 +95,9 @@ class BoltDeclarer:
 
 
 class TransactionalTopologyBuilder:
-    """Puts a transactional topology together.
+    """Builds a transactional topology.
 
-    `topology_id` is the name under which progress is stored: a topology started again under the same id goes on where
+    `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
     it ended. `parallelism` is the number of tasks that read the spout's partitions.
     """
 
@@ -113,11 +113,11 @@ class TransactionalTopologyBuilder:
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
     ) -> BoltDeclarer:
-        """Add a bolt. It works in the processing phase, or behind a committer in the commit phase.
+        """Add a bolt. It runs in the processing phase, or behind a committer in the commit phase.
 
-        `bolt` is a `BasicBolt`, `BatchBolt` or `ArrowBatchBolt`, or a function from a `Tuple`, a
-        `pyarrow.RecordBatch` or a Spark `DataFrame`; `output` declares a function's fields in Spark's DDL.
-        `parallelism` is its number of tasks. Raises `ConfigError` for what is no bolt, and for an id that is taken.
+        `bolt` is a `BasicBolt`, `BatchBolt` or `ArrowBatchBolt`, or a function from a `Tuple`, a `pyarrow.RecordBatch`
+        or a Spark `DataFrame`; `output` declares a function's fields in Spark's DDL. `parallelism` is its number of
+        tasks. Raises `ConfigError` for an object that is not a bolt, and for a duplicate id.
         """
         self._check_new("bolt", bolt_id, bolt)
         if not isinstance(bolt, Bolt) and hasattr(bolt, "aggregator"):
@@ -135,7 +135,7 @@ class TransactionalTopologyBuilder:
         """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order.
 
         `bolt` is a state's update, such as `DeltaMapState(…).count()`, or a batch bolt with its `state`. Raises
-        `ConfigError` for what is neither, and for an id that is taken.
+        `ConfigError` for anything else, and for a duplicate id.
         """
         self._check_new("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
@@ -146,20 +146,20 @@ class TransactionalTopologyBuilder:
                 "or a state's update such as DeltaMapState(…).count()"
             )
         if state is not None:
-            raise ConfigError(f"committer bolt {bolt_id!r} brings its own state; leave out state=…")
+            raise ConfigError(f"committer bolt {bolt_id!r} has its own state; omit state=…")
         return self._declare(bolt_id, bolt, parallelism, bolt.state)
 
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
 
-        `state` is a `DeadLetterTable`. Such a tuple is left out from then on, wherever it comes in this batch, and put
-        into the table with the transaction commit, once. An error that can't be laid at the door of a single tuple
-        (in `finish_batch`, in a bolt that works on Arrow or DataFrames, in a spout) stops the topology all the same.
-        Raises `ConfigError` for a state of another shape.
+        `state` is a `DeadLetterTable`. Such a tuple is skipped from then on, wherever it occurs in this batch, and
+        written to the table with the transaction commit, once. An error that can't be attributed to a single tuple (in
+        `finish_batch`, in a bolt on DataFrames, in a spout) stops the topology anyway. Raises `ConfigError` for a state
+        of another shape.
         """
         check_dead_letters(state)
         if DEAD_LETTERS in self._bolts:
-            raise ConfigError(f"component id {DEAD_LETTERS!r} is taken by a bolt; rename it")
+            raise ConfigError(f"component id {DEAD_LETTERS!r} is used by a bolt; rename it")
         self._dead_letters = state
 
     def build(
@@ -171,8 +171,8 @@ class TransactionalTopologyBuilder:
     ) -> Topology:
         """Check everything that can be checked without running anything, and freeze it.
 
-        `options` reach every bolt through `TopologyContext.options`. `config` names options of `TopologyConfig`; they
-        go before those of the environment and of the configuration file. Raises `ConfigError`; a combination of spout
+        `options` are passed to every bolt as `TopologyContext.options`. `config` sets options of `TopologyConfig`; they
+        override those of the environment and of the configuration file. Raises `ConfigError`; a combination of spout
         and state that is not exactly once is a `WeakerGuaranteeWarning`, or with `strict` an error.
         """
         components = wire(self.spout_id, self.spout, self._bolts)
@@ -193,20 +193,20 @@ class TransactionalTopologyBuilder:
     def _check_new(what: str, bolt_id: str, bolt: Any) -> None:
         check_id(what, bolt_id)
         if isinstance(bolt, type):
-            raise ConfigError(f"{what} {bolt_id!r} is the class {bolt.__name__}; give an instance: {bolt.__name__}(…)")
+            raise ConfigError(f"{what} {bolt_id!r} is the class {bolt.__name__}; pass an instance: {bolt.__name__}(…)")
 
     @staticmethod
     def _given_state(bolt_id: str, state: TransactionState | None) -> TransactionState:
         example = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
         if state is None:
             raise ConfigError(
-                f"committer bolt {bolt_id!r} has no state: give state=…, for example {example}. It is what tells a "
-                "transaction that was committed from one that was not; a committer that only works in order keeps a "
-                "state of one row, with key=()"
+                f"committer bolt {bolt_id!r} has no state: pass state=…, for example {example}. The state is what "
+                "distinguishes a committed transaction from an uncommitted one; a committer that only needs the order "
+                "keeps a state of one row, with key=()"
             )
         if not hasattr(state, "fence"):
             raise ConfigError(
-                f"committer bolt {bolt_id!r}: state=… is a {type(state).__name__}, which is no state; give for "
+                f"committer bolt {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
                 f"example {example.removeprefix('state=')}"
             )
         return state
@@ -215,9 +215,7 @@ class TransactionalTopologyBuilder:
     def _as_bolt(bolt_id: str, bolt: Any, output: str | None) -> Bolt | BoltFunction:
         if isinstance(bolt, BasicBolt | BatchBolt | ArrowBatchBolt):
             if output is not None:
-                raise ConfigError(
-                    f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; leave out output=…"
-                )
+                raise ConfigError(f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; omit output=…")
             return bolt
         if not callable(bolt):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What `transactional describe` shows of a topology: who reads from whom, how, and in which phase each bolt works."""
+"""What `transactional describe` shows: who reads from whom, how, and in which phase each bolt runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.BOTH: ("[[", "]]"), WorkP
 
 
 def described(topology: Topology) -> dict[str, Any]:
-    """The topology as what JSON can hold. `stage` numbers the groups of components that share their Spark tasks;
-    None: works in the driver."""
+    """The topology as JSON data. `stage` numbers the groups of components that share their Spark tasks; None: runs in
+    the driver."""
     plan = plan_stages(topology)
     spout = {
         "id": topology.spout_id,
@@ -91,7 +91,7 @@ def _of_stream(stream: str) -> str:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """The topology as a Mermaid flowchart: committers and bolts behind them stand in frames of the commit phase."""
+    """The topology as a Mermaid flowchart: committers and bolts behind them are framed as the commit phase."""
     plan = plan_stages(topology)
     numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]

@@ -1,4 +1,4 @@
-"""`BoltFunction`: a plain function as a bolt. What it works on is told by the annotation of its first parameter."""
+"""`BoltFunction`: a plain function as a bolt. The annotation of its first parameter determines its kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transactional.schema import Schema
 
 
 class FunctionKind(Enum):
-    """What a function is given and what it returns.
+    """What a function receives and what it returns.
 
     TUPLE: a `Tuple` → None (dropped), a tuple of values or the `Tuple` itself, or an iterable of such.
     ARROW: a `pyarrow.RecordBatch` → a `RecordBatch` or `Table`.
@@ -52,12 +52,12 @@ class BoltFunction:
 
     @classmethod
     def of(cls, bolt_id: str, function: Callable[..., Any], output: str | None) -> BoltFunction:
-        """Read kind and output from the function's annotations. Raises `ConfigError` when they don't say enough."""
+        """Read kind and output from the function's annotations. Raises `ConfigError` if they are insufficient."""
         kind = _kind_of(bolt_id, function)
         declared = output if output is not None else _output_of(bolt_id, function)
         if declared is None:
             raise ConfigError(
-                f"bolt {bolt_id!r}: what {_name(function)} emits is not declared; give output='name type, …' to "
+                f"bolt {bolt_id!r}: the output of {_name(function)} is not declared; pass output='name type, …' to "
                 "set_bolt, or annotate a tuple-wise function as returning a NamedTuple"
             )
         return cls(function, kind, parse_output(bolt_id, declared))
@@ -68,7 +68,7 @@ def parse_output(bolt_id: str, text: str) -> Schema:
     try:
         return Schema.parse(text)
     except ConfigError as error:
-        raise ConfigError(f"the output of bolt {bolt_id!r} is declared wrongly: {error}") from None
+        raise ConfigError(f"the output of bolt {bolt_id!r} is declared incorrectly: {error}") from None
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -84,23 +84,23 @@ def _kind_of(bolt_id: str, function: Callable[..., Any]) -> FunctionKind:
         if kind.value == annotation:
             return kind
     raise ConfigError(
-        f"bolt {bolt_id!r}: {_name(function)} takes a {annotation}; what it is given is a transactional.Tuple, a "
-        "pyarrow.RecordBatch or a pyspark.sql.DataFrame: annotate its argument with one of these"
+        f"bolt {bolt_id!r}: {_name(function)} takes a {annotation}; the argument is a transactional.Tuple, a "
+        "pyarrow.RecordBatch or a pyspark.sql.DataFrame: annotate it with one of these"
     )
 
 
 def _only_parameter(bolt_id: str, function: Callable[..., Any]) -> inspect.Parameter:
     try:
         parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-    except ValueError:  # a built-in function that does not tell
+    except ValueError:  # a built-in function without a signature
         parameters = []
     if len(parameters) != 1 or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-        raise ConfigError(f"bolt {bolt_id!r}: {_name(function)} must take one argument, which is what it works on")
+        raise ConfigError(f"bolt {bolt_id!r}: {_name(function)} must take one argument, its input")
     return parameters[0]
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations, resolved; none when they name what only type checkers see."""
+    """The annotations, resolved; none if they contain names that only type checkers see."""
     while isinstance(function, functools.partial):
         function = function.func
     try:
@@ -115,7 +115,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _output_of(bolt_id: str, function: Callable[..., Any]) -> str | None:
-    """The fields of a NamedTuple that is (or is inside of) the function's return annotation."""
+    """The fields of a NamedTuple that is, or is inside, the function's return annotation."""
     for candidate in _parts(_hints_of(function).get("return")):
         if hasattr(candidate, "_fields"):
             fields = typing.get_type_hints(candidate)
@@ -142,6 +142,6 @@ def _spark_type(bolt_id: str, field: str, annotation: Any) -> str:
         case _ if _type_name(annotation) in _SPARK_TYPE_OF:
             return _SPARK_TYPE_OF[_type_name(annotation)]
     raise ConfigError(
-        f"bolt {bolt_id!r}: field {field!r} is annotated as {_type_name(annotation)}, which stands for no Spark type; "
-        "give output='name type, …' to set_bolt"
+        f"bolt {bolt_id!r}: field {field!r} is annotated as {_type_name(annotation)}, which has no Spark type; "
+        "pass output='name type, …' to set_bolt"
     )

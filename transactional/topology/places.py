@@ -1,6 +1,6 @@
-"""Where what a topology keeps lies, by real paths: no two things in one place, and nothing within a table's folder.
+"""The locations of a topology's data, as real paths: no two in one place, and nothing inside a table's folder.
 
-A state, a store or an observer that lies in files says where (`Placed`).
+A state, a store or an observer that is stored in files reports its location (`Placed`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ONE_STORAGE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
 
 @runtime_checkable
 class Placed(Protocol):
-    """What lies in files of its own."""
+    """Something stored in files of its own."""
 
     @property
     def place(self) -> str | None:
-        """A path, or a URI; None where it lies in no file after all."""
+        """A path, or a URI; None if it is not stored in files after all."""
 
 
 @runtime_checkable
@@ -33,12 +33,12 @@ class FolderOwner(Protocol):
 
     @property
     def owns_folder(self) -> bool:
-        """Whether nothing else may lie there."""
+        """Whether nothing else may be stored there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table's folder, or a file: whose it is, for a message, and its real path or URI."""
+    """A table's folder, or a file: its owner, for a message, and its real path or URI."""
 
     what: str
     path: str
@@ -46,7 +46,7 @@ class Place:
 
 
 def real_path(path: str) -> str:
-    """One spelling for a path or URI, however it is written: no links, no `..`, no doubled or last slash."""
+    """The canonical spelling of a path or URI: no links, no `..`, no doubled or trailing slash."""
     parts = urlsplit(path)
     # One letter is a drive on Windows.
     if len(parts.scheme) < 2:
@@ -59,19 +59,19 @@ def real_path(path: str) -> str:
 
 
 def table_of(state: Any) -> str:
-    """The table that a state keeps, in one spelling: two states with the same one would write over each other."""
+    """A state's table in canonical spelling: two states with the same one would overwrite each other."""
     place = _place(state)
     if place is not None and _owns_folder(state):
         return place
     identity: Mapping[str, str] = state.identity()
     if place is not None:
-        # A database: of the tables in it, the name tells.
+        # A database: the name identifies the table in it.
         return f"{place} {identity.get('table', '')}"
     return str(sorted((name, value) for name, value in identity.items() if name != "kind"))
 
 
 def places_of(topology: Topology) -> list[Place]:
-    """Where the states of the topology's committers lie, those that lie in files."""
+    """The locations of the states of the topology's committers that are stored in files."""
     found = []
     for component in topology.committers:
         state: Any = component.state
@@ -81,9 +81,9 @@ def places_of(topology: Topology) -> list[Place]:
 
 
 def check_places(topology: Topology, store: object = None, observers: Sequence[object] = ()) -> None:
-    """Raise `ConfigError` when something lies within the folder of a committer's table.
+    """Raise `ConfigError` if anything is inside the folder of a committer's table.
 
-    A table's folder is its own: whoever tidies it up, be it another engine's vacuum, deletes what is no part of it.
+    A table's folder is exclusive: any clean-up, such as another engine's vacuum, deletes what is not part of the table.
     """
     others = [
         ("the coordinator's store", store),
@@ -100,8 +100,8 @@ def _check_within(topology_id: str, table: Place, places: Iterable[Place]) -> No
     for place in places:
         if place is not table and place.path != table.path and _is_within(place.path, table.path):
             raise ConfigError(
-                f"topology {topology_id!r}: {place.what} is at {place.path}, within the folder of the Delta table of "
-                f"{table.what.removeprefix('the state of ')} ({table.path}), which is for the table's files alone; "
+                f"topology {topology_id!r}: {place.what} is at {place.path}, inside the folder of the Delta table of "
+                f"{table.what.removeprefix('the state of ')} ({table.path}), which is only for the table's files; "
                 "put it beside the folder"
             )
 

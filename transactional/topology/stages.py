@@ -1,13 +1,13 @@
-"""How a topology is cut into stages and levels: pure, known before anything runs.
+"""How a topology is divided into stages and levels: pure, known before anything runs.
 
-A *stage* is a group of components that share their tasks: what one emits, the next gets in the same task. A *level*
-holds all stages of the same depth. One attempt runs level after level in a single Spark job; between two levels there
-is one exchange, in which every emitted Arrow batch is addressed to a task of the next level. So what is fanned out is
-computed once, a bolt may have several inputs, and the number of exchanges is the depth of the topology.
-What is meant for a deeper level, or for the driver, is passed on by the tasks between.
+A *stage* is a group of components that share their tasks: what one emits, the next receives in the same task. A
+*level* holds all stages of the same depth. One attempt runs level after level in a single Spark job; between two
+levels there is one exchange, in which every emitted Arrow batch is addressed to a task of the next level. So data
+with several subscribers is computed once, a bolt may have several inputs, and the number of exchanges is the depth of
+the topology. Data for a deeper level, or for the driver, is passed on by the tasks in between.
 
-What a component emits that finishes in the commit phase is worked on in the commit phase, and goes to the driver. So
-a component that gets nothing else stands in no stage.
+The output of a component that finishes in the commit phase is processed in the commit phase, and goes to the driver.
+So a component without other input is in no stage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transactional.topology.topology import Component, Topology, WorkPhase
 SPOUT_STAGE = 0
 
 COMMIT_STAGE = -1
-"""Stands for the commit phase as the target of an edge."""
+"""Represents the commit phase as the target of an edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The stages by level, and for each component where what it emits goes to. `phases` tells when it works.
+    """The stages by level, and for each component the targets of its output. `phases` says when it runs.
 
-    `aggregated` names, per component, the `StateUpdate` committers that take its output: their partial aggregates are
-    made in the task that emits, and meet in the driver.
+    `aggregated` lists, per component, the `StateUpdate` committers that take its output: their partial aggregates are
+    computed in the emitting task, and combined in the driver.
     """
 
     stages: tuple[Stage, ...]
@@ -73,7 +73,7 @@ class StagePlan:
 
 
 def plan_stages(topology: Topology) -> StagePlan:
-    """Cut a topology into stages. Deterministic: the same topology gives the same plan in every process."""
+    """Divide a topology into stages. Deterministic: the same topology gives the same plan in every process."""
     return _Planner(topology).plan()
 
 
@@ -115,7 +115,7 @@ class _Planner:
         self.stage_of[component.id] = stage
 
     def _fuses(self, component: Component) -> bool:
-        """A stage goes on where tuples may stay in their task."""
+        """A stage continues where tuples may stay in their task."""
         grouping = component.inputs[0]
         if len(component.inputs) > 1:
             return False
@@ -140,7 +140,7 @@ class _Planner:
         return edges
 
     def _is_inside(self, component: Component) -> bool:
-        """Fed inside of its stage."""
+        """Fed inside its stage."""
         stage = self.stage_of.get(component.id)
         return stage is not None and self.chains[stage][0] != component.id
 

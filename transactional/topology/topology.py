@@ -1,5 +1,5 @@
-"""The frozen `Topology` that `TransactionalTopologyBuilder` makes: its components, how they are wired, and in which
-phase of a transaction each of them works."""
+"""The frozen `Topology` that `TransactionalTopologyBuilder` builds: its components, how they are wired, and in which
+phase of a transaction each of them runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ AnyBolt = Bolt | BoltFunction | StateUpdate
 
 
 class WorkPhase(Enum):
-    """When a component works on a batch.
+    """When a component processes a batch.
 
-    PROCESSING: wholly in the processing phase, in parallel with other transactions.
-    BOTH: takes tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that is fed by
-    a committer too.
-    COMMIT: wholly in the commit phase, because all that it gets comes from where batches are finished there.
+    PROCESSING: entirely in the processing phase, in parallel with other transactions.
+    BOTH: receives tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that also
+        reads from a committer.
+    COMMIT: entirely in the commit phase, because all of its input comes from components that finish there.
     """
 
     PROCESSING = "processing"
@@ -34,7 +34,7 @@ class WorkPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A bolt in its place. `state` is set for committers; a `StateUpdate` brings its own.
+    """A bolt in its place. `state` is set for committers; a `StateUpdate` has its own.
 
     `output` are the fields of the default stream, `streams` those of the others.
     """
@@ -54,7 +54,7 @@ class Component:
 
     @property
     def is_update(self) -> bool:
-        """True for a state's update, which has no code of the user's."""
+        """True for a state's update, which has no user code."""
         return not isinstance(self.bolt, Bolt | BoltFunction)
 
     @property
@@ -111,7 +111,7 @@ class Topology:
         return tuple(c for c in self.components if any(grouping.source == component_id for grouping in c.inputs))
 
     def phases(self) -> dict[str, WorkPhase]:
-        """In which phase each component works, the spout included."""
+        """The phase of each component, including the spout."""
         phases = {self.spout_id: WorkPhase.PROCESSING}
         for component in self.components:
             late = [phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
@@ -123,6 +123,6 @@ class Topology:
         return phases
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must stay the same for the stored progress to be of use."""
+        """What must stay the same for the stored progress to remain usable."""
         committers = {c.id: dict(c.state.identity()) for c in self.committers if c.state is not None}
         return {"spout": dict(self.spout.identity()), "committers": committers}

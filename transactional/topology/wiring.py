@@ -1,4 +1,4 @@
-"""From what was declared to a topology's components: every mistake in wiring is told here, before anything runs."""
+"""From declarations to a topology's components: every mistake in wiring is reported here, before anything runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WeakerGuaranteeWarning(UserWarning):
 
 
 class Declared(Protocol):
-    """A bolt with what it subscribes to."""
+    """A bolt with its subscriptions."""
 
     id: str
     bolt: AnyBolt
@@ -31,7 +31,7 @@ class Declared(Protocol):
 
 
 def check_id(what: str, value: Any) -> None:
-    """Raise `ConfigError` unless the id can stand in names of tables and Spark jobs."""
+    """Raise `ConfigError` unless the id can be part of the names of tables and Spark jobs."""
     if (
         not isinstance(value, str)
         or not value
@@ -47,14 +47,14 @@ def check_parallelism(component_id: str, parallelism: int) -> None:
 
 
 def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
-    """The spout, or the one that a contract makes of itself. Raises `ConfigError` unless it is an instance of one."""
+    """The spout, or the one that a contract turns itself into. Raises `ConfigError` for anything else."""
     if isinstance(spout, type):
-        raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; give an instance: {spout.__name__}(…)")
+        raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; pass an instance: {spout.__name__}(…)")
     if hasattr(spout, "as_spout"):
         spout = spout.as_spout(parallelism)
     if not hasattr(spout, "reader"):
         raise ConfigError(
-            f"spout {spout_id!r} is a {type(spout).__name__}, which is no spout such as OpaqueKafkaSpout(…)"
+            f"spout {spout_id!r} is a {type(spout).__name__}, which is not a spout such as OpaqueKafkaSpout(…)"
         )
     checked: Spout = spout
     return checked
@@ -66,7 +66,7 @@ def wire(spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> tuple[Co
 
 
 def check_states(topology: Topology, *, strict: bool) -> None:
-    """Raise `ConfigError` where states are missing or the same, or with `strict` where they give a weaker guarantee."""
+    """Raise `ConfigError` if states are missing or shared, or with `strict` if they give a weaker guarantee."""
     if not topology.committers:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
@@ -81,8 +81,8 @@ def check_states(topology: Topology, *, strict: bool) -> None:
         assert component.state is not None
         if topology.dead_letters is not None and component.state.kind is not StateKind.OPAQUE:
             raise ConfigError(
-                f"committer {component.id!r} keeps a {component.state.kind.value} state; where tuples may be set aside "
-                "as dead letters, a replay differs from what was there before, so all states must be opaque"
+                f"committer {component.id!r} keeps a {component.state.kind.value} state; if tuples may be set aside "
+                "as dead letters, a replay differs from earlier attempts, so all states must be opaque"
             )
         table = table_of(component.state)
         if table in tables:
@@ -99,9 +99,7 @@ def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, 
     if exact:
         return
     spout_kind = "transactional" if topology.spout.replays_exactly else "opaque"
-    weaker = (
-        "at least once" if kind is StateKind.NON_TRANSACTIONAL else "not exactly once when a replayed batch differs"
-    )
+    weaker = "at least once" if kind is StateKind.NON_TRANSACTIONAL else "not exactly once if a replayed batch differs"
     text = (
         f"committer {component_id!r} keeps a {kind.value} state behind the {spout_kind} spout "
         f"{topology.spout_id!r}: that is {weaker}. Use kind=StateKind.OPAQUE for exactly once"
@@ -131,14 +129,14 @@ class _Wiring:
     def _visit(self, bolt_id: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
         if bolt_id in path:
             circle = [*path[path.index(bolt_id) :], bolt_id]
-            raise ConfigError(f"bolts subscribe to each other in a circle: {' -> '.join(circle)}")
+            raise ConfigError(f"bolts subscribe to each other in a cycle: {' -> '.join(circle)}")
         if bolt_id in ordered or bolt_id == self.spout_id:
             return
         for grouping in self.bolts[bolt_id].inputs:
             if grouping.source != self.spout_id and grouping.source not in self.bolts:
                 known = [self.spout_id, *self.bolts]
                 raise ConfigError(
-                    f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is no component of this topology; "
+                    f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is not a component of this topology; "
                     f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"
                 )
             self._visit(grouping.source, ordered, (*path, bolt_id))
@@ -207,7 +205,7 @@ class _Wiring:
             return
         if len(inputs) > 1:
             raise ConfigError(
-                f"{name} updates a state from one input, not {len(inputs)}: bring them together in a bolt before it"
+                f"{name} updates a state from one input, not {len(inputs)}: merge them in a bolt before it"
             )
         for grouping, schema in inputs:
             if grouping.kind is GroupingKind.DIRECT:
@@ -220,12 +218,12 @@ class _Wiring:
         self.phases[component.id] = WorkPhase.BOTH if component.is_committer or any(late) else WorkPhase.PROCESSING
         if component.is_dataframe and any(late):
             raise ConfigError(
-                f"bolt {component.id!r} works on a Spark DataFrame and stands behind a committer, where bolts run in "
+                f"bolt {component.id!r} uses Spark DataFrames and is behind a committer, where bolts run in "
                 "the commit phase, in the driver: make it a function of a RecordBatch or a Tuple"
             )
 
     def _check_direct(self) -> None:
-        """A stream is emitted to chosen tasks, or to whoever it is for, but not both."""
+        """A stream is either emitted directly to chosen tasks, or distributed by groupings, but not both."""
         kinds: dict[tuple[str, str], bool] = {}
         for declared in self.bolts.values():
             for grouping in declared.inputs:

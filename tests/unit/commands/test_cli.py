@@ -84,7 +84,7 @@ def test_a_reset_says_what_it_would_do_and_then_does_it(command: Command) -> Non
     )
     assert "2 transactions" not in command(*RUN, "{m}:topology").out
     done = command("reset", "words", "--yes")
-    assert (done.code, "are forgotten" in done.out) == (0, True)
+    assert (done.code, "were deleted" in done.out) == (0, True)
     [known] = map(json.loads, command("status", "--json").out.splitlines())
     assert (known["committed_txid"], known["state"], known["run"]) == (0, "not running", None)
     assert command("reset", "nowhere").code == 1
@@ -131,7 +131,7 @@ def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command
     assert done.code == 1
     assert done.err == f"TX408: transaction 1 failed 2 times (attempts_max = 2); the last error: {told}\n"
     failed = [line for line in done.out.splitlines() if "failed in processing" in line]
-    assert [line.split(" failed in processing")[1] for line in failed] == [f", again in 100 ms: {told}", f": {told}"]
+    assert [line.split(" failed in processing")[1] for line in failed] == [f", retrying in 100 ms: {told}", f": {told}"]
     txns = command("txns", "words")
     assert txns.out.count(told) == 2
     assert "Traceback" not in txns.out
@@ -171,7 +171,7 @@ def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command
         ),
         (
             ("run", "--set", "lease=20000", "{m}:topology"),
-            "TX100: --set: no option is called 'lease' — did you mean 'lease_ms'?; there are: ",
+            "TX100: --set: there is no option 'lease' — did you mean 'lease_ms'?; there are: ",
         ),
         (
             ("run", "--config", "elsewhere.toml", "{m}:topology"),
@@ -204,7 +204,7 @@ def test_the_module_is_sent_to_executors_by_value(module: str) -> None:
 def test_a_topology_that_the_store_does_not_know_is_told(command: Command, looking: str) -> None:
     command(*RUN, "{m}:topology")
     done = command(looking, "wrods")
-    assert done.err == "TX100: the store knows no topology 'wrods'; it knows: words — did you mean 'words'?\n"
+    assert done.err == "TX100: there is no topology 'wrods' in the store; it has: words — did you mean 'words'?\n"
     assert done.code == 1
 
 

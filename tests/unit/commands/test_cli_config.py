@@ -59,4 +59,4 @@ def test_a_mistake_is_one_line(command: Command) -> None:
     for arguments in (("config", "explain"), (*RUN, "{m}:topology")):
         done = command(*arguments)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
-        assert done.err.startswith("TX100: transactional.toml: no option is called 'lease' — did you mean 'lease_ms'?")
+        assert done.err.startswith("TX100: transactional.toml: there is no option 'lease' — did you mean 'lease_ms'?")

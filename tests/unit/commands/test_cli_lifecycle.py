@@ -9,7 +9,7 @@ from tests.unit.command_line import RUN, Command
 from transactional.store import Desired, DesiredState, Lease
 
 STORE = "sqlite:///transactional.db"
-LATER = "(nobody runs it now; its next run will find this)\n"
+LATER = "(not running; the next run will pick this up)\n"
 
 
 def desired() -> Desired:
@@ -34,15 +34,15 @@ def leased(command: Command) -> Lease:
     ("name", "state", "then"),
     [
         ("activate", DesiredState.ACTIVE, "new transactions are issued"),
-        ("deactivate", DesiredState.INACTIVE, "no new transaction until it is activated"),
-        ("drain", DesiredState.DRAINING, "no new transaction; the run ends once all is committed"),
+        ("deactivate", DesiredState.INACTIVE, "no new transactions until it is activated"),
+        ("drain", DesiredState.DRAINING, "no new transactions; the run ends once everything is committed"),
     ],
 )
 def test_a_wish_is_stored_and_told(command: Command, name: str, state: DesiredState, then: str) -> None:
     """Storm rows T32, O4."""
     command(*RUN, "{m}:topology")
     done = command(name, "words")
-    assert (done.code, done.out, done.err) == (0, f"words is to be {state.value}: {then} {LATER}", "")
+    assert (done.code, done.out, done.err) == (0, f"words is now {state.value}: {then} {LATER}", "")
     assert desired() == Desired(state)
     assert state.value in command("status").out
 
@@ -51,8 +51,8 @@ def test_a_wish_is_stored_and_told(command: Command, name: str, state: DesiredSt
 def test_a_kill_waits(command: Command, leased: Lease, arguments: tuple[str, ...], seconds: int) -> None:
     """Storm row O5: thirty seconds, which is its message time-out, unless told otherwise."""
     done = command("kill", "words", *arguments)
-    then = f"no new transaction; the run is stopped in {seconds} s ({leased.owner} looks once a second)"
-    assert (done.code, done.out) == (0, f"words is to be killed: {then}\n")
+    then = f"no new transactions; the run is stopped in {seconds} s ({leased.owner} checks once a second)"
+    assert (done.code, done.out) == (0, f"words is now killed: {then}\n")
     now = desired()
     assert now.state is DesiredState.KILLED
     assert now.stop_in_ms is not None
@@ -62,7 +62,7 @@ def test_a_kill_waits(command: Command, leased: Lease, arguments: tuple[str, ...
 def test_a_kill_of_what_does_not_run_is_refused(command: Command) -> None:
     command(*RUN, "{m}:topology")
     done = command("kill", "words")
-    assert (done.code, done.err) == (1, "TX100: no process runs topology 'words': there is nothing to kill\n")
+    assert (done.code, done.err) == (1, "TX100: topology 'words' is not running: there is nothing to kill\n")
     assert desired() == Desired()
 
 
@@ -72,7 +72,7 @@ def test_a_topology_that_is_not_known_is_told(command: Command, name: str) -> No
     command(*RUN, "{m}:topology")
     done = command(name, "wrods")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "TX100: the store knows no topology 'wrods'; it knows: words — did you mean 'words'?\n"
+    assert done.err == "TX100: there is no topology 'wrods' in the store; it has: words — did you mean 'words'?\n"
 
 
 def test_another_store_may_be_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_drain_of_what_does_not_run_is_carried_out_by_the_next_run(command: Co
     assert (done.code, done.out.splitlines()) == (
         0,
         [
-            "no new transactions are issued; the run ends once all that is in flight is committed",
+            "no new transactions are issued; the run ends once everything in flight is committed",
             "0 transactions committed, the last is 2; 0 attempts failed",
         ],
     )

@@ -45,7 +45,7 @@ def test_dead_letters_are_listed_and_tried_again(command: Command, module: str) 
 
 
 def test_what_is_no_letter_is_told(command: Command) -> None:
-    told = "TX100: 'seven' names no dead letter; it has the form TXID:NUMBER, such as 7:0\n"
+    told = "TX100: 'seven' is not a dead letter; the form is TXID:NUMBER, such as 7:0\n"
     assert command("deadletters", "{m}:choosy", "seven").err == told
     none = "TX100: topology 'words' keeps no dead letters: declare them with set_dead_letters(…)\n"
     assert command("deadletters", "{m}:topology").err == none

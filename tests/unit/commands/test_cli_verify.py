@@ -76,8 +76,8 @@ def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
     done = animals("verify", "animals:build")
     assert (done.code, done.err) == (0, "")
     *notes, last = done.out.splitlines()
-    assert last.startswith("animals: nothing is wrong; looked at 2 transactions, ")
-    assert "note: the state of 'hidden' is in no table that outlives it: it was not checked" in notes
+    assert last.startswith("animals: nothing is wrong; checked 2 transactions, ")
+    assert "note: the state of 'hidden' has no persistent table: it was not checked" in notes
 
 
 def test_a_wrong_history_is_told_and_the_exit_code_is_1(animals: Command) -> None:
@@ -101,7 +101,7 @@ def test_places_can_be_given_by_hand(animals: Command) -> None:
 
 
 def test_a_state_in_sql_is_looked_at(sqls: Command) -> None:
-    assert "nothing is wrong; looked at 2 transactions, 2 rows" in sqls("verify", "sqls:build").out
+    assert "nothing is wrong; checked 2 transactions, 2 rows" in sqls("verify", "sqls:build").out
     change_in_sql("UPDATE counts SET count = count + 1 WHERE word = 'cat'")
     done = sqls("verify", "sqls:build")
     assert done.code == 1
@@ -118,9 +118,9 @@ def test_a_state_in_sql_is_looked_at(sqls: Command) -> None:
     ("arguments", "expected"),
     [
         (("animals", "--store", "sqlite:///none.db"), "TX100: animals can't be verified: there is no store at none.db"),
-        (("animal",), "TX100: animal can't be verified: the store knows no topology 'animal'; it knows animals"),
+        (("animal",), "TX100: animal can't be verified: there is no topology 'animal' in the store; it has animals"),
         (("animals", "--table", "counts"), "TX100: --table takes COMPONENT=…"),
-        (("animals", "--counts", "count=count"), "TX100: --counts names 'count', which has no table to be checked"),
+        (("animals", "--counts", "count=count"), "TX100: --counts names 'count', which has no table to check"),
         (("animals", "--count-records"), "TX100: --count-records needs a Kafka source"),
         (("animals:build", "--counts", "count=cuont"), "no value column 'cuont' that could count"),
     ],
@@ -133,7 +133,7 @@ def test_a_wrong_command_is_one_line(animals: Command, arguments: tuple[str, ...
 
 
 def test_the_doctor_tells_and_repairs(animals: Command) -> None:
-    note = "note: the state of 'hidden' is in no Delta table that could be opened here; it was not looked at\n"
+    note = "note: the state of 'hidden' is in no Delta table that could be opened here; it was not checked\n"
     done = animals("doctor", "animals:build")
     assert (done.code, done.out) == (0, f"{note}animals: nothing is wrong\n")
     update()

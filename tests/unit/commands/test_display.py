@@ -121,7 +121,7 @@ def test_a_failed_transaction_leaves_the_table_and_comes_back() -> None:
         assert rows == [["1", "4", "processing", "9", "0 ms"]]
         assert screen.tell(AttemptFailed(first, "late")) == rows
     shown = screen.file.getvalue()
-    assert "transaction 1:2 failed in processing, again in 100 ms: no [/red] luck :cat:\n" in shown
+    assert "transaction 1:2 failed in processing, retrying in 100 ms: no [/red] luck :cat:\n" in shown
     assert "Traceback" not in shown
 
 
@@ -133,7 +133,7 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
         display(1_300, Tick(1), [RecordFailure(attempt(2, 3), Phase.COMMITTING, "no [/red] luck", 100)])
     committed, failed = capsys.readouterr().out.splitlines()
     assert committed.startswith("transaction 1:2 committed: 8 rows in 250 ms; 32 rows/s")
-    assert failed == "transaction 2:3 failed in committing, again in 100 ms: no [/red] luck"
+    assert failed == "transaction 2:3 failed in committing, retrying in 100 ms: no [/red] luck"
 
 
 def test_a_failure_that_is_the_last_one_promises_no_other_attempt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,8 +170,8 @@ def test_the_time_of_transactions_in_flight_at_once_counts_once() -> None:
     [
         (PauseRequested(), "no new transactions are issued until the topology is activated"),
         (ResumeRequested(), "new transactions are issued again"),
-        (DrainRequested(), "no new transactions are issued; the run ends once all that is in flight is committed"),
-        (StopRequested(), "stopping: what is in its commit phase ends"),
+        (DrainRequested(), "no new transactions are issued; the run ends once everything in flight is committed"),
+        (StopRequested(), "stopping: the running commit phase will finish"),
     ],
 )
 def test_what_is_wished_of_a_run_is_told(event: Event, told: str, capsys: pytest.CaptureFixture[str]) -> None:

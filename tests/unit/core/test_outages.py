@@ -41,8 +41,8 @@ def test_an_outage_has_a_time_of_its_own() -> None:
     *_, halt = talk.away(1)
     assert halt == Halt(
         RetriesExhausted.code,
-        "what transaction 1 needs has been away for 10399 ms (outage_timeout_ms = 10000); the last error: no broker "
-        "answers",
+        "what transaction 1 needs has been unavailable for 10399 ms (outage_timeout_ms = 10000); the last error: no "
+        "broker answers",
     )
 
 

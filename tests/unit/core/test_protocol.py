@@ -144,7 +144,7 @@ def test_a_late_event_changes_nothing(phase: Phase, trigger: Trigger) -> None:
 def test_any_other_event_is_a_protocol_error_and_changes_nothing(phase: Phase, trigger: Trigger) -> None:
     talk, attempt = in_phase(phase)
     before = talk.state()
-    with pytest.raises(ProtocolError, match=f"{trigger.value!r} came for {attempt} in phase {phase.name}"):
+    with pytest.raises(ProtocolError, match=f"{trigger.value!r} arrived for {attempt} in phase {phase.name}"):
         talk.tell(EVENTS[trigger](attempt))
     assert talk.state() == before
 

@@ -103,7 +103,7 @@ def test_what_is_left_out_already_and_fails_again_stops() -> None:
     assert [talk.fail(poison("a")), talk.fail(poison("a")), talk.excluded] == [None, None, {"a"}]
     reason = talk.fail(poison("a", "no, at another time"))
     assert reason == (
-        "transaction 1 failed 1 times (attempts_max = 2) on what it leaves out already ('picky'); the last error: no"
+        "transaction 1 failed 1 times (attempts_max = 2) on a tuple that it already skips ('picky'); the last error: no"
     )
 
 

@@ -237,7 +237,7 @@ def test_who_was_overtaken_while_it_started_is_told_so() -> None:
         return state.version()  # type: ignore[no-any-return]
 
     state.version = be_overtaken
-    with pytest.raises(Fenced, match="may change nothing of topology 'words' any more"):
+    with pytest.raises(Fenced, match="may no longer change topology 'words'"):
         world.run(topology, owner="the same")
     assert is_exact(world)
 

@@ -157,8 +157,8 @@ def test_the_command_tells_that_it_waits_and_from_where_on_it_leads(command: Com
     done = command(*RUN, "--standby", "{m}:topology")
     assert done.code == 0
     waits, leads, *_, summary = done.out.splitlines()
-    assert waits == "stands by for topology words: leads as soon as nobody else does"
-    assert leads == "leads topology words from transaction 1 on"
+    assert waits == "standing by for topology words: leads as soon as nobody else does"
+    assert leads == "leading topology words from transaction 1 on"
     assert summary == "2 transactions committed, the last is 2; 0 attempts failed"
 
 

@@ -145,7 +145,7 @@ def test_all_states_have_to_be_opaque() -> None:
     made, _, _ = topology(Picky(), opaque=False)
     state = MemoryMapState("word", kind=StateKind.TRANSACTIONAL, table=MemoryTable("more"))
     made.set_committer_bolt("more", state.count()).shuffle_grouping("picky")
-    with pytest.raises(ConfigError, match="committer 'more' keeps a transactional state; where tuples may"):
+    with pytest.raises(ConfigError, match="committer 'more' keeps a transactional state; if tuples may"):
         made.build()
 
 

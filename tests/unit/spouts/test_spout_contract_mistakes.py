@@ -204,7 +204,7 @@ def test_an_output_that_is_missing_or_wrong_is_told_by_the_builder() -> None:
 
 
 def test_a_class_instead_of_an_instance_is_told_by_the_builder() -> None:
-    with pytest.raises(ConfigError, match=r"is the class Numbers; give an instance: Numbers\(…\)"):
+    with pytest.raises(ConfigError, match=r"is the class Numbers; pass an instance: Numbers\(…\)"):
         TransactionalTopologyBuilder("t", "numbers", Numbers)  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ WITHIN: dict[str, Callable[[Path], tuple[AnyState, AnyState]]] = {
 
 @pytest.mark.parametrize("way", WITHIN)
 def test_a_state_within_the_folder_of_a_table_is_refused_when_it_is_built(folder: Path, way: str) -> None:
-    with pytest.raises(ConfigError, match=r"committer 'count-\d' is at .*, within the folder of the Delta table"):
+    with pytest.raises(ConfigError, match=r"committer 'count-\d' is at .*, inside the folder of the Delta table"):
         built(*WITHIN[way](folder))
 
 
@@ -107,7 +107,7 @@ def driver_of(topology: Topology, store: Path, *observers: JournalWriter) -> Non
 
 def test_a_store_or_journal_within_the_folder_of_a_table_is_refused_when_it_is_started(folder: Path) -> None:
     topology = built(delta(folder / "tables"))
-    with pytest.raises(ConfigError, match=r"the coordinator's store is at .*, within the folder of the"):
+    with pytest.raises(ConfigError, match=r"the coordinator's store is at .*, inside the folder of the"):
         driver_of(topology, folder / "link" / "store.db")
     with (
         closing(JournalWriter(folder / "link" / "journal")) as journal,

@@ -256,7 +256,7 @@ MISTAKES = [
     (
         unknown_component,
         (
-            "bolt 'upper' subscribes to 'spuot', which is no component of this topology; its components are: "
+            "bolt 'upper' subscribes to 'spuot', which is not a component of this topology; its components are: "
             "spout, total, upper — did you mean 'spout'?"
         ),
     ),
@@ -266,7 +266,7 @@ MISTAKES = [
     ),
     (
         fields_in_a_list,
-        "bolt 'upper': fields_grouping('spout', …) takes names of fields, each by itself; got ['word']",
+        "bolt 'upper': fields_grouping('spout', …) takes field names as separate arguments; got ['word']",
     ),
     (no_field, "bolt 'upper': fields_grouping('spout') names no field"),
     (no_input, "bolt 'upper' subscribes to nothing: add .shuffle_grouping('spout') or another grouping"),
@@ -276,8 +276,8 @@ MISTAKES = [
     (an_id_with_a_blank, "bolt id 'to upper' must be made of letters, digits and - _ ."),
     (no_tasks, "'upper': parallelism is a number of tasks, at least 1; got 0"),
     (half_a_task, "'upper': parallelism is a number of tasks, at least 1; got 1.5"),
-    (a_circle, "bolts subscribe to each other in a circle: second -> third -> second"),
-    (itself, "bolts subscribe to each other in a circle: upper -> upper"),
+    (a_circle, "bolts subscribe to each other in a cycle: second -> third -> second"),
+    (itself, "bolts subscribe to each other in a cycle: upper -> upper"),
     (
         behind_a_silent_bolt,
         "bolt 'upper' subscribes to bolt 'silent', which declares no output, so it emits nothing",
@@ -285,7 +285,7 @@ MISTAKES = [
     (
         a_frame_behind_a_committer,
         (
-            "bolt 'frame' works on a Spark DataFrame and stands behind a committer, where bolts run in the commit "
+            "bolt 'frame' uses Spark DataFrames and is behind a committer, where bolts run in the commit "
             "phase, in the driver: make it a function of a RecordBatch or a Tuple"
         ),
     ),
@@ -293,23 +293,23 @@ MISTAKES = [
     (
         a_committer_without_state,
         (
-            "committer bolt 'sum' has no state: give state=…, for example "
-            "state=DeltaMapState('tables/totals', key='name string', values='total long'). It is what tells a "
-            "transaction that was committed from one that was not; a committer that only works in order keeps a "
-            "state of one row, with key=()"
+            "committer bolt 'sum' has no state: pass state=…, for example "
+            "state=DeltaMapState('tables/totals', key='name string', values='total long'). The state is what "
+            "distinguishes a committed transaction from an uncommitted one; a committer that only needs the order "
+            "keeps a state of one row, with key=()"
         ),
     ),
     (
         an_update_for_a_state,
         (
-            "committer bolt 'sum': state=… is a StateUpdate, which is no state; give for example "
+            "committer bolt 'sum': state=… is a StateUpdate, which is not a state; pass for example "
             "DeltaMapState('tables/totals', key='name string', values='total long')"
         ),
     ),
     (
         a_class_for_a_state,
         (
-            "committer bolt 'sum': state=… is a type, which is no state; give for example "
+            "committer bolt 'sum': state=… is a type, which is not a state; pass for example "
             "DeltaMapState('tables/totals', key='name string', values='total long')"
         ),
     ),
@@ -320,7 +320,7 @@ MISTAKES = [
             "or a state's update such as DeltaMapState(…).count()"
         ),
     ),
-    (a_class_for_a_committer, "committer bolt 'sum' is the class Total; give an instance: Total(…)"),
+    (a_class_for_a_committer, "committer bolt 'sum' is the class Total; pass an instance: Total(…)"),
     (
         a_basic_committer,
         (
@@ -328,11 +328,11 @@ MISTAKES = [
             "or a state's update such as DeltaMapState(…).count()"
         ),
     ),
-    (an_update_with_a_state, "committer bolt 'sum' brings its own state; leave out state=…"),
+    (an_update_with_a_state, "committer bolt 'sum' has its own state; omit state=…"),
     (an_update_as_a_bolt, "bolt 'sum' updates a state: add it with set_committer_bolt"),
     (
         an_update_of_two_inputs,
-        "bolt 'sum' updates a state from one input, not 2: bring them together in a bolt before it",
+        "bolt 'sum' updates a state from one input, not 2: merge them in a bolt before it",
     ),
     (
         an_update_by_an_unknown_field,
@@ -378,10 +378,10 @@ def test_a_topology_without_committer_has_no_effect() -> None:
         (("words", "", words()), "spout id '' must be made of"),
         (("words", words(), 3), "spout id <spouts.memory.MemoryTransactionalSpout object"),
         (("words", "spout", words(), 0), "'spout': parallelism is a number of tasks, at least 1; got 0"),
-        (("words", "spout", type(words())), "spout 'spout' is the class MemoryTransactionalSpout; give an instance"),
+        (("words", "spout", type(words())), "spout 'spout' is the class MemoryTransactionalSpout; pass an instance"),
         (
             ("words", "spout", [("cat",)]),
-            "spout 'spout' is a list, which is no spout such as OpaqueKafkaSpout(…)",
+            "spout 'spout' is a list, which is not a spout such as OpaqueKafkaSpout(…)",
         ),
     ],
 )
@@ -424,7 +424,7 @@ def test_what_is_exactly_once_builds_without_a_warning(spout: Any, kind: StateKi
             of_kind(StateKind.TRANSACTIONAL),
             (
                 "committer 'sum' keeps a transactional state behind the opaque spout 'spout': that is not exactly once "
-                "when a replayed batch differs. Use kind=StateKind.OPAQUE for exactly once"
+                "if a replayed batch differs. Use kind=StateKind.OPAQUE for exactly once"
             ),
         ),
         (

@@ -419,7 +419,7 @@ def test_a_stale_copy_of_a_table_is_caught(right: History, history: History, tmp
     ("url", "topology_id", "table", "expected"),
     [
         ("sqlite:////there/is/none.db", ID, None, "there is no store at /there/is/none.db"),
-        (None, "wrods", None, "the store knows no topology 'wrods'; it knows words"),
+        (None, "wrods", None, "there is no topology 'wrods' in the store; it has words"),
         ("mysql://host/db", ID, None, "a store is sqlite:///… or postgresql://…"),
         (None, ID, CheckedTable("count", "count", counts="cuont"), "no value column 'cuont'"),
     ],
