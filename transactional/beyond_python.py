@@ -22,39 +22,43 @@ class BeyondPython:
 
 
 class PartlyReadable(Tuple):
-    """A tuple with values that Python can't represent; they are among the `known` ones."""
+    """A tuple with values that Python can't represent: `BeyondPython` stands for them, and no bolt ever gets one."""
 
-    __slots__ = ("known",)
-    known: tuple[Any, ...]
-
-    def __init__(self, fields: tuple[str, ...], known: tuple[Any, ...], source: str, stream: str) -> None:
-        for name, value in {"fields": fields, "known": known, "source": source, "stream": stream}.items():
-            object.__setattr__(self, name, value)
+    __slots__ = ()
 
     @property
     def values(self) -> tuple[Any, ...]:
         """All values. Raises `SchemaMismatch` for the first one that Python can't represent."""
-        return tuple(self[number] for number in range(len(self.fields)))
+        return tuple(self)
 
-    def __getitem__(self, field: str | int) -> Any:
-        number = self.fields.index(field) if field in self.fields else field
-        if not isinstance(number, int):
-            return super().__getitem__(field)
-        value = self.known[number]
+    def __getitem__(self, field: Any) -> Any:
+        if isinstance(field, slice):
+            return tuple(map(self._readable, self._held()[field], self.fields[field]))
+        found = super().__getitem__(field)
+        return self._readable(found, self.fields[field]) if isinstance(found, BeyondPython) else found
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._readable, super().__iter__(), self.fields)
+
+    def __add__(self, other: Any) -> Any:
+        return self.values + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.values
+
+    def _readable(self, value: Any, field: str) -> Any:
         if isinstance(value, BeyondPython):
             raise SchemaMismatch(
-                f"the field {self.fields[number]!r} of a tuple of {self.source!r} is {value.text} ({value.type}), "
+                f"the field {field!r} of a tuple of {self.source!r} is {value.text} ({value.type}), "
                 "which Python can't represent: its years are 1 to 9999; a bolt on Arrow batches can process it"
             )
         return value
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values)
-
-    def __len__(self) -> int:
-        return len(self.fields)
+    @classmethod
+    def _value_at(cls, place: int) -> Any:
+        return property(lambda self: self._readable(self._held()[place], self.fields[place]))
 
 
 def known_values(row: Tuple) -> tuple[Any, ...]:
     """The values of a tuple, with placeholders for those that Python can't represent."""
-    return row.known if isinstance(row, PartlyReadable) else row.values
+    return row._held()

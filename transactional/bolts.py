@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, SupportsIndex
 
 from transactional.attempt import TransactionAttempt
 from transactional.groupings import DEFAULT_STREAM
+from transactional.schema import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,34 +20,116 @@ Key = tuple[Any, ...]
 """The values of a state's key columns, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuple:
-    """One tuple of a stream: values by position or by field name.
+class Tuple(tuple[Any, ...]):
+    """One tuple of a stream: values by position, by field name (`t["word"]`), or as attributes (`t.word`).
 
-    `source` is the id of the component that emitted it, `stream` the name of the stream it was emitted on.
+    `fields` are the names of its values, `source` is the id of the component that emitted it, `stream` the name of the
+    stream it was emitted on. A field is no attribute if its name is taken, as `count` and `index` are by Python's
+    tuples and `values` is here, or if it begins with an underscore: `t["count"]`. Two of them are equal if fields,
+    values, source and stream are; any other tuple is compared with the values alone.
     """
 
-    fields: tuple[str, ...]
-    values: tuple[Any, ...]
-    source: str
-    stream: str = DEFAULT_STREAM
+    __slots__ = ()
+    __match_args__ = ("fields", "values", "source", "stream")
+    fields: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = ""
+    stream: ClassVar[str] = DEFAULT_STREAM
+    _attribute_of: ClassVar[Mapping[str | int, str]] = {}
+    """Where each value is had, by field and by position."""
+    _base: ClassVar[type[Tuple]]
 
-    def __getitem__(self, field: str | int) -> Any:
-        if isinstance(field, int):
-            return self.values[field]
-        if field not in self.fields:
-            raise KeyError(f"{self.source!r} emits no field {field!r}; its fields are {', '.join(self.fields)}")
-        return self.values[self.fields.index(field)]
+    def __new__(cls, fields: Iterable[str], values: Iterable[Any], source: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Make one; `tuple_class` makes many of one stream."""
+        made: Self = tuple_class(tuple(fields), source, stream, cls)(values)
+        return made
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values)
-
-    def __len__(self) -> int:
-        return len(self.values)
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values, in order."""
+        return tuple(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Field name to value."""
-        return dict(zip(self.fields, self.values, strict=True))
+        return dict(zip(self.fields, self, strict=True))
+
+    def __getitem__(self, field: Any) -> Any:
+        if field.__class__ is str or field.__class__ is int:
+            try:
+                return getattr(self, self._attribute_of[field])  # twice as quick as `tuple.__getitem__`, called so
+            except KeyError:
+                pass
+        if isinstance(field, slice | SupportsIndex):
+            return tuple.__getitem__(self, field)
+        raise KeyError(self._no_field(field))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._no_field(name))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Tuple) and self._described() != other._described():
+            return False
+        return tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def __repr__(self) -> str:
+        fields, source, stream = self._described()
+        name = self._base.__name__
+        return f"{name}(fields={fields!r}, values={self._held()!r}, source={source!r}, stream={stream!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._base, (self.fields, self._held(), self.source, self.stream)
+
+    def _held(self) -> tuple[Any, ...]:
+        """The values as they are, which a subclass may hand out in another way."""
+        return tuple(tuple.__iter__(self))
+
+    def _described(self) -> tuple[Any, ...]:
+        return self.fields, self.source, self.stream
+
+    def _no_field(self, field: object) -> str:
+        hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
+        return f"{self.source!r} emits no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
+
+    @classmethod
+    def _value_at(cls, place: int) -> Any:
+        """A descriptor."""
+        return _descriptor(place)
+
+
+@cache
+def _descriptor(place: int) -> Any:
+    """What a named tuple has for the field at a place: it takes the value in C."""
+    return vars(namedtuple("Values", [f"at_{number}" for number in range(place + 1)]))[f"at_{place}"]
+
+
+Tuple._base = Tuple
+
+
+def tuple_class(
+    fields: tuple[str, ...], source: str, stream: str, base: type[Tuple] = Tuple
+) -> Callable[[Iterable[Any]], Any]:
+    """The class of the tuples of one stream, made once, and called with the values alone: as quick as a plain tuple."""
+    return _made(fields, source, stream, base)
+
+
+@lru_cache(1_024)
+def _made(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) -> type[Tuple]:
+    taken = set(dir(base))
+    attribute_of: dict[str | int, str] = {}
+    members: dict[str, Any] = {"fields": fields, "source": source, "stream": stream, "_base": base}
+    for place, name in enumerate(fields):
+        is_hidden = name in taken or name in members or name.startswith("_")
+        attribute = f"_{place}" if is_hidden else name
+        members[attribute] = base._value_at(place)
+        attribute_of.setdefault(name, attribute)
+        attribute_of[place] = attribute_of[place - len(fields)] = attribute
+    return type(
+        base.__name__, (base,), {"__slots__": (), "__new__": tuple.__new__, "_attribute_of": attribute_of, **members}
+    )
 
 
 class OutputCollector(Protocol):

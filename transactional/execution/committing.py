@@ -241,7 +241,7 @@ class MapStateView:
         return new
 
     def _as_key(self, key: Key | Any) -> Key:
-        values = key if isinstance(key, tuple) else (key,)
+        values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
         if len(values) != len(self._state.key):
             raise SchemaMismatch(
                 f"committer {self._component!r} used key {values!r}; the key of its state is "

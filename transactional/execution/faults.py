@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.beyond_python import BeyondPython, PartlyReadable, known_values
-from transactional.bolts import Tuple
+from transactional.bolts import Tuple, tuple_class
 from transactional.dead_letters import values_to_json
 from transactional.errors import FatalError, OperatingError
 from transactional.execution.emitting import TaskFailed
@@ -85,7 +85,7 @@ def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
     columns, are_all = _columns(batch)
     rows = zip(*columns, strict=True)
     if are_all:
-        return (Tuple(names, values, source, stream) for values in rows)
+        return map(tuple_class(names, source, stream), rows)
     return (_tuple(names, values, source, stream) for values in rows)
 
 

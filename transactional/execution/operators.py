@@ -186,7 +186,7 @@ class TupleFunction(TupleOperator):
 
     def _call(self, row: Tuple) -> None:
         returned = self.function(row)
-        if isinstance(returned, tuple | Tuple):
+        if isinstance(returned, tuple):
             self.emitter.emit(*returned)
         elif returned is not None:
             self._emit_all(returned)
@@ -195,7 +195,7 @@ class TupleFunction(TupleOperator):
         if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
             raise self._no_tuple(returned)
         for values in returned:
-            if not isinstance(values, tuple | list | Tuple):
+            if not isinstance(values, tuple | list):
                 raise self._no_tuple(values)
             self.emitter.emit(*values)
 
