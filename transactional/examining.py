@@ -29,6 +29,8 @@ class Problem(StrEnum):
     """Transactions are committed, and there is no table with them."""
     TABLE_UNREADABLE = "table-unreadable"
     """The log of a table has a hole, or can't be read."""
+    TABLE_FOREIGN = "table-foreign"
+    """A table in a database is not the one that its state made: it is another's, or was changed."""
     TABLE_TORN = "table-torn"
     """The newest files of a table's log were not durable when the power went."""
     TABLE_RESTORED = "table-restored"

@@ -73,6 +73,10 @@ class StoreHistory:
         # Older fences are forgotten, but the last one of joining is not.
         return joining[max(joining)] if joining else own[min(own)] if own else 0
 
+    def knows_when_joined(self, component: str) -> bool:
+        """False when the fence of its joining is not there: a store that took over from the tables has not seen it."""
+        return f"{component}/joining" in self.fences or self.joined_at(component) == 0
+
     def fences_of(self, component: str) -> dict[int, int]:
         """Fence → txid, of a component's table."""
         return {**self.fences.get(f"{component}/joining", {}), **self.fences.get(component, {})}

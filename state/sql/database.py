@@ -70,6 +70,10 @@ class Database:
         """The path of a SQLite file; None for a database in memory or on a server."""
         return sqlite_file(self._url)
 
+    def exists(self) -> bool:
+        """False for a SQLite file that is not there: to connect would make it."""
+        return self.file is None or Path(self.file).is_file()
+
     @property
     def place(self) -> str:
         """The database, and the schemas to look in, without the rest: what stays the same however one logs in."""

@@ -71,20 +71,19 @@ class Registration:
         """
         if connection.dialect.name == "postgresql":  # on SQLite the transaction itself has waited for all others
             connection.execute(select(func.pg_advisory_xact_lock(_CREATION_LOCK)))
-        found = inspect(connection)
-        has_table = found.has_table(self._table_name)
-        row = self._row(connection) if found.has_table(_states.name) else None
+        row = self._checked(connection)
         if row is None:
-            self._create(connection, has_table=has_table)
+            self._create(connection)
             return True
-        if not has_table:
-            raise SchemaMismatch(
-                f"state {self._name}: the table is not there, and {_states.name} knows it; restore it, or delete its "
-                "row there to start with an empty one"
-            )
-        self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
-        self._check_owner(connection, row)
+        if row.owner != self._owner:
+            connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
         return bool(row.columns == self._columns)
+
+    def check(self, connection: Connection) -> AttemptId | None:
+        """The attempt id that the table was last written by, None for none yet. Changes nothing; raises as above."""
+        row = self._checked(connection)
+        is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
+        return AttemptId(row.attempt_id) if row is not None and is_written else None
 
     def version(self, connection: Connection) -> AttemptId | None:
         """The attempt id that the table was last written by. Raises `StoreMismatch` when it is another's by now."""
@@ -115,12 +114,27 @@ class Registration:
     def _row(self, connection: Connection) -> Row[Any] | None:
         return connection.execute(_FIND, {"this": self._table_name}).one_or_none()
 
-    def _create(self, connection: Connection, *, has_table: bool) -> None:
-        if has_table:
+    def _checked(self, connection: Connection) -> Row[Any] | None:
+        """The state's row, once it and the table fit the state; None when neither is there."""
+        found = inspect(connection)
+        has_table = found.has_table(self._table_name)
+        row = self._row(connection) if found.has_table(_states.name) else None
+        if row is None and has_table:
             raise SchemaMismatch(
                 f"state {self._name}: a table of this name is there that no state has made (it is not in "
                 f"{_states.name}); give the state another table"
             )
+        if row is not None and not has_table:
+            raise SchemaMismatch(
+                f"state {self._name}: the table is not there, and {_states.name} knows it; restore it, or delete its "
+                "row there to start with an empty one"
+            )
+        if row is not None:
+            self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
+            self._check_owner(connection, row)
+        return row
+
+    def _create(self, connection: Connection) -> None:
         _states.create(connection, checkfirst=True)
         self._rows.table.create(connection)
         made_as = {"layout": LAYOUT, "key_columns": self._key_columns, "columns": self._columns}
@@ -152,4 +166,3 @@ class Registration:
                 f"state {self._name} has rows of transaction {newest}, written by {row.owner} and not by "
                 f"{self._owner}: it is another topology's table; give each topology its own, or start with an empty one"
             )
-        connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -26,8 +27,12 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
 from transactional.examining import TableAddress
+from transactional.names import owner_of
 from transactional.ports import StateKind
 from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    from state.sql.doctor import ExaminedSql
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +80,20 @@ class SqlMapState(FencedState):
     def address(self) -> TableAddress:
         """The database, with all that one needs to log in, and the table in it."""
         return TableAddress.of("sql", self._database.url, self.columns, self._table_name)
+
+    def examine(self, topology_id: str, component_id: str) -> ExaminedSql:
+        """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the database refuses."""
+        from state.sql.doctor import ExaminedSql  # nobody else needs it
+
+        examined = ExaminedSql(self.table, component_id)
+        if self._database.exists():
+            owner = owner_of(topology_id, component_id)
+            registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+            with self._telling(), self._database.reading() as connection:
+                examined.look(registration, connection)
+            if self._opened is None:
+                self._database.close()
+        return examined
 
     @property
     def value_limits(self) -> ValueLimits:

@@ -68,4 +68,4 @@ def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Itera
         yield f"{each.problem}: {each.where}: {each.what}"
         yield f"  {'with --repair' if each.can_repair else 'to do'}: {each.remedy}"
     for component in not_looked_at:
-        yield f"note: the state of {component!r} is in no Delta table that could be opened here; it was not checked"
+        yield f"note: the state of {component!r} is in no table that could be opened here; it was not checked"

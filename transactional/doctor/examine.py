@@ -18,7 +18,7 @@ from transactional.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology.topology import Topology
 
-UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE)
+UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
 """Of such a table nobody can say at which transaction it is."""
 
 

@@ -107,6 +107,12 @@ def test_a_state_in_sql_is_looked_at(sqls: Command) -> None:
     assert done.code == 1
     assert "wrong-count: rows of 'count', count, transactions 1 to 2: expected 3" in done.out
     change_in_sql("UPDATE counts SET count = count - 1 WHERE word = 'cat'")
+    assert sqls("doctor", "sqls:build").out == "sqls: nothing is wrong\n"
+    change_in_sql("ALTER TABLE counts ADD COLUMN colour TEXT")
+    assert sqls("doctor", "sqls:build").out.startswith(
+        "table-foreign: table of 'count' ('counts' in sqlite:///states.db)"
+    )
+    change_in_sql("ALTER TABLE counts DROP COLUMN colour")
     shutil.move("states.db", "elsewhere.db")
     moved = ("verify", "sqls:build", "--table")
     assert sqls(*moved, "count=sqlite:///elsewhere.db#counts").code == 0
@@ -133,7 +139,7 @@ def test_a_wrong_command_is_one_line(animals: Command, arguments: tuple[str, ...
 
 
 def test_the_doctor_tells_and_repairs(animals: Command) -> None:
-    note = "note: the state of 'hidden' is in no Delta table that could be opened here; it was not checked\n"
+    note = "note: the state of 'hidden' is in no table that could be opened here; it was not checked\n"
     done = animals("doctor", "animals:build")
     assert (done.code, done.out) == (0, f"{note}animals: nothing is wrong\n")
     update()
