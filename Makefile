@@ -63,10 +63,10 @@ java:
 	@tools/check_java.sh
 
 postgres:
-	@tools/ensure_postgres.sh
+	@tools/ensure.sh postgres
 
 strace:
-	@tools/ensure_strace.sh
+	@tools/ensure.sh strace
 
 $(READY): requirements.lock pyproject.toml
 	@PYTHON="$(PYTHON)" tools/make_venv.sh

@@ -74,7 +74,7 @@ class ContractReader(ABC):
             elif isinstance(emission, Iterable) and not isinstance(emission, str | bytes):
                 yield from emission
             else:
-                raise SchemaMismatch(f"{where} must yield tuples or record batches, it returned {_short(emission)}")
+                raise SchemaMismatch(f"{where} must yield tuples or record batches, it returned {shown(emission)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,16 @@ def _as_batches(rows: list[Row], schema: pa.Schema, where: str) -> list[pa.Recor
 
 def _row(emitted: Any, output: Schema, where: str) -> Row:
     if not isinstance(emitted, tuple | list):
-        raise SchemaMismatch(f"{where} must yield tuples or record batches, it yielded {_short(emitted)}")
+        raise SchemaMismatch(f"{where} must yield tuples or record batches, it yielded {shown(emitted)}")
     if len(emitted) != len(output):
         raise SchemaMismatch(
-            f"{where} yielded {len(emitted)} values, {_short(emitted)}, but a tuple has one for each of the "
+            f"{where} yielded {len(emitted)} values, {shown(emitted)}, but a tuple has one for each of the "
             f"{len(output)} fields '{output}'"
         )
     return tuple(emitted)
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of the user's in a message, not too long."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

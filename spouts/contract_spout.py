@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
-from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, told
+from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, shown, told
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.schema import Schema
@@ -196,7 +196,7 @@ def as_json(where: str, value: Any) -> Any:
         raise ConfigError(f"{where} returned metadata that are not JSON: {error}; {_JSON}") from error
     back = json.loads(text)
     if back != value:
-        raise ConfigError(f"{where} returned {_short(value)}, which JSON gives back as {_short(back)}; {_JSON}")
+        raise ConfigError(f"{where} returned {shown(value)}, which JSON gives back as {shown(back)}; {_JSON}")
     if len(text) > METADATA_CHARACTERS_MAX:
         raise ConfigError(
             f"{where} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
@@ -221,7 +221,7 @@ def _names(where: str, partitions: Any) -> list[str]:
     names = list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"{where} returned {_short(partitions if names is None else names)}; it has to return the partitions' "
+            f"{where} returned {shown(partitions if names is None else names)}; it has to return the partitions' "
             'names, such as ["0", "1", "2"]'
         )
     return sorted(set(names))
@@ -237,8 +237,3 @@ def _parse_output(name: str, output: Any) -> Schema:
         return Schema.parse(output)
     except ConfigError as error:
         raise ConfigError(f"the output of spout {name} is declared wrongly: {error}") from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -154,13 +154,15 @@ class BatchMetadata:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:
-        metadata = {PartitionId(_text(p), _whole(i)): value for p, i, value in document.get("metadata", [])}
+        metadata = {PartitionId(_text(p), whole_number(i)): value for p, i, value in document.get("metadata", [])}
         split = document.get("split_records")
-        if split is not None and _whole(split) < 1:
+        if split is not None and whole_number(split) < 1:
             raise ValueError(f"split_records is {split}")
         excluded = tuple(Exclusion(*map(_text, row)) for row in document.get("excluded", []))
         again = document.get("letters", [])
-        letters = tuple(Letter(_whole(txid), _whole(number), *map(_text, rest)) for txid, number, *rest in again)
+        letters = tuple(
+            Letter(whole_number(txid), whole_number(number), *map(_text, rest)) for txid, number, *rest in again
+        )
         batch = cls._from_rows(document["partitions"])
         return replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
 
@@ -169,12 +171,12 @@ class BatchMetadata:
         ranges: dict[PartitionId, OffsetRange] = {}
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, *evidence in rows:
-            partition = PartitionId(_text(source), _whole(index))
+            partition = PartitionId(_text(source), whole_number(index))
             if partition in ranges or len(evidence) not in (2, 3) or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
-            ranges[partition] = OffsetRange(Offset(_whole(start)), Offset(_whole(until)))
+            ranges[partition] = OffsetRange(Offset(whole_number(start)), Offset(whole_number(until)))
             if evidence[0] is not None:
-                digests[partition] = Digest(*map(_whole, evidence))
+                digests[partition] = Digest(*map(whole_number, evidence))
         return cls(ranges, digests)
 
 
@@ -184,7 +186,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
+    """A value of JSON that has to be a whole number. Raises `ValueError` for another one."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{value!r} is not a whole number")
     return value

@@ -49,7 +49,7 @@ def load_topology(target: str) -> Topology:
 
 
 def refuse_hidden_packages() -> None:
-    """Raise `ConfigError` if a user's module is found in place of one of our packages.
+    """Raise `ConfigError` if a module of a user, or of another copy of ours, is found in place of one of our packages.
 
     This checks the path, not what is loaded: on an executor, or in the next process, the user's module would win.
     """
@@ -58,8 +58,15 @@ def refuse_hidden_packages() -> None:
         spec = PathFinder.find_spec(name)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
         found = [Path(place).resolve() for place in places if place is not None]
-        if found and not any(place.is_relative_to(folder / name) for place in found):
-            raise ConfigError(f"{found[0]} hides the package {name!r} of transactional: give it another name")
+        if not found or any(place.is_relative_to(folder / name) for place in found):
+            continue
+        copy = found[0].parents[1]
+        if (copy / "transactional" / Path(__file__).name).is_file():
+            raise ConfigError(
+                f"{copy} is another copy of transactional than the one that runs, {folder}, and comes before it on the "
+                "path: workers would run that one. Use its own Python environment, or work in another folder"
+            )
+        raise ConfigError(f"{found[0]} hides the package {name!r} of transactional: give it another name")
 
 
 def _call(function: Callable[..., Any], target: str) -> Any:

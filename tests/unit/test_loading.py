@@ -37,6 +37,16 @@ def test_a_store_is_not_looked_for_in_a_users_file(folder: Path, monkeypatch: py
         open_store(f"sqlite:///{folder}/store.db")
 
 
+def test_another_checkout_is_called_what_it_is(folder: Path) -> None:
+    for name in ("transactional/loading.py", "spouts/__init__.py", "state/__init__.py", "verifier/__init__.py"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("")
+    with pytest.raises(ConfigError) as raised:
+        load_topology("words:build")
+    assert str(raised.value).startswith(f"{folder} is another copy of transactional than the one that runs, ")
+    assert "give it another name" not in str(raised.value)
+
+
 def test_a_folder_of_data_and_a_file_behind_ours_hide_nothing(folder: Path) -> None:
     (folder / "state").mkdir()
     (folder / "spouts.py").write_text("")

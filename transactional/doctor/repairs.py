@@ -112,7 +112,7 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Standing:
     """Where a table is: at which transaction, and the attempt that wrote that."""
 
     txid: TxId
@@ -125,7 +125,7 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
     Each step is one that a coordinator makes, and refused like one. Raises `StoreMismatch` when the journal is not of
     these tables, or the tables are further apart than a crash can leave them.
     """
-    places = {table.component: place_of(table, journal) for table in tables}
+    places = {table.component: standing_of(table, journal) for table in tables}
     last, ahead = _last_and_ahead(places)
     with _lease(topology, store) as lease:
         before = lease.snapshot.committed_txid
@@ -148,7 +148,7 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
     return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
 
 
-def place_of(table: Table, journal: Journal) -> Place:
+def standing_of(table: Table, journal: Journal) -> Standing:
     """Which transaction a table holds: that of the newest attempt in the journal which has written it.
 
     After that only fences of the journal's coordinators may have come. Raises `StoreMismatch`.
@@ -156,13 +156,13 @@ def place_of(table: Table, journal: Journal) -> Place:
     where = table.found.where
     for version in reversed(table.found.versions):
         if version in journal.attempts:
-            return Place(journal.attempts[version][0], version)
+            return Standing(journal.attempts[version][0], version)
         if version not in journal.fences:
             raise StoreMismatch(f"{where}: attempt {version} is not in the journal; give the one of its last runs")
     raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; give another journal")
 
 
-def _last_and_ahead(places: Mapping[str, Place]) -> tuple[Place, Place | None]:
+def _last_and_ahead(places: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
     """The transaction that all tables hold, and the one that some hold already. Raises `StoreMismatch`."""
     lowest, highest = min(places.values(), key=_by_txid), max(places.values(), key=_by_txid)
     shown = ", ".join(f"{name}: {place.txid}:{place.attempt_id}" for name, place in sorted(places.items()))
@@ -178,11 +178,11 @@ def _last_and_ahead(places: Mapping[str, Place]) -> tuple[Place, Place | None]:
     return lowest, (highest if highest.txid > lowest.txid else None)
 
 
-def _by_txid(place: Place) -> TxId:
+def _by_txid(place: Standing) -> TxId:
     return place.txid
 
 
-def _committed(lease: Lease, last: Place, journal: Journal) -> list[TransactionAttempt]:
+def _committed(lease: Lease, last: Standing, journal: Journal) -> list[TransactionAttempt]:
     """The attempts to be committed, up to the last: as the journal says, else with any number that fits in between."""
     attempts: list[TransactionAttempt] = []
     before = lease.fence_id
@@ -204,7 +204,7 @@ def _committed(lease: Lease, last: Place, journal: Journal) -> list[TransactionA
     return attempts
 
 
-def _given_up(lease: Lease, last: Place, journal: Journal) -> Iterator[TransactionAttempt]:
+def _given_up(lease: Lease, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
     """The other attempts of these transactions: a table may have been written by them for a while."""
     for attempt_id, (txid, _) in journal.attempts.items():
         if lease.fence_id < attempt_id < last.attempt_id and lease.snapshot.committed_txid < txid <= last.txid:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar, get_type_hints
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, whole_number
 from transactional.config import TopologyConfig
 from transactional.core import protocol
 from transactional.core.protocol import Action, Event
@@ -22,14 +22,7 @@ from transactional.letters import Exclusion
 from transactional.progress import Phase, Snapshot
 from transactional.syncing import sync
 
-_WORDS: Mapping[str, type[Any]] = {
-    name: word
-    for name, word in vars(protocol).items()
-    if isinstance(word, type) and hasattr(word, "__dataclass_fields__")
-}
-
-
-_PLAIN: Mapping[str, type[Any]] = {"int": int, "str": str, "bool": bool}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +54,10 @@ class RunStarted:
         """The inverse of `to_json`."""
         known = row["snapshot"]
         snapshot = Snapshot(
-            TxId(_whole(known["committed_txid"])),
+            TxId(whole_number(known["committed_txid"])),
             BatchMetadata.from_json(known["committed_batch"]),
-            {TxId(_whole(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
-            AttemptId(_whole(known["attempt_id"])),
+            {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
+            AttemptId(whole_number(known["attempt_id"])),
         )
         return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"])
 
@@ -184,13 +177,8 @@ def encode(word: Any) -> dict[str, Any]:
 
 def decode(row: Mapping[str, Any]) -> Any:
     """The inverse of `encode`. Raises one of Python's errors for anything else."""
-    kind = _WORDS[row["is"]]
-    word = kind(**{name: _word(name, value) for name, value in row.items() if name != "is"})
-    for field in fields(word):
-        wanted = _PLAIN.get(str(field.type))
-        if wanted is not None and type(getattr(word, field.name)) is not wanted:
-            raise TypeError(f"{field.name} is {getattr(word, field.name)!r}")
-    return word
+    kind, readers = _WORDS[row["is"]]
+    return kind(**{name: readers[name](value) for name, value in row.items() if name != "is"})
 
 
 def _plain(value: Any) -> Any:
@@ -211,28 +199,48 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _word(name: str, value: Any) -> Any:
-    match name:
-        case "attempt":
-            return TransactionAttempt(TxId(_whole(value[0])), AttemptId(_whole(value[1])))
-        case "batch" | "after":
-            return None if value is None else BatchMetadata.from_json(value)
-        case "limit":
-            return None if value is None else _limit(*value)
-        case "phase":
-            return Phase(value)
-        case "digests":
-            return {PartitionId(source, index): Digest(*digest) for source, index, *digest in value}
-        case "at_fault":
-            return tuple(Exclusion(*exclusion) for exclusion in value)
-    return value
+def _exactly(kind: type[T]) -> Callable[[Any], T]:
+    def checked(value: Any) -> T:
+        if type(value) is not kind:
+            raise TypeError(f"{value!r} is no {kind.__name__}")
+        return value
+
+    return checked
 
 
-def _limit(records: Any, record_bytes: Any, reason: Any) -> BatchLimit:
-    return BatchLimit(_whole(records), None if record_bytes is None else _whole(record_bytes), str(reason))
+def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    return lambda value: None if value is None else read(value)
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def _attempt(value: Any) -> TransactionAttempt:
+    return TransactionAttempt(TxId(whole_number(value[0])), AttemptId(whole_number(value[1])))
+
+
+def _limit(value: Any) -> BatchLimit:
+    records, record_bytes, reason = value
+    return BatchLimit(whole_number(records), _or_none(whole_number)(record_bytes), str(reason))
+
+
+def _digests(value: Any) -> dict[PartitionId, Digest]:
+    return {PartitionId(source, index): Digest(*digest) for source, index, *digest in value}
+
+
+_READERS: Mapping[object, Callable[[Any], Any]] = {
+    int: _exactly(int),
+    str: _exactly(str),
+    bool: _exactly(bool),
+    Phase: Phase,
+    TransactionAttempt: _attempt,
+    BatchMetadata: BatchMetadata.from_json,
+    BatchMetadata | None: _or_none(BatchMetadata.from_json),
+    BatchLimit | None: _or_none(_limit),
+    Mapping[PartitionId, Digest]: _digests,
+    tuple[Exclusion, ...]: lambda value: tuple(Exclusion(*exclusion) for exclusion in value),
+}
+"""By the type of a field, what makes it of JSON values."""
+_WORDS: Mapping[str, tuple[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
+    name: (word, {field.name: _READERS[get_type_hints(word)[field.name]] for field in fields(word)})
+    for name, word in vars(protocol).items()
+    if isinstance(word, type) and is_dataclass(word) and word.__module__ == protocol.__name__
+}
+"""The events and actions. A field of a type that has no reader is an error here already."""

@@ -1,0 +1,62 @@
+#!/bin/sh
+# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `tools/ensure.sh strace`.
+# As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
+set -eu
+
+case "$1" in
+postgres) # the tests start a server of their own
+    package=postgresql
+    programs="postgres initdb"
+    folders="/usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin"
+    missing="PostgreSQL's server programs (postgres, initdb), which are not on PATH or in their usual folders: install
+PostgreSQL 13 or newer (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql)."
+    ;;
+strace) # the proof of power cuts records with it what a run does to its files
+    package=strace
+    programs=strace
+    folders=
+    missing="strace, which is not on PATH: install it on a Linux machine (Debian, Ubuntu: apt-get install strace;
+Fedora: dnf install strace)."
+    ;;
+*)
+    echo "usage: tools/ensure.sh postgres|strace" >&2
+    exit 2
+    ;;
+esac
+
+# All of the programs are in one folder.
+has_all() {
+    for program in $programs; do
+        [ -x "$1/$program" ] || return 1
+    done
+}
+
+found() {
+    for folder in $(printf '%s' "$PATH" | tr ':' ' ') $folders; do
+        if has_all "$folder"; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+install_on_debian() {
+    echo "Installing $package for the tests ..."
+    log=$(mktemp)
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get update && apt-get install --yes --no-install-recommends "$package"; } >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+    fi
+    rm -f "$log"
+}
+
+if ! found; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        install_on_debian
+    fi
+    found || {
+        echo "transactional: the tests need $missing" | tr '\n' ' ' >&2
+        echo >&2
+        exit 1
+    }
+fi
