@@ -50,6 +50,12 @@ class TransactionalError(Exception):
         self.at_fault = at_fault
 
 
+def by_code(code: str) -> type[TransactionalError] | None:
+    """The error that has this code, None when there is none."""
+    known = (each for each in globals().values() if isinstance(each, type) and issubclass(each, TransactionalError))
+    return next((error for error in known if error.code == code), None)
+
+
 class ConfigError(TransactionalError):
     """Something is wired or configured incorrectly; nothing has run yet."""
 

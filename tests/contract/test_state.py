@@ -18,7 +18,7 @@ from tests.contract.states import AnyState, Place, content, counts, look_up_alwa
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
-from transactional.execution.committing import MapStateView
+from transactional.execution.map_state import MapStateView
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 

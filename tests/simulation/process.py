@@ -1,6 +1,6 @@
 """One process that coordinates the topology: the real driver, runner and commit phase; what is around is simulated.
 
-Real are `TopologyDriver.step`, its tick and its fencing, `PhaseRunner`, `commit_transaction`, the coordinator, the
+Real are `TopologyDriver.step`, its tick and its fencing, `PhaseRunner`, `CommitPhase`, the coordinator, the
 memory store and the rules of the tables; threads, Spark and the source are not. A process can crash before any effect,
 and can stand still there and go on much later, when others have taken over (a zombie).
 """

@@ -8,8 +8,8 @@ from tests.unit.fakes import total
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.execution.committing import MapStateView
 from transactional.execution.local_executor import LocalExecutor
+from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import load_instance
 from transactional.ports import Processed
 from transactional.topology.builder import TransactionalTopologyBuilder

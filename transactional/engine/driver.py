@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from transactional import errors
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
@@ -54,6 +53,7 @@ from transactional.errors import (
     StoreMismatch,
     StoreUnavailable,
     TopologyInUse,
+    by_code,
 )
 from transactional.ports import Clock, JobExecutor, SizedSpout
 from transactional.store import CoordinatorStore, Desired, DesiredState
@@ -381,7 +381,7 @@ class TopologyDriver:
             case AbortAttempt(attempt, reason):
                 self.runner.abort(attempt, reason)
             case Halt(code, reason):
-                self._halt = error_of(code)(reason)
+                self._halt = fatal_error(code, reason)
         self._troubles.tell_action(action, now_ms)
 
     def _write(self, write: Callable[[], None]) -> None:
@@ -417,10 +417,9 @@ def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     )
 
 
-def error_of(code: str) -> type[FatalError]:
-    """The fatal error with the given code."""
-    return next(
-        error
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, FatalError) and error.code == code
-    )
+def fatal_error(code: str, reason: str) -> FatalError:
+    """What the coordinator halts with."""
+    error = by_code(code)
+    assert error is not None
+    assert issubclass(error, FatalError)
+    return error(reason)

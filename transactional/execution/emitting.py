@@ -2,87 +2,24 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from transactional import errors
 from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.errors import BoltFailed, SchemaMismatch, TransactionalError
+from transactional.errors import SchemaMismatch
+from transactional.execution.failures import guarded
 from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
-from transactional.letters import Exclusion, joined
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
 from transactional.topology.stages import Edge
 
 ROWS_PER_BATCH = 10_000
 """Tuples emitted one by one are gathered into record batches of so many rows."""
-
-
-class TaskFailed(BaseException):
-    """A task can't go on: carries the component and the code of the error to be raised in the driver.
-
-    No `Exception`: a bolt that catches these around `emit` must not swallow the failure of a bolt behind it.
-    """
-
-    def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
-        super().__init__(text)
-        self.code, self.component, self.trace = code, component, trace
-        self.where = ""
-        """The tuple that was worked on, where it can be told."""
-        self.at_fault: tuple[Exclusion, ...] = ()
-        """The tuples whose execution has failed, where the failure can be laid at their door."""
-        self.is_of_many = False
-        """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
-
-    def __str__(self) -> str:
-        return f"{self.args[0]}{self.where}{self.trace}"
-
-
-class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
-    """Turns whatever user code raises into `TaskFailed`, with the component's name and the traceback."""
-
-    def __init__(self, component: str, *, is_of_many: bool = False) -> None:
-        self.component, self.is_of_many = component, is_of_many
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, TaskFailed):
-            return
-        code, trace = BoltFailed.code, ""
-        text = f"component {self.component!r} raised {type(error).__name__}: {error}"
-        if isinstance(error, TransactionalError):
-            code, text = error.code, str(error) if repr(self.component) in str(error) else text
-        else:
-            trace = "\n" + "".join(traceback.format_exception(error)).rstrip()
-        failed = TaskFailed(code, self.component, text, trace)
-        failed.is_of_many = self.is_of_many
-        raise failed from error
-
-
-def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task or bolt stands for: an `OperatingError` or `FailedException` as it was raised."""
-    known = {
-        error.code: error
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, errors.OperatingError | errors.FailedException)
-    }
-    return known.get(code, BoltFailed)(text, at_fault=at_fault)
-
-
-def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
-    """The text of the first of several failures, and the tuples at fault: nobody where one is not told to be at a
-    tuple's door, for that may be what the others suffer from."""
-    parts = list(faults)
-    at_fault = joined(*parts) if all(parts) else ()
-    return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault
 
 
 class Receiver(Protocol):

@@ -16,7 +16,7 @@ from transactional.beyond_python import BeyondPython, PartlyReadable, known_valu
 from transactional.bolts import Tuple, tuple_class
 from transactional.dead_letters import values_to_json
 from transactional.errors import FatalError, OperatingError
-from transactional.execution.emitting import TaskFailed
+from transactional.execution.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 

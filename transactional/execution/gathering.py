@@ -12,7 +12,7 @@ import pyarrow as pa
 from transactional.arrow import from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.errors import AttemptLost, ReplayMismatch
-from transactional.execution.emitting import error_of, told_of_all
+from transactional.execution.failures import error_of, told_of_all
 from transactional.execution.items import (
     Item,
     PartialAggregates,

@@ -10,7 +10,7 @@ from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, check_sendable, make_program
-from transactional.execution.task_run import run_task
+from transactional.execution.tasks import run_task
 from transactional.ports import Processed
 from transactional.topology.topology import Topology
 
@@ -25,7 +25,7 @@ class LocalExecutor:
         dataframe = [component.id for component in topology.components if component.is_dataframe]
         if dataframe:
             raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
-        self.program = make_program(topology)
+        self.program = make_program(topology, topology.spout.reader())
         check_sendable(self.program)
         self._lock = threading.Lock()
         self._done: dict[TransactionAttempt, int] = {}

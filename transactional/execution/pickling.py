@@ -8,42 +8,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
-from transactional.bolts import Key, OutputCollector
+from transactional.bolts import OutputCollector
 from transactional.errors import ConfigError
-
-
-class DeferredState:
-    """What a committer has for its state while its batch is processed: it may only be used in `finish_batch`."""
-
-    def __init__(self, component: str) -> None:
-        self.component = component
-
-    def get(self, *key: Any) -> Any:
-        """Refused."""
-        self._refuse()
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Refused."""
-        self._refuse()
-
-    def put(self, key: Key | Any, value: Any) -> None:
-        """Refused."""
-        self._refuse()
-
-    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ConfigError(
-            f"committer {self.component!r} used its state in prepare or execute; earlier transactions may not be "
-            "committed yet there: gather in execute, and use the state in finish_batch"
-        )
+from transactional.execution.map_state import DeferredState
 
 
 def check_picklable(what: str, value: object) -> None:

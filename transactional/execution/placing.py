@@ -11,6 +11,7 @@ import cloudpickle
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, TopologyContext
 from transactional.execution.emitting import Emitter
+from transactional.execution.map_state import DeferredState
 from transactional.execution.operators import (
     ArrowBatchOperator,
     ArrowFunction,
@@ -20,7 +21,7 @@ from transactional.execution.operators import (
     PassOn,
     TupleFunction,
 )
-from transactional.execution.pickling import DeferredState, load_instance
+from transactional.execution.pickling import load_instance
 from transactional.execution.program import BoltSpec, TaskProgram
 from transactional.execution.trying_again import makes_letters
 from transactional.letters import Exclusion
@@ -37,6 +38,9 @@ class TaskInfo:
     task_count: int
     state: MapState | None = None
     excluded: tuple[Exclusion, ...] = ()
+
+    def __str__(self) -> str:
+        return f"task {self.task} of {self.task_count}"
 
     def given_to(self, operator: Operator) -> Operator:
         """Tell an operator what is set aside from its bolt."""

@@ -21,12 +21,15 @@ from transactional.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class SpoutSpec:
-    """The spout as its tasks know it: what reads, and nothing of what plans and connects in the driver."""
+    """The spout as its tasks know it: what reads, and nothing of what plans and connects in the driver.
+
+    The commit phase reads nothing: there `reader` is None.
+    """
 
     id: str
     output: Schema
     parallelism: int
-    reader: PartitionReader
+    reader: PartitionReader | None
     with_checksum: bool
 
 
@@ -89,7 +92,7 @@ class TaskProgram:
         return {bolt.id: bolt.parallelism for bolt in subscribers}
 
 
-def make_program(topology: Topology) -> TaskProgram:
+def make_program(topology: Topology, reader: PartitionReader | None) -> TaskProgram:
     """Put a topology's program together. Reads nothing of the outside."""
     plan = plan_stages(topology)
     slots = {
@@ -97,10 +100,8 @@ def make_program(topology: Topology) -> TaskProgram:
         for level in range(plan.depth)
         for number, (stage, task) in enumerate(plan.slots(level))
     }
-    given = topology.spout
-    spout = SpoutSpec(
-        topology.spout_id, given.output, topology.spout_parallelism, given.reader(), with_checksum=given.replays_exactly
-    )
+    given, count = topology.spout, topology.spout_parallelism
+    spout = SpoutSpec(topology.spout_id, given.output, count, reader, with_checksum=given.replays_exactly)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None

@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
+from transactional.execution.failures import TaskFailed, error_of, guarded
 from transactional.execution.items import Item, Tuples
 from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
-from transactional.execution.task_run import run_dataframe_task
+from transactional.execution.tasks import run_dataframe_task
 from transactional.groupings import DEFAULT_STREAM
 from transactional.spark.workers import end_quietly
 from transactional.spark_internals import map_in_arrow
@@ -43,9 +44,10 @@ def dataframe_items(
 def _apply(bolt: BoltSpec, batch: DataFrame) -> DataFrame:
     assert isinstance(bolt.bolt, BoltFunction)
     try:
-        emitted = bolt.bolt.function(batch)
-    except Exception as error:
-        raise BoltFailed(f"bolt {bolt.id!r} raised {type(error).__name__}: {error}") from error
+        with guarded(bolt.id):
+            emitted = bolt.bolt.function(batch)
+    except TaskFailed as failed:
+        raise error_of(failed.code, str(failed)) from failed.__cause__
     if not isinstance(emitted, DataFrame):
         raise BoltFailed(f"bolt {bolt.id!r} must return a DataFrame, it returned a {type(emitted).__name__}")
     if tuple(emitted.columns) != bolt.outputs[DEFAULT_STREAM].names:

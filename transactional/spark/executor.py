@@ -26,7 +26,7 @@ from transactional.errors import AttemptLost, TransactionalError
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
-from transactional.execution.task_run import run_task
+from transactional.execution.tasks import run_task
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program
@@ -73,7 +73,7 @@ class SparkExecutor:
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
-        self.program = make_program(self.topology)
+        self.program = make_program(self.topology, self.topology.spout.reader())
         check_sendable(self.program)
         # Spark pickles the program once more whenever it packs tasks in another way, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))

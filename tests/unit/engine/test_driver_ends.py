@@ -13,7 +13,7 @@ from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Halt, RecordCommit, RecordFailure
-from transactional.engine.driver import RunSummary, error_of
+from transactional.engine.driver import RunSummary, fatal_error
 from transactional.errors import (
     CommitStuck,
     ConfigError,
@@ -115,7 +115,9 @@ def test_retries_can_be_limited() -> None:
 
 
 def test_every_halt_has_its_error() -> None:
-    assert [error_of(error.code) for error in (RetriesExhausted, CommitStuck)] == [RetriesExhausted, CommitStuck]
+    for error in (RetriesExhausted, CommitStuck):
+        halted = fatal_error(error.code, "why")
+        assert (type(halted), str(halted)) == (error, "why")
 
 
 def test_a_commit_phase_that_is_stuck_ends_the_run_without_waiting_for_it() -> None:

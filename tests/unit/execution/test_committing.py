@@ -15,7 +15,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BatchBolt, Key, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed, Fenced, SchemaMismatch
-from transactional.execution.committing import MapStateView, commit_transaction
+from transactional.execution.committing import CommitPhase
+from transactional.execution.map_state import MapStateView
 from transactional.ports import StateKind
 from transactional.topology.topology import Topology
 
@@ -49,7 +50,7 @@ def two_committers(kind: StateKind = StateKind.OPAQUE) -> tuple[Topology, Memory
 def test_updates_are_merged_and_bolts_finished_in_every_transaction(kind: StateKind) -> None:
     topology, per_word, in_all = two_committers(kind)
     for number in (1, 2):
-        commit_transaction(topology, attempt(number, 10 * number), processed(topology))
+        CommitPhase(topology).run(attempt(number, 10 * number), processed(topology))
         assert stored(per_word) == {"cat": 2 * number, "dog": number}
         assert stored(in_all) == {(): 3 * number}
         assert per_word.version == in_all.version == 10 * number
@@ -59,7 +60,7 @@ def test_updates_are_merged_and_bolts_finished_in_every_transaction(kind: StateK
 def test_a_replay_changes_nothing_but_the_version(kind: StateKind) -> None:
     topology, per_word, in_all = two_committers(kind)
     for attempt_id in (10, 11, 12):
-        commit_transaction(topology, attempt(1, attempt_id), processed(topology))
+        CommitPhase(topology).run(attempt(1, attempt_id), processed(topology))
     assert stored(per_word) == {"cat": 2, "dog": 1}
     assert stored(in_all) == {(): 3}
     assert per_word.version == in_all.version == 12
@@ -68,7 +69,7 @@ def test_a_replay_changes_nothing_but_the_version(kind: StateKind) -> None:
 def test_a_transaction_with_nothing_to_change_is_written_to_every_table() -> None:
     """Storm row T40."""
     topology, per_word, in_all = two_committers()
-    commit_transaction(topology, attempt(1, 10), processed(topology, NOTHING))
+    CommitPhase(topology).run(attempt(1, 10), processed(topology, NOTHING))
     assert (stored(per_word), stored(in_all)) == ({}, {(): 0})
     assert (per_word.version, in_all.version) == (10, 10)
 
@@ -78,7 +79,7 @@ def test_a_bolt_that_puts_nothing_is_written_too() -> None:
     made = builder(words([[("cat",)]]))
     made.set_committer_bolt("idle", Finishing(lambda state: None), state=opened(counts(table))).global_grouping("spout")
     topology = made.build()
-    commit_transaction(topology, attempt(1, 10), processed(topology))
+    CommitPhase(topology).run(attempt(1, 10), processed(topology))
     assert (table.version, stored(table)) == (10, {})
 
 
@@ -86,7 +87,7 @@ def test_a_committer_without_its_part_is_a_bug() -> None:
     topology, _, in_all = two_committers()
     made = processed(topology)
     with pytest.raises(KeyError):
-        commit_transaction(topology, attempt(1, 10), replace(made, parts={"counts": made.parts["counts"]}))
+        CommitPhase(topology).run(attempt(1, 10), replace(made, parts={"counts": made.parts["counts"]}))
     assert in_all.version is None
 
 
@@ -104,7 +105,7 @@ def test_a_committer_may_have_an_attribute_of_any_name() -> None:
     made.set_bolt("upper", UpperAggregator()).shuffle_grouping("spout")
     made.set_committer_bolt("total", TotalAggregator(), state=opened(total(table))).global_grouping("upper")
     topology = made.build()
-    commit_transaction(topology, attempt(1, 10), processed(topology))
+    CommitPhase(topology).run(attempt(1, 10), processed(topology))
     assert stored(table) == {(): 2}
 
 
@@ -133,7 +134,7 @@ def finished(finish: Callable[[MapState], Any], state: MemoryMapState | None = N
     made = builder(words([[("cat",)]]))
     made.set_committer_bolt("it", Finishing(finish), state=state).global_grouping("spout")
     topology = made.build()
-    commit_transaction(topology, attempt(1, 10), processed(topology))
+    CommitPhase(topology).run(attempt(1, 10), processed(topology))
     return state
 
 
@@ -263,5 +264,5 @@ def test_the_tasks_of_a_committer_see_what_the_ones_before_have_put() -> None:
     made = builder(words([[("cat",), ("dog",), ("owl",)]]))
     made.set_committer_bolt("total", Total(), 3, state=opened(total(table))).all_grouping("spout")
     topology = made.build()
-    commit_transaction(topology, attempt(1, 10), processed(topology))
+    CommitPhase(topology).run(attempt(1, 10), processed(topology))
     assert stored(table) == {(): 9}

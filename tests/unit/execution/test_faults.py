@@ -322,6 +322,27 @@ def test_a_tuple_that_fills_a_record_batch_is_not_at_fault_for_what_is_in_it(
     assert (numbers.set_aside, numbers.counted) == (sorted(BAD), COUNTED)
 
 
+def far_days(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Days, of which those of bad numbers are beyond the year 9999."""
+    days = [4_000_000 + n if n in BAD else n for n in batch.column("number").to_pylist()]
+    return pa.RecordBatch.from_pydict({"day": pa.array(days, pa.int32()).cast(pa.date32())})
+
+
+@pytest.mark.parametrize("phase", ["processing", "commit"])
+def test_a_tuple_that_a_state_refuses_is_found_in_either_phase(phase: str, tmp_path: Path) -> None:
+    numbers = Numbers(tmp_path)
+    if phase == "commit":
+        state = MemoryMapState((), "count long", table=MemoryTable("relay"))
+        numbers.builder.set_committer_bolt("relay", Relay(), state=state).global_grouping("spout")
+    far = numbers.builder.set_bolt("far", far_days, 2, output="day date")
+    far.shuffle_grouping("relay" if phase == "commit" else "spout")
+    days = MemoryMapState("day", table=numbers.counts).count()
+    numbers.builder.set_committer_bolt("counts", days).fields_grouping("far", "day")
+    numbers.builder.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=numbers.letters))
+    assert numbers.run().failures == 1
+    assert (numbers.set_aside, len(numbers.counted)) == (sorted(BAD), COUNT - len(BAD))
+
+
 class Both(BasicBolt):
     """The same numbers on two streams."""
 

@@ -14,7 +14,8 @@ from tests.unit.fakes import Total, builder, stored, total, words
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed
-from transactional.execution.committing import MapStateView, commit_transaction
+from transactional.execution.committing import CommitPhase
+from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import dump_instance, load_instance
 
 
@@ -84,7 +85,8 @@ def test_a_state_refuses_to_be_used_before_the_commit_phase(where: str, method: 
 
 SCRIPT = """
 from transactional.bolts import BatchBolt
-from transactional.execution.pickling import DeferredState, dump_instance
+from transactional.execution.map_state import DeferredState
+from transactional.execution.pickling import dump_instance
 import sys
 
 STEP = 2
@@ -127,5 +129,5 @@ def test_a_class_that_was_defined_in_a_function_travels() -> None:
     made = builder(words([[("cat",), ("dog",)]]))
     made.set_committer_bolt("total", Local(), 2, state=state).all_grouping("spout")
     topology = made.build()
-    commit_transaction(topology, FIRST, processed(topology))
+    CommitPhase(topology).run(FIRST, processed(topology))
     assert stored(state.stored) == {(): 8}

@@ -23,7 +23,7 @@ from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
 from transactional.execution.local_executor import LocalExecutor
 from transactional.execution.program import AttemptInput, TaskProgram, make_program
-from transactional.execution.task_run import run_task
+from transactional.execution.tasks import run_task
 from transactional.groupings import GroupingKind
 from transactional.ports import Partials, PartitionReader, Processed
 from transactional.topology.topology import Topology
@@ -64,7 +64,7 @@ def test_states_and_the_drivers_side_of_the_spout_are_not_sent() -> None:
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("spout")
     made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable("letters")))
     topology = made.build(options={"limit": 3})
-    program = make_program(topology)
+    program = make_program(topology, topology.spout.reader())
     sent = cloudpickle.dumps(program)
     assert b"MemoryMapState" in cloudpickle.dumps(topology)
     assert not any(name in sent for name in (b"MemoryMapState", b"MemoryTable", type(topology.spout).__name__.encode()))
@@ -205,7 +205,7 @@ Tamper = Callable[[list[Item]], list[Item]]
 
 def run_tampered(topology: Topology, tamper: Tamper) -> Processed:
     """An attempt whose items are tampered with on their way, level by level."""
-    program, batch = make_program(topology), everything(topology)
+    program, batch = make_program(topology, topology.spout.reader()), everything(topology)
     inputs = AttemptInput.of(FIRST, batch, topology.spout_parallelism)
     items: list[Item] = []
     for level in range(program.plan.depth):
@@ -278,7 +278,7 @@ def test_the_first_failure_is_told() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
         return TaskFailure((stage, task, 0), "upper", code, f"failed in {stage}, {task}")
 
-    program = make_program(counted_words())
+    program = make_program(counted_words(), None)
     items = [failed(1, 0, "TX302"), failed(0, 1, FailedException.code), failed(1, 1, "TX302")]
     with pytest.raises(FailedException, match=r"^failed in 0, 1$"):
         gather(program, everything(counted_words()), items)

@@ -14,7 +14,7 @@ from tests.unit.fakes import Upper, builder, stored, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed, TableConflict
-from transactional.execution.committing import commit_transaction
+from transactional.execution.committing import CommitPhase
 from transactional.ports import StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
@@ -89,7 +89,7 @@ def opened(topology: Topology) -> dict[str, MemoryTable]:
 
 def run(topology: Topology, txid: int = 1, attempt_id: int | None = None) -> None:
     attempt = TransactionAttempt(TxId(txid), AttemptId(10 * txid if attempt_id is None else attempt_id))
-    commit_transaction(topology, attempt, processed(topology))
+    CommitPhase(topology).run(attempt, processed(topology))
 
 
 # --- shapes (seed 004, "Design 3": A, B (committer), C, D (committer); row T5) -------------------------------------
@@ -211,7 +211,7 @@ def test_a_bolt_fed_by_a_committer_takes_other_tuples_in_the_processing_phase() 
     assert set(part.parts) == {"B", "C"}
     assert part.counts == {"A": 2, "B": 2, "C": 2, "D": 0}, "C has had what A emits, and not yet what B will"
     tables = opened(topology)
-    commit_transaction(topology, TransactionAttempt(TxId(1), AttemptId(10)), part)
+    CommitPhase(topology).run(TransactionAttempt(TxId(1), AttemptId(10)), part)
     assert {name: stored(table) for name, table in tables.items()} == {"B": {(): 2}, "D": {(): 4}}
 
 
@@ -235,7 +235,7 @@ def test_what_is_emitted_early_for_a_late_bolt_waits_for_the_commit_phase() -> N
     assert sorted({tuples[:3] for tuples in late}) == [("D", "B", "default")]
     assert sum(tuples[3] for tuples in late) == 2
     tables = opened(topology)
-    commit_transaction(topology, TransactionAttempt(TxId(1), AttemptId(10)), part)
+    CommitPhase(topology).run(TransactionAttempt(TxId(1), AttemptId(10)), part)
     assert stored(tables["D"]) == {(): 4}
 
 
@@ -402,4 +402,4 @@ def test_a_failure_behind_a_committer_names_bolt_and_task() -> None:
     topology = made.build()
     opened(topology)
     with pytest.raises(BoltFailed, match=r"^task 0 of 3, in the commit phase: component 'broken' raised TypeError: "):
-        commit_transaction(topology, FIRST, processed(topology))
+        CommitPhase(topology).run(FIRST, processed(topology))

@@ -16,8 +16,8 @@ from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import CorruptRecord
-from transactional.execution.emitting import Emitter, TaskFailed, guarded, make_emitter
-from transactional.execution.faults import Faults
+from transactional.execution.emitting import Emitter
+from transactional.execution.failures import TaskFailed, guarded
 from transactional.execution.items import (
     Incomplete,
     Item,
@@ -34,8 +34,9 @@ from transactional.execution.items import (
     is_for_task,
 )
 from transactional.execution.operators import Operator
-from transactional.execution.placing import TaskInfo, make_operator
+from transactional.execution.placing import TaskInfo
 from transactional.execution.program import AttemptInput, TaskProgram
+from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
@@ -51,19 +52,29 @@ def run_task(
     mine = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
     tuples = [item for item in mine if isinstance(item, Tuples)]
-    is_complete = len(tuples) == len(mine)
 
     def received() -> Received:
         return ((batch, item.source, item.stream) for item in tuples for batch in from_ipc(item.data))
 
-    return _TaskRun(program, inputs, stage, task, is_complete=is_complete).run(received)
+    def make(*, looks_closer: bool) -> _Task:
+        return _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
+
+    return _sent(*run_through(make, received))
 
 
 def run_dataframe_task(
     program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Item]:
-    """Address what Spark has computed for a DataFrame bolt, one partition of it."""
-    return _TaskRun(program, inputs, stage, task).run(lambda: ((batch, "", "") for batch in batches))
+    """Address what Spark has computed for a DataFrame bolt, one partition of it: it comes only once."""
+    work = _Task(program, inputs, stage, task)
+    return _sent(work, work.run((batch, "", "") for batch in batches))
+
+
+def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
+    if failed is None:
+        return iter(work.sent)
+    handed_on = [item for item in work.sent if is_for_task(item)]
+    return iter([*handed_on, *work.incomplete(), work.failure(failed)])
 
 
 def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
@@ -71,13 +82,8 @@ def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | 
     return reader.read_or_refuse if isinstance(reader, RefusingReader) else reader.read
 
 
-Received = Iterable[tuple[pa.RecordBatch, str, str]]
-"""Record batches with the component and stream they are from."""
-
-
-class _TaskRun:
-    """A task at work. Where it received less than there is, because a task before it failed, it looks for tuples that
-    its bolts fail on as well, and finishes nothing. One that `looks_closer` looks at what is emitted value by value."""
+class _Task(TaskLoop):
+    """A task of the processing phase: reads, if it is one of the spout, and addresses what its bolts emit."""
 
     def __init__(
         self,
@@ -89,63 +95,56 @@ class _TaskRun:
         is_complete: bool = True,
         looks_closer: bool = False,
     ) -> None:
-        self.program, self.inputs, self.stage, self.task = program, inputs, stage, task
-        self.is_complete, self.looks_closer = is_complete, looks_closer
+        info = TaskInfo(program, inputs.attempt, task, stage.task_count, excluded=inputs.excluded)
+        super().__init__(info, stage.components, is_complete=is_complete, looks_closer=looks_closer)
+        self.inputs, self.stage, self.task = inputs, stage, task
         self.sent: list[Item] = []
         self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
         self.letters_sent: Counter[Subscription] = Counter()
-        self.emitters: dict[str, Emitter] = {}
-        self.operators: dict[str, Operator] = {}
-        self.faults = Faults()
 
-    def _add(self, component_id: str) -> None:
-        emitter = make_emitter(self.program, component_id, self.task, looks_closer=self.looks_closer)
-        self.emitters[component_id] = emitter
-        if component_id == self.program.spout.id:
-            return
-        bolt, inputs = self.program.bolts[component_id], self.inputs
-        info = TaskInfo(self.program, inputs.attempt, self.task, self.stage.task_count, excluded=inputs.excluded)
-        operator = self.operators[component_id] = make_operator(info, bolt, emitter)
-        operator.faults = self.faults
-        if component_id != self.stage.components[0]:
-            [grouping] = bolt.inputs
-            self.emitters[grouping.source].connect(operator, grouping.stream)
-
-    def run(self, received: Callable[[], Received]) -> Iterator[Item]:
-        """Do the task's work on what it has received."""
-        try:
-            self._work(received())
-        except TaskFailed as failed:
-            handed_on = [item for item in self.sent if is_for_task(item)]
-            return iter(self._closer(failed, received) or [*handed_on, *self._incomplete(), self._failure(failed)])
-        return iter(self.sent)
-
-    def _closer(self, failed: TaskFailed, received: Callable[[], Received]) -> list[Item]:
-        """Where many tuples don't fit, the task is run once more to find out which. Nothing where that finds none."""
-        if not failed.is_of_many or self.looks_closer or self.stage.is_dataframe:
-            return []
-        again = _TaskRun(
-            self.program, self.inputs, self.stage, self.task, is_complete=self.is_complete, looks_closer=True
-        )
-        items = list(again.run(received))
-        return items if again.faults else []
-
-    def _work(self, received: Received) -> None:
-        for component_id in self.stage.components:
-            with guarded(component_id):
-                self._add(component_id)
-        for operator in self.operators.values():
-            operator.prepare()
+    def begin(self) -> None:
+        """Try dead letters again, and read."""
         self._try_letters_again()
         if self.stage.index == SPOUT_STAGE:
             self._read()
-        for batch, source, stream in received:
-            self.operators[self.stage.components[0]].receive(batch, source, stream)
-        self._finish()
 
-    def _incomplete(self) -> list[Item]:
+    def finish(self, operator: Operator) -> None:
+        """Finish a bolt, or send it on to where it is finished."""
+        for letter in operator.letters:
+            self._send_letter(letter)
+        if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
+            operator.finish()
+        elif (instance := operator.dump()) is not None:
+            self.sent.append(PickledBolt(self._order(), operator.component, instance))
+
+    def send_on(self, component_id: str, emitter: Emitter) -> None:
+        """Address it to other tasks and to the commit phase."""
+        for edge, task, batches in emitter.addressed():
+            stream = edge.grouping.stream
+            data = to_ipc(batches, emitter.streams[stream].schema)
+            if edge.target_stage == COMMIT_STAGE:
+                self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data))
+            elif self.goes_well or self._is_task(edge):
+                level, slot = self.program.level_of(edge.target_stage), self.program.slot(edge, task)
+                self.sent.append(Tuples(self._order(), level, slot, component_id, stream, data))
+        if self.goes_well:
+            for committer, partial in emitter.partials():
+                data = to_ipc(partial.to_batches(), partial.schema)
+                self.sent.append(PartialAggregates(self._order(), committer, data))
+
+    def end(self) -> None:
+        """Report what was counted; or that there was less than there is."""
+        if not self.is_complete:
+            self.sent += self.incomplete()
+            return
+        sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
+        sent.update(self.letters_sent)
+        received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
+        self.sent.append(TaskReport(self._order(), sent, received, self.digests))
+
+    def incomplete(self) -> list[Incomplete]:
         """Tells the tasks that this one sends tuples to."""
-        edges = [edge for component in self.stage.components for edge in self.program.plan.edges.get(component, ())]
+        edges = [edge for component in self.components for edge in self.program.plan.edges.get(component, ())]
         order = (self.stage.index, self.task, 0)
         return [
             Incomplete(order, self.program.level_of(edge.target_stage), self.program.slot(edge, task))
@@ -153,6 +152,11 @@ class _TaskRun:
             if self._is_task(edge)
             for task in range(edge.task_count)
         ]
+
+    def failure(self, failed: TaskFailed) -> TaskFailure:
+        """Tells the driver."""
+        order = (self.stage.index, self.task, 0)
+        return TaskFailure(order, failed.component, failed.code, f"{self.info}: {failed}", failed.at_fault)
 
     def _is_task(self, edge: Edge) -> bool:
         """Spark computes a DataFrame bolt, and the commit phase is not begun."""
@@ -178,7 +182,7 @@ class _TaskRun:
 
     def _read_again(self, letter: Letter) -> None:
         """A record that was set aside is read once more, by what reads them today."""
-        emitter, reader = self.emitters[letter.component], self.program.spout.reader
+        emitter, reader = self.emitters[letter.component], self._reader
         if not isinstance(reader, RefusingReader):
             self._send_letter(returned(letter, f"spout {letter.component!r} reads no such records any more"))
             return
@@ -208,7 +212,7 @@ class _TaskRun:
             digest = RecordDigest(with_checksum=self.program.spout.with_checksum)
             self.faults.reading = f"{partition} {offsets}"
             with guarded(self.program.spout.id):
-                for read in read_of(self.program.spout.reader)(partition, offsets, metadata):
+                for read in read_of(self._reader)(partition, offsets, metadata):
                     if isinstance(read, RefusedRecord):
                         self._set_aside(read)
                         continue
@@ -218,59 +222,10 @@ class _TaskRun:
             self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes)
         self.faults.reading = ""
 
-    def _finish(self) -> None:
-        """Finish component after component, so that each has all its tuples before its own `finish_batch` (row T12).
-
-        Where the attempt fails, what has been emitted goes on: it may show more that bolts fail on."""
-        for component_id in self.stage.components:
-            operator, emitter = self.operators.get(component_id), self.emitters[component_id]
-            if operator is not None and self._goes_well:
-                self._finish_one(operator)
-            with guarded(component_id):
-                emitter.flush()
-                self._send_on(component_id, emitter)
-        self.faults.fail()
-        if self.is_complete:
-            self._report()
-        else:
-            self.sent += self._incomplete()
-
     @property
-    def _goes_well(self) -> bool:
-        return self.is_complete and not self.faults
-
-    def _report(self) -> None:
-        sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
-        sent.update(self.letters_sent)
-        received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self.sent.append(TaskReport(self._order(), sent, received, self.digests))
-
-    def _finish_one(self, operator: Operator) -> None:
-        for letter in operator.letters:
-            self._send_letter(letter)
-        if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
-            operator.finish()
-        elif (instance := operator.dump()) is not None:
-            self.sent.append(PickledBolt(self._order(), operator.component, instance))
-
-    def _send_on(self, component_id: str, emitter: Emitter) -> None:
-        for edge, task, batches in emitter.addressed():
-            stream = edge.grouping.stream
-            data = to_ipc(batches, emitter.streams[stream].schema)
-            if edge.target_stage == COMMIT_STAGE:
-                self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data))
-            elif self._goes_well or self._is_task(edge):
-                level, slot = self.program.level_of(edge.target_stage), self.program.slot(edge, task)
-                self.sent.append(Tuples(self._order(), level, slot, component_id, stream, data))
-        if self._goes_well:
-            for committer, partial in emitter.partials():
-                data = to_ipc(partial.to_batches(), partial.schema)
-                self.sent.append(PartialAggregates(self._order(), committer, data))
+    def _reader(self) -> PartitionReader:
+        assert self.program.spout.reader is not None
+        return self.program.spout.reader
 
     def _order(self) -> Order:
         return self.stage.index, self.task, len(self.sent)
-
-    def _failure(self, failed: TaskFailed) -> Item:
-        order = (self.stage.index, self.task, 0)
-        text = f"task {self.task} of {self.stage.task_count}: {failed}"
-        return TaskFailure(order, failed.component, failed.code, text, failed.at_fault)

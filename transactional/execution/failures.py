@@ -1,0 +1,71 @@
+"""How a task fails: what user code has raised, as `TaskFailed`; and the error that this becomes in the driver."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+
+from transactional.errors import BoltFailed, FailedException, OperatingError, TransactionalError, by_code
+from transactional.letters import Exclusion, joined
+
+
+class TaskFailed(BaseException):
+    """A task can't go on: carries the component and the code of the error to be raised in the driver.
+
+    No `Exception`: a bolt that catches these around `emit` must not swallow the failure of a bolt behind it.
+    """
+
+    def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.code, self.component, self.trace = code, component, trace
+        self.where = ""
+        """The tuple that was worked on, where it can be told."""
+        self.at_fault: tuple[Exclusion, ...] = ()
+        """The tuples whose execution has failed, where the failure can be laid at their door."""
+        self.is_of_many = False
+        """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self.where}{self.trace}"
+
+
+class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
+    """Turns whatever user code raises into `TaskFailed`, with the component's name and the traceback."""
+
+    def __init__(self, component: str, *, is_of_many: bool = False) -> None:
+        self.component, self.is_of_many = component, is_of_many
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, TaskFailed):
+            return
+        code, text_of_trace = BoltFailed.code, ""
+        text = f"component {self.component!r} raised {type(error).__name__}: {error}"
+        if isinstance(error, TransactionalError):
+            code, text = error.code, str(error) if repr(self.component) in str(error) else text
+        else:
+            text_of_trace = "\n" + "".join(traceback.format_exception(error)).rstrip()
+        failed = TaskFailed(code, self.component, text, text_of_trace)
+        failed.is_of_many = self.is_of_many
+        raise failed from error
+
+
+def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
+    """The error that a failed task stands for: an `OperatingError` or `FailedException` as it was raised."""
+    raised = by_code(code)
+    if raised is None or not issubclass(raised, OperatingError | FailedException):
+        raised = BoltFailed
+    return raised(text, at_fault=at_fault)
+
+
+def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
+    """The text of the first of several failures, and the tuples at fault: nobody where one is not told to be at a
+    tuple's door, for that may be what the others suffer from."""
+    parts = list(faults)
+    at_fault = joined(*parts) if all(parts) else ()
+    return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault

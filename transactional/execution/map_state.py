@@ -1,0 +1,101 @@
+"""What a committer bolt has for its state: one to be used in the commit phase, and a stand-in before that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import Key
+from transactional.errors import ConfigError, SchemaMismatch
+from transactional.ports import TransactionState
+
+
+class DeferredState:
+    """What a committer has for its state while its batch is processed: it may only be used in `finish_batch`."""
+
+    def __init__(self, component: str) -> None:
+        self.component = component
+
+    def get(self, *key: Any) -> Any:
+        """Refused."""
+        self._refuse()
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Refused."""
+        self._refuse()
+
+    def put(self, key: Key | Any, value: Any) -> None:
+        """Refused."""
+        self._refuse()
+
+    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            f"committer {self.component!r} used its state in prepare or execute; earlier transactions may not be "
+            "committed yet there: gather in execute, and use the state in finish_batch"
+        )
+
+
+class MapStateView:
+    """A state as a committer bolt sees it: what was before the transaction, and what this attempt has put (row R25)."""
+
+    def __init__(self, component: str, state: TransactionState, attempt: TransactionAttempt) -> None:
+        self.written: dict[Key, tuple[Any, ...]] = {}
+        self._component, self._state, self._attempt = component, state, attempt
+        self._read: dict[Key, tuple[Any, ...] | None] = {}
+        self._single = len(state.values) == 1
+        self._has_times = any(field.type == "timestamp" for field in state.key)
+
+    def get(self, *key: Any) -> Any:
+        """The value of one key, None when it does not exist. A key of several columns may be given as a tuple."""
+        return self.multi_get([key[0] if len(key) == 1 else key])[0]
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """The values of several keys, read at once."""
+        wanted = [self._as_key(key) for key in keys]
+        unread = [key for key in dict.fromkeys(wanted) if key not in self.written and key not in self._read]
+        if unread:
+            found = self._state.get(self._attempt, unread)
+            self._read.update({key: found.get(key) for key in unread})
+        return [self._value(self.written.get(key, self._read.get(key))) for key in wanted]
+
+    def put(self, key: Key | Any, value: Any) -> None:
+        """Set the value of one key."""
+        values = (value,) if self._single else tuple(value)
+        if len(values) != len(self._state.values):
+            raise SchemaMismatch(
+                f"committer {self._component!r} put {len(values)} values; its state has "
+                f"{', '.join(self._state.values.names)}"
+            )
+        self.written[self._as_key(key)] = values
+
+    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
+        """Set each key to `update(its value)`; return the new values."""
+        self.multi_get(keys)  # read at once; a key that is given twice is updated twice
+        new = []
+        for key in keys:
+            new.append(update(self.multi_get([key])[0]))
+            self.put(key, new[-1])
+        return new
+
+    def _as_key(self, key: Key | Any) -> Key:
+        values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
+        if len(values) != len(self._state.key):
+            raise SchemaMismatch(
+                f"committer {self._component!r} used key {values!r}; the key of its state is "
+                f"({', '.join(self._state.key.names)})"
+            )
+        return tuple(map(_in_utc, values)) if self._has_times else values
+
+    def _value(self, values: tuple[Any, ...] | None) -> Any:
+        return values[0] if values is not None and self._single else values
+
+
+def _in_utc(value: Any) -> Any:
+    """A time without a zone is one of UTC, so that it is one key with the same time of another zone."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

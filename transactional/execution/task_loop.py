@@ -1,0 +1,141 @@
+"""How a task does its work, be it one of the processing phase or one of the commit phase: there is one loop for both.
+
+The bolts of a task are made and prepared, fed with what has come, and finished one after the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from transactional.execution.emitting import Emitter, make_emitter
+from transactional.execution.failures import TaskFailed, guarded
+from transactional.execution.faults import Faults
+from transactional.execution.operators import Operator
+from transactional.execution.placing import TaskInfo, load_operator, make_operator
+
+Received = Iterable[tuple[pa.RecordBatch, str, str]]
+"""Record batches with the component and stream they are from."""
+
+
+class TaskLoop(ABC):
+    """One run through a task. `components` are fused: what the first emits goes to those behind it without leaving.
+
+    Where it receives less than there is (it is not `is_complete`), because a task before it failed, it looks for tuples
+    that its bolts fail on as well, and finishes nothing. One that `looks_closer` looks at what is emitted value by
+    value. `instances` are the pickled bolts that have begun their batch in another task.
+    """
+
+    def __init__(
+        self,
+        info: TaskInfo,
+        components: Sequence[str],
+        *,
+        instances: Mapping[str, bytes] | None = None,
+        is_complete: bool = True,
+        looks_closer: bool = False,
+    ) -> None:
+        self.info, self.program, self.components = info, info.program, components
+        self.is_complete, self.looks_closer = is_complete, looks_closer
+        self.emitters: dict[str, Emitter] = {}
+        self.operators: dict[str, Operator] = {}
+        self.faults = Faults()
+        self._instances = instances or {}
+
+    def run(self, received: Received) -> TaskFailed | None:
+        """Do the task's work on what it has received. Returns how it failed, None when it did not."""
+        try:
+            self._work(received)
+        except TaskFailed as failed:
+            return failed
+        return None
+
+    def _work(self, received: Received) -> None:
+        for component_id in self.components:
+            with guarded(component_id):
+                self._add(component_id)
+        for component_id, operator in self.operators.items():
+            if component_id not in self._instances:
+                operator.prepare()
+        self.begin()
+        for batch, source, stream in received:
+            self.operators[self.components[0]].receive(batch, source, stream)
+        for component_id in self.components:
+            self._finish(component_id)
+        self.faults.fail()
+        self.end()
+
+    def _add(self, component_id: str) -> None:
+        emitter = make_emitter(self.program, component_id, self.info.task, looks_closer=self.looks_closer)
+        self.emitters[component_id] = emitter
+        if component_id == self.program.spout.id:
+            return
+        bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)
+        if instance is None:
+            operator = make_operator(self.info, bolt, emitter)
+        else:
+            operator = load_operator(self.info, bolt, instance, emitter)
+        operator.faults = self.faults
+        self.operators[component_id] = operator
+        if component_id != self.components[0]:
+            [grouping] = bolt.inputs
+            self.emitters[grouping.source].connect(operator, grouping.stream)
+
+    def _finish(self, component_id: str) -> None:
+        """One component after another, so that each has all its tuples before its own `finish_batch` (row T12).
+
+        Where the attempt fails, what has been emitted goes on: it may show more that bolts fail on."""
+        operator, emitter = self.operators.get(component_id), self.emitters[component_id]
+        if operator is not None and self.goes_well:
+            self.finish(operator)
+        with guarded(component_id):
+            emitter.flush()
+            self.send_on(component_id, emitter)
+
+    @property
+    def goes_well(self) -> bool:
+        """False when nothing is to be finished: something has failed, here or before."""
+        return self.is_complete and not self.faults
+
+    def begin(self) -> None:  # noqa: B027 - optional
+        """Called when all bolts are prepared: for what they get that no other task has sent."""
+
+    @abstractmethod
+    def finish(self, operator: Operator) -> None:
+        """Finish a bolt that has all its tuples. Only called where all goes well."""
+
+    @abstractmethod
+    def send_on(self, component_id: str, emitter: Emitter) -> None:
+        """Take what a component has emitted for other tasks' bolts and for states. Called also where the task fails."""
+
+    def end(self) -> None:  # noqa: B027 - optional
+        """Called when all is finished, or handed on in a task that is not complete; not where it has failed."""
+
+
+Loop_co = TypeVar("Loop_co", bound=TaskLoop, covariant=True)
+
+
+class MakesLoop(Protocol[Loop_co]):
+    """Makes the loop for one more run through the same task."""
+
+    def __call__(self, *, looks_closer: bool) -> Loop_co:
+        """One that looks closer, or not."""
+
+
+def run_through(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
+    """Run a task: the run that counts, and how it failed, if it did.
+
+    Where many tuples don't fit, the task is run once more to find out which. Where that finds none, it is the first run
+    that counts.
+    """
+    loop = make(looks_closer=False)
+    failed = loop.run(received())
+    if failed is not None and failed.is_of_many:
+        closer = make(looks_closer=True)
+        found = closer.run(received())
+        if found is not None and found.at_fault:
+            return closer, found
+    return loop, failed
