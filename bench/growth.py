@@ -20,8 +20,8 @@ from rich.console import Console
 from bench import machine, reading
 from bench.figures import percentile
 from bench.timed_table import BATCHES, Table
-from state.combine import check_unique
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
+from state.updates import check_unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ def measure_age(versions: int, retention: str, folder: Path, minutes: float) -> 
     """
     until_s = monotonic() + minutes * 60
     old = Table(1_000, "log", folder / "old", retention=retention)
-    while old.state.handle.delta_version < versions and monotonic() < until_s:
+    while old.state.handle.loaded.delta_version < versions and monotonic() < until_s:
         old.step()
     tables = {"old": old, "young": Table(1_000, "log", folder / "young", retention=retention)}
-    found: dict[str, float] = {"version": old.state.handle.delta_version}
+    found: dict[str, float] = {"version": old.state.handle.loaded.delta_version}
     old.forget()
     for _ in range(200):
         for table in tables.values():
@@ -117,14 +117,14 @@ def measure_steps(folder: Path, transactions: int = 200) -> dict[str, dict[str, 
 
 
 def _step_by_step(table: Table, times: dict[str, list[float]]) -> None:
-    """The steps of a transaction's write, as `FencedState` makes them."""
+    """The steps of a transaction's write, as `MapState` makes them."""
     handle, combine = table.state.handle, {"count": table.how}
     rows, attempt = table.batches[(table.txid + 1) % BATCHES].slice(0, 1_000), table.attempt()
     steps: dict[str, Callable[[], object]] = {
         "fence": table.state.version,
         "unique": lambda: check_unique(rows, ("key",), "t"),
-        "delta_commit": lambda: handle.merge(attempt, rows, combine),
-        "upkeep": lambda: handle.maintain(attempt.txid),
+        "delta_commit": lambda: handle.apply(attempt, rows, combine, is_replay=False),
+        "upkeep": lambda: handle.tidy(attempt.txid, lambda: True),
     }
     for name, work in steps.items():
         before = perf_counter()

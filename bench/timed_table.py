@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.delta_rs import DeltaHandle
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
+from state.delta.layout import Layout
 from state.delta.state import DeltaMapState
-from state.fenced import FencedState, Source
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials
 
@@ -33,18 +32,18 @@ class TimedState(DeltaMapState):
     writes: list[float]
     upkeep: list[float]
 
-    def _write(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+    def _write(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
         before = perf_counter()
-        FencedState._write(self, attempt, source, combine)
+        super()._write(attempt, rows, combine)
         written = perf_counter()
-        self._handle.maintain(attempt.txid)
+        self.tidy(attempt.txid, lambda: True)
         self.writes.append((written - before) * 1e3)
         self.upkeep.append((perf_counter() - written) * 1e3)
 
     @property
-    def handle(self) -> DeltaHandle:
-        """The table's handle."""
-        return self._handle
+    def handle(self) -> Layout:
+        """The open table."""
+        return self._open_table
 
 
 @dataclass(slots=True)

@@ -18,8 +18,9 @@ from bench.workload import Workload
 from examples.opaque_kafka_count import parse_flight
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from state import DeltaMapState
-from state.fenced import Source
-from transactional import TransactionalTopologyBuilder, TransactionAttempt
+from state.delta.layout import Layout
+from transactional import TransactionalTopologyBuilder
+from transactional.attempt import AttemptId
 from transactional.bolts import Tuple
 
 EVERYTHING = "all"
@@ -32,9 +33,9 @@ _FLIGHT = "carrier string"
 class FarMapState(DeltaMapState):
     """A state whose table is on this machine's disk and answers as if it were far away."""
 
-    def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
         Event().wait(FAR_MS / 1000)
-        super()._merge_rows(attempt, source, combine)
+        super()._confirm(attempt_id, write)
 
 
 LogMapState = partial(DeltaMapState, layout="log")

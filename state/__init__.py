@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from state.combine import Aggregate, Count, Max, Min, StateUpdate, Sum
 from state.dead_letters import DeadLetterTable
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
+from state.updates import Aggregate, Count, Max, Min, StateUpdate, Sum
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
 
 __all__ = [

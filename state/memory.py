@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from state.base import Verdict, check_combine
-from state.combine import AggregatingState, check_unique, fitting_rows, rows_of, table_of_rows
+from state.columns import check_combine
+from state.fence import Verdict
+from state.map_state import FencedTable, MapState
 from state.sums import SumCheck
+from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import SchemaMismatch, TableConflict
+from transactional.errors import TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 
@@ -35,7 +37,7 @@ class MemoryTable:
     """Each value is the tuple of the value columns."""
 
 
-class MemoryMapState(AggregatingState):
+class MemoryMapState(MapState[FencedTable]):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row. `values` is a DDL
@@ -79,7 +81,7 @@ class MemoryMapState(AggregatingState):
 
     def fence(self, attempt_id: AttemptId) -> None:
         """Raise the table's version. Raises `TableConflict` when it moved since `version()`, `Fenced` if higher."""
-        self._check_fence(self.stored.version, attempt_id)
+        self._fence.check(self.stored.version, attempt_id)
         if self.stored.version not in (self._loaded, attempt_id):
             raise TableConflict(
                 f"state {self.table} was written by attempt {self.stored.version} since it was read; read it again"
@@ -88,7 +90,7 @@ class MemoryMapState(AggregatingState):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist. Raises `Fenced`."""
-        self._check_fence(self.stored.version, attempt.attempt_id)
+        self._fence.check(self.stored.version, attempt.attempt_id)
         # As in a table, a time without a zone is one of UTC.
         asked = rows_of(self._fitting(keys, self.key)) if self.key_names else [()] * len(keys)
         rows = self.stored.rows
@@ -100,20 +102,18 @@ class MemoryMapState(AggregatingState):
         table = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
         check_unique(table, self.key.names, self.table)
         width = len(self.key)
-        self._write(
+        self._write_values(
             attempt, {row[:width]: row[width:] for row in rows_of(table)}, dict.fromkeys(self.values.names, "last")
         )
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction. Raises `Fenced`."""
         check_combine(partials.combine, self.values.names, self.table)
-        if partials.table is None:
-            raise SchemaMismatch(f"state {self.table} is in memory, so partial aggregates come in memory, not in files")
         check_unique(partials.table, self.key.names, self.table)
         columns = [partials.table.column(name).to_pylist() for name in (*self.key.names, *self.values.names)]
         width = len(self.key)
         rows = {row[:width]: row[width:] for row in zip(*columns, strict=True)}
-        self._write(attempt, rows, partials.combine)
+        self._write_values(attempt, rows, partials.combine)
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows; with `committed_txid`, nothing of what came after that transaction."""
@@ -127,18 +127,15 @@ class MemoryMapState(AggregatingState):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
-        return fitting_rows(rows, columns, self.table)
-
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
-        verdict = self._judge(self.stored.version, attempt)
+        verdict = self._fence.judge(self.stored.version, attempt)
         if verdict is Verdict.WRITE:
             check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
             self.stored.rows = self._written(attempt.txid, rows, check)
         self.stored.version = attempt.attempt_id
-        self._wrote(attempt)
+        self._fence.wrote(attempt)
 
     def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], check: SumCheck) -> dict[Key, StoredValue]:
         old = self.stored.rows

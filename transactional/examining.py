@@ -81,7 +81,7 @@ class Diagnosis:
 
 
 class Columns(Protocol):
-    """The columns of a state's table (see `state.base.StateColumns`)."""
+    """The columns of a state's table (see `state.columns.StateColumns`)."""
 
     @property
     def key(self) -> Schema:

@@ -225,15 +225,13 @@ class DiskState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """Partial aggregates of one batch: one row per key (keys are unique), in memory or in files of the attempt.
+    """Partial aggregates of one batch: one row per key (keys are unique).
 
     `combine` says for each value column how it is combined with the stored value: `sum`, `min`, `max`, `last`.
-    Exactly one of `table` and `parquet_files` is set. Rows in files are not yet unique by key.
     """
 
     combine: Mapping[str, str]
-    table: pa.Table | None = None
-    parquet_files: tuple[str, ...] = ()
+    table: pa.Table
 
 
 class StateUpdate(Protocol):

@@ -73,14 +73,6 @@ def is_classic(session: SparkSession) -> bool:
     return hasattr(session, "_jsparkSession")
 
 
-def running_session() -> SparkSession | None:
-    """The classic session that runs in this process, if there is one. Starts none."""
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if session is None or not is_classic(session) or session.sparkContext._jsc is None:
-        return None
-    return session
-
-
 def log_level(context: SparkContext) -> str:
     """What Spark's logger lets through; PySpark can only set it."""
     return str(_jvm(context).org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString())

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from state.delta.small_commit import write_entry
+from state.delta.commit import write_entry
 from state.delta.table import DeltaLocation, is_known_protocol
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError

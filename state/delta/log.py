@@ -1,299 +1,278 @@
-"""The log layout on delta-rs: a transaction writes its own rows and touches no others, whatever the table's size.
+"""A table's Delta log: its newest version, what others have written, keeping it short, and what is not yet durable.
 
-The table is partitioned by txid. A transaction replaces the rows of its txid: those of a dead attempt go with it, and
-nothing has to be read. Folds go by an app id of their own, `<owner>#fold`, whose version is the txid up to which the
-table is folded. They replace rows of committed transactions only, by rows that say the same, in one Delta commit: so
-readers see no difference, and a crash leaves the table as it was, or folded.
+delta-rs lists the whole log before and after each Delta commit, and, unless told not to, twice more to delete what is
+old. On a disk a listing takes the longer the more there is to list. So transactions leave checkpoints and deletions to
+the time between them, and the number of Delta commits in the log is bounded.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import unquote
 
-import pyarrow as pa
-from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.base import StateColumns, WriteRefused
-from state.delta.delta_rs import VACUUM_INTERVAL, DeltaHandle, always
-from state.delta.judged import once
-from state.delta.loading import refused, unreadable
-from state.delta.log_lookup import RunCopies
-from state.delta.log_rows import newest_rows
-from state.delta.log_table import (
-    Fold,
-    LogColumns,
-    LogLayout,
-    LogQuery,
-    Run,
-    check_same_combine,
-    due_fold,
-    join_settings,
-    stored_combine,
-    whole_fold,
-)
-from state.delta.sums import measured
-from state.delta.table import DATA_FUSION, DeltaLocation, Dialect, delta_schema, with_keys
-from state.delta.upkeep import NOTHING_AFTERWARDS
-from state.sums import SumBounds
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import OperatingError
-from transactional.names import COMBINE_PROPERTY, OWNER_NOTE, fold_of
-from transactional.schema import Field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from state.delta.table import DeltaLocation
+from transactional.errors import OperatingError, StoreMismatch
+from transactional.foreign import foreign_change, named
+from transactional.names import LOG_COMMITS_PROPERTY
+from transactional.syncing import sync, with_folders
 
 _log = logging.getLogger(__name__)
+NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""A Delta commit that makes no checkpoint and deletes nothing."""
+LOG_COMMITS_KEPT = 500
+"""So many Delta commits the log keeps, unless the table's property says another number."""
+LOG_KEPT_S = 10
+"""What is younger stays, however many there are: readers list the log first, and read it then."""
+CHECKPOINT_INTERVAL = 100
+"""Delta commits between two checkpoints of a table that does not say."""
+
+_LOG = "_delta_log"
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_VERSIONED = re.compile(r"(\d{20})\..*")
 
 
-class LogHandle(DeltaHandle):
-    """A snapshot of a table in the log layout."""
+class LogUpkeep:
+    """Looks after the log of one table, for one handle."""
 
-    def __init__(
-        self, location: DeltaLocation, owner: str, columns: StateColumns, layout: LogLayout | None = None
-    ) -> None:
-        super().__init__(location, owner, LogColumns(columns.key, columns.values, columns.names))
-        self._layout = layout or LogLayout()
-        self._copies = RunCopies(self._columns.key.names, self._load_run)
-        self._came, self._folded_rows = 0, 0
-        self._bounds: tuple[TxId, SumBounds] | None = None
+    def __init__(self, location: DeltaLocation, table: DeltaTable) -> None:
+        self._files = DeltaStorageHandler(location.uri, dict(location.storage_options))
+        self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
+        self._checkpointed = table.version()
 
-    @property
-    def folded_txid(self) -> TxId:
-        """The transaction up to which the table was folded, 0: it never was."""
-        return TxId(self._transaction_version(self._fold_id) or 0)
+    def is_newest(self, version: int) -> bool:
+        """Whether this version is there, and no later one; asks for two files and lists nothing. Raises `OSError`."""
+        # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
+        later, this = self._files.get_file_info([commit_path(version + 1), commit_path(version)])
+        return bool(later.type == FileType.NotFound and this.type == FileType.File)
 
-    def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
-        """Replace the rows of the attempt's transaction by the source's, one per key. Raises `WriteRefused`."""
-        self.settle_combine(combine)
-        self._replace(attempt.txid, source, self._commit_properties(attempt.attempt_id, attempt))
-        self._came += source.num_rows
+    def withdraw(self, version: int) -> None:
+        """Take an entry away that came too late. Nobody needs it: there is a checkpoint of it, or of a later one."""
+        self._files.delete_file(commit_path(version))
 
-    def admits(self, source: pa.Table, columns: Sequence[Field]) -> bool:
-        """Whether all sums in these columns fit, whichever keys the source's rows meet; and take them in."""
-        folded = self.folded_txid
-        # Folds put parts together that cancel out.
-        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(source, columns)):
-            self._bounds = (folded, self._measured(columns))
-        fits = self._bounds[1].admit(source, columns)
-        self._bounds[1].add(source)
-        return fits
+    def is_due(self, version: int) -> bool:
+        """Whether a checkpoint is due at this Delta version."""
+        return version // self._interval != self._checkpointed // self._interval
 
-    def _measured(self, columns: Sequence[Field]) -> SumBounds:
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        return SumBounds(measured(files, self._columns.txid, columns, lambda sql: pa.concat_tables(self._parts(sql))))
+    def run(self, table: DeltaTable, settle: Callable[[], None]) -> bool:
+        """Write a checkpoint, and delete what of the log is old then: True when something went.
 
-    def settle_combine(self, combine: Mapping[str, str]) -> None:
-        """Note in the table how its values meet, before the first row; it stays so. Raises `WriteRefused`."""
-        stored = stored_combine(self._table.metadata().configuration)
-        if stored is not None:
-            check_same_combine(stored, combine, str(self._location))
-            return
-        version = self.version()
-        # With the version it has read, so that the fence holds here, too.
-        transactions = [] if version is None else [Transaction(self._owner, version)]
-        with self.writing() as table:
-            table.alter.set_table_properties(
-                {COMBINE_PROPERTY: json.dumps(dict(combine))},
-                raise_if_not_exists=False,
-                commit_properties=self._noted(transactions),
-            )
-            # A change of properties may make a checkpoint, too.
-            self._settle_checkpoint()
+        `settle` is called in between: the checkpoint, and all that it stands for, has to be durable by then.
 
-    def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
-        """Turn a table of the merge layout, which stands at a committed transaction, into the base of a log.
-
-        Raises `WriteRefused` when the table is no longer the one of this version.
+        Whose snapshot holds log files that went has to load the table anew. Raises `DeltaError` or `OSError`.
         """
-        if self.version() != version:
-            raise WriteRefused("another writer came between", is_conflict=True)
-        txid = DATA_FUSION.name(self._columns.txid)
-        names = ", ".join(map(DATA_FUSION.name, self._schema().names))
-        reader = self._query(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
-        fence = [] if version is None else [Transaction(self._owner, version)]
-        with self.writing() as table:
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_stream(reader).cast(delta_schema(self._columns)),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=[self._columns.txid],
-                commit_properties=self._noted([*fence, Transaction(self._fold_id, newest)]),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-            self.make_durable()
+        table.create_checkpoint()
+        self._checkpointed = table.version()
+        settle()
+        properties = table.metadata().configuration
+        if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
+            return False
+        table.cleanup_metadata()
+        kept = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
+        written = {file.path: file.mtime.timestamp() for file in self._listed()}
+        # By the storage's own clock, which has just stamped the checkpoint.
+        for path in surplus(written, kept, max(written.values()) - LOG_KEPT_S):
+            self._files.delete_file(path)
+        return True
 
-    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
-        self._check_not_folded(before)
-        schema = self._schema()
-        query, runs = self._log_query(), self.runs()
-        if query is None or not runs or (before is not None and runs[0].txid >= before):
-            return schema.empty_table()
-        parts = self._parts(query.view_over_base(runs[0].txid, before), join_settings(runs))
-        kept = [keep(part.cast(schema)) for part in parts]
-        return pa.concat_tables(kept) if kept else schema.empty_table()
+    def _listed(self) -> list[FileInfo]:
+        files = self._files.get_file_info_selector(FileSelector(_LOG, recursive=False))
+        return [file for file in files if file.type == FileType.File]
 
-    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
-        """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
-        self._check_not_folded(before)
-        combine = stored_combine(self._table.metadata().configuration)
-        if combine is None:
-            raise OperatingError(
-                f"Delta table {self._location} is empty: how its rows meet is known with the first one"
-            )
-        where = "" if before is None else f"{dialect.name(self._columns.txid)} < {before}"
-        return LogQuery(self._columns, combine, dialect, source).view(where)
 
-    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """The rows of wanted keys: each run is searched, and only what is found is put together."""
-        self._check_not_folded(before)
-        query, schema = self._log_query(), delta_schema(self._columns)
-        runs = {run.txid: (run.files, run.rows) for run in self.runs() if run.txid < before}
-        if query is None or not runs:
-            return self._schema().empty_table()
-        if self._layout.local_copies:
-            rows = self._copies.search(runs, wanted)
-        else:
-            found = [with_keys(part.cast(schema), wanted) for part in self._parts(query.rows(before))]
-            rows = pa.concat_tables(found) if found else schema.empty_table()
-        return newest_rows(rows, self._columns, query.combine).cast(self._schema())
+def surplus(files: Mapping[str, float], kept: int, until_s: float) -> list[str]:
+    """The log files that may go, oldest first: all before a checkpoint that has `kept` Delta commits after it.
 
-    def _load_run(self, txid: TxId) -> pa.RecordBatchReader:
-        query = self._log_query()
-        assert query is not None, "a table with rows says how they are combined"
-        return pa.RecordBatchReader.from_stream(self._query(query.sorted_run(txid))).cast(delta_schema(self._columns))
+    `files` tells when each was written; those after `until_s` stay, and so does the checkpoint that is needed for them.
+    """
+    versions = {path: int(match[1]) for path in files if (match := _VERSIONED.fullmatch(_name(path)))}
+    checkpoints = [versions[path] for path in versions if _CHECKPOINT.fullmatch(_name(path))]
+    young = [version for path, version in versions.items() if files[path] > until_s]
+    last = min([max(versions.values(), default=0) - kept, *young])
+    base = max((version for version in checkpoints if version <= last), default=0)
+    return sorted(path for path, version in versions.items() if version < base)
 
-    def runs(self) -> list[Run]:
-        """The runs of the snapshot, oldest first."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        if not files.num_rows:
-            return []
-        txids = files.column(f"partition.{self._columns.txid}").cast(pa.int64())
-        columns = {"txid": txids, "rows": files.column("num_records").cast(pa.int64()), "path": files.column("path")}
-        steps = [("rows", "sum"), ("path", "list")]
-        grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
-        return [Run(TxId(each["txid"]), each["rows_sum"], frozenset(each["path_list"])) for each in grouped.to_pylist()]
 
-    def maintain(self, newest: TxId, may_go_on: Callable[[], bool] = always) -> None:
-        """Fold what is due, and now and then delete old files. Never fails."""
-        self._writes += 1
-        if self._layout.fold_after is not None and newest - 1 - self.folded_txid >= self._layout.fold_after:
-            self._try_to_maintain(lambda: self._fold_due(newest), may_go_on)
-        self._try_to_maintain(self._tend_log, may_go_on)
-        if self._writes % VACUUM_INTERVAL == 0:
-            self._try_to_maintain(self._vacuum, may_go_on)
-        self._try_to_maintain(self.make_durable)
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
-    def fold_whole(self, newest: TxId) -> None:
-        """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
-        fold = whole_fold(self.runs(), newest)
+
+def commit_path(version: int) -> str:
+    """Where the log's entry of a Delta version lies, in the table's folder."""
+    return f"{_LOG}/{entry_name(version)}"
+
+
+def entry_name(version: int) -> str:
+    """The name of a Delta version's entry in the log."""
+    return f"{version:020}.json"
+
+
+# --- what others have written ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One Delta commit of the log."""
+
+    version: int
+    operation: str
+    app_versions: Mapping[str, int]
+    changes_data: bool
+    changes_table: bool
+    """Whether columns, properties or protocol are declared anew."""
+
+
+def entries_between(location: DeltaLocation, after: int, until: int) -> list[Entry]:
+    """The Delta commits after one version up to another one, oldest first; those that are gone from the log are not
+    among them. Raises `OperatingError`.
+    """
+    return list(_entries(location, after, until))
+
+
+def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[Entry]:
+    """The Delta commits after the newest one of this owner, oldest first, as far back as the log goes.
+
+    Raises `OperatingError`.
+    """
+    files, since = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
+    for version in range(newest, -1, -1):
         try:
-            if fold is not None:
-                self.fold(fold)
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise refused(self._location, error) from None
+            entry = _read(files, location, version)
+        except FileNotFoundError:
+            break
+        if owner in entry.app_versions:
+            break
+        since.append(entry)
+    return since[::-1]
 
-    def fold(self, fold: Fold) -> None:
-        """Make the runs of a fold one, in one Delta commit. Raises `WriteRefused`."""
-        self.make_durable()
-        query, runs = self._log_query(), self.runs()
-        assert query is not None, "a table with rows says how they are combined"
-        txid = DATA_FUSION.name(self._columns.txid)
-        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, runs[0].txid)}) f"
-        with self.writing() as table:
-            rows = pa.RecordBatchReader.from_stream(self._query(sql, join_settings(runs)))
-            write_deltalake(
-                table,
-                rows.cast(delta_schema(self._columns)),
-                mode="overwrite",
-                predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
-                commit_properties=self._noted([Transaction(self._fold_id, fold.until)]),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-        self._tell(fold)
 
-    def _vacuum(self) -> None:
-        self._delete_old_files()
-        if self._location.scheme == "file":
-            # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
-            remove_empty_folders(Path(self._location.uri), self._columns.txid, self.folded_txid)
-
-    def _fold_due(self, newest: TxId) -> None:
-        fold = due_fold(self.runs(), self.folded_txid, newest, self._layout)
-        if fold is not None:
-            self.fold(fold)
-
-    def _tell(self, fold: Fold) -> None:
-        written = next(run.rows for run in self.runs() if run.txid == fold.until)
-        self._folded_rows += written
-        _log.info(
-            "Delta table %s: %d runs with %d rows up to transaction %d folded into %d rows; %s",
-            *(self._location, fold.runs, fold.rows, fold.until, written, self.write_amplification()),
+def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry]) -> None:
+    """Raise `StoreMismatch` when one of these Delta commits has changed rows and is not the topology's (row T56)."""
+    if (commit := foreign_change(entries, owner)) is not None:
+        raise StoreMismatch(
+            f"Delta table {location} of {owner} was changed by {named(commit)}, which is not the topology's. Its "
+            "counts would go on from what that left behind: see `transactional doctor`"
         )
 
-    def write_amplification(self) -> str:
-        """How many rows folds have written, per row that came, since the table was opened."""
-        return f"{self._folded_rows} rows written by folds for {self._came} that came" + (
-            f", {self._folded_rows / self._came:.1f} each" if self._came else ""
-        )
 
-    @property
-    def _fold_id(self) -> str:
-        return fold_of(self._owner)
-
-    def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
-        """Replace the rows of one txid."""
-        schema = delta_schema(self._columns)
-        if rows.column_names != schema.names:
-            rows = rows.append_column(self._columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
-        with self.writing() as table:
-            write_deltalake(
-                table,
-                rows.select(schema.names).cast(schema),
-                mode="overwrite",
-                predicate=f"{DATA_FUSION.name(self._columns.txid)} = {txid}",
-                commit_properties=properties,
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-
-    def _noted(self, transactions: list[Transaction]) -> CommitProperties:
-        """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
-        note = {"userMetadata": json.dumps({OWNER_NOTE: self._owner})} if transactions else {}
-        return once(transactions, note)
-
-    def _log_query(self) -> LogQuery | None:
-        combine = stored_combine(self._table.metadata().configuration)
-        return None if combine is None else LogQuery(self._columns, combine, DATA_FUSION)
-
-    def _parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
+def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]:
+    files = DeltaStorageHandler(location.uri, dict(location.storage_options))
+    for version in range(after + 1, until + 1):
         try:
-            for batch in pa.RecordBatchReader.from_stream(self._query(sql, settings)):
-                yield pa.Table.from_batches([batch])
-        except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
-            raise unreadable(self._location, error) from None
-
-    def _schema(self) -> pa.Schema:
-        schema = delta_schema(self._columns)
-        return pa.schema([schema.field(name) for name in (*self._columns.key.names, *self._columns.values.names)])
-
-    def _check_not_folded(self, before: TxId | None) -> None:
-        if before is not None and before <= self.folded_txid:
-            raise OperatingError(
-                f"Delta table {self._location} is folded up to transaction {self.folded_txid}; what was before "
-                f"transaction {before} can't be told any more"
+            yield _read(files, location, version)
+        except FileNotFoundError:
+            _log.warning(
+                "Delta table %s: its versions %d to %d are another writer's, and the entry of %d was cleaned out of "
+                "the log: nobody can tell any more whether it changed rows",
+                *(location, after + 1, until, version),
             )
 
 
-def remove_empty_folders(table: Path, column: str, before: TxId) -> None:
-    """Remove the folders of transactions before `before` that hold no file any more. Nobody writes there again."""
-    for folder in table.glob(f"{column}=*"):
-        text = folder.name.removeprefix(f"{column}=")
-        if text.isdigit() and int(text) < before and not any(folder.iterdir()):
-            folder.rmdir()
+def _read(files: DeltaStorageHandler, location: DeltaLocation, version: int) -> Entry:
+    """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
+    try:
+        with files.open_input_file(commit_path(version)) as file:
+            text = file.read()
+        return _entry(version, map(json.loads, text.splitlines()))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        reason = location.reason(error)
+        raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
+
+
+def _entry(version: int, actions: Iterator[dict[str, Any]]) -> Entry:
+    app_versions, operation, changes_data, changes_table = dict[str, int](), "", False, False
+    for action in actions:
+        if moved := action.get("add") or action.get("remove"):
+            changes_data = changes_data or moved["dataChange"]
+        elif transaction := action.get("txn"):
+            app_versions[transaction["appId"]] = transaction["version"]
+        elif information := action.get("commitInfo"):
+            operation = information.get("operation", "")
+        changes_table = changes_table or "metaData" in action or "protocol" in action
+    return Entry(version, operation, app_versions, changes_data, changes_table)
+
+
+# --- what is not yet durable ----------------------------------------------------------------------------------------
+
+
+class TableSyncs:
+    """What of a table on a disk has yet to be synced, as its log tells it, whoever has written it.
+
+    A Delta version is durable when its entry, the files that it adds and the names of both are. Each version is made
+    durable before the next one is written: so after a power cut at most the newest one is torn. `files` gives the paths
+    of all files of the version that is asked about.
+    """
+
+    def __init__(self, folder: Path, files: Callable[[], Iterable[str]]) -> None:
+        self.folder, self._files = folder, files
+        self._log = folder / "_delta_log"
+        self._durable: int | None = None
+        self._asked = -1
+        self._own = dict[int, set[Path]]()
+
+    def wrote(self, version: int) -> None:
+        """A version was written whose entry and files are synced, and whose names are not."""
+        self._own[version] = {self.folder, self._log}
+
+    def unsynced(self, version: int) -> Collection[Path]:
+        """What has to be synced before this Delta version is durable; nothing when it is."""
+        self._asked = version
+        if self._durable is None:
+            # What a process before this one has written may be waiting for its sync, too.
+            return self._whole()
+        found = set[Path]()
+        for each in range(self._durable + 1, version + 1):
+            try:
+                found |= self._own.get(each) or self._of_entry(each)
+            except FileNotFoundError:
+                # Somebody has made a checkpoint of it, and cleaned up.
+                return self._whole()
+        return found
+
+    def synced(self) -> None:
+        """What `unsynced` gave is synced."""
+        self._durable = self._asked
+        self._own.clear()
+
+    def sync_checkpoints(self) -> None:
+        """Sync what a clean-up of the log relies on: the checkpoints and the hint of the last one. Raises `OSError`."""
+        files = [*self._log.glob("*.checkpoint*.parquet"), *self._log.glob("_last_checkpoint")]
+        sync(with_folders(_with_checksums(files), self.folder))
+
+    def _of_entry(self, version: int) -> set[Path]:
+        entry = self._log / entry_name(version)
+        actions = map(json.loads, entry.read_bytes().splitlines())
+        added = [self._path(action["add"]["path"]) for action in actions if "add" in action]
+        names = [entry, self._log / f"{version:020}.crc"]
+        return with_folders(_with_checksums([*added, *names]), self.folder)
+
+    def _whole(self) -> set[Path]:
+        files = [path for path in self._log.iterdir() if path.is_file()]
+        found = with_folders([*files, *_with_checksums(map(self._path, self._files()))], self.folder)
+        # A table that was just created may lie in folders that were, too.
+        return found | set(self.folder.parents)
+
+    def _path(self, path: str) -> Path:
+        # In a log a name is escaped; delta-rs' lists are not.
+        given = self.folder / path.removeprefix("file://")
+        return given if given.exists() else self.folder / unquote(path.removeprefix("file://"))
+
+
+def _with_checksums(files: Iterable[Path]) -> Iterable[Path]:
+    """The files, and what Spark's file system notes beside them."""
+    for file in files:
+        yield file
+        checksum = file.with_name(f".{file.name}.crc")
+        if checksum.exists():
+            yield checksum

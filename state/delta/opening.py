@@ -1,42 +1,126 @@
-"""Opening the table of a state, or creating it, in the layout that it has or is to have."""
+"""Opening the table of a state, or creating it, in the layout that it has or is to have; and whose it is.
+
+A table is `<topology>/<component>`'s, in its properties from its creation on. App transactions tell it only once
+something was written: until then two topologies would both take a table for theirs.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from state.base import StateColumns
-from state.delta.delta_rs import DeltaHandle
-from state.delta.loading import create_table, is_there, load_table
-from state.delta.log import LogHandle
-from state.delta.log_table import LogColumns, LogLayout
-from state.delta.table import DeltaLocation
+from state.columns import StateColumns
+from state.delta.commit import commit_property, under_fence
+from state.delta.folding import LogLayout, SegmentColumns
+from state.delta.layout import Layout, Writer
+from state.delta.merged import MergedTable, Turn
+from state.delta.segments import SegmentsTable
+from state.delta.table import DeltaLocation, create_table, is_there, load_table
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
 from transactional.arrow import declared_schema
-from transactional.errors import OperatingError, SchemaMismatch
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
+from transactional.names import OWNER_PROPERTY
 from transactional.schema import Schema
 from transactional.torn_log import set_aside, torn_files
 
 _log = logging.getLogger(__name__)
+CLAIM_TRIES = 10
 
 
-def open_table(
-    location: DeltaLocation,
-    owner: str,
-    columns: StateColumns,
-    properties: Mapping[str, str],
-    layout: str | LogLayout,
-) -> DeltaHandle:
-    """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape."""
-    stored = is_log(location, columns)
-    if stored and layout == "merge":
-        raise SchemaMismatch(f"Delta table {location} has the log layout, asked for is layout='merge'; use 'auto'")
-    if stored or (stored is None and isinstance(layout, LogLayout)):
-        log = layout if isinstance(layout, LogLayout) else LogLayout()
-        return _open_log(location, owner, columns, properties, log)
-    return DeltaHandle.open(location, owner, columns, properties)
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The table that a state is to have. `folding` is the layout, if it is the log layout."""
+
+    location: DeltaLocation
+    state: str
+    owner: str
+    columns: StateColumns
+    layout: str = "auto"
+    folding: LogLayout | None = None
+    by_spark: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def loaded(self, *, as_segments: bool) -> TableVersion:
+        """The newest version of the table that is there."""
+        return TableVersion(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
+
+    def writer(self, *, of_segments: bool) -> Writer | None:
+        """How rows are written, where it is not by delta-rs."""
+        if not self.by_spark:
+            return None
+        from state.delta.spark import SparkMerge, SparkSegments
+
+        return SparkSegments() if of_segments else SparkMerge()
+
+    def segments(self) -> SegmentsTable:
+        """The table that is there, in the log layout."""
+        loaded = self.loaded(as_segments=True)
+        return SegmentsTable(loaded, self.state, self.writer(of_segments=True), self.folding)
+
+
+def open_table(wish: Wish, turn: Turn | None = None) -> Layout:
+    """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape.
+
+    One in the merge layout that is to have the log layout is turned by `turn`, with its first new transaction.
+    """
+    stored = is_log(wish.location, wish.columns)
+    if stored and wish.layout == "merge":
+        raise SchemaMismatch(f"Delta table {wish.location} has the log layout, asked for is layout='merge'; use 'auto'")
+    if stored is None:
+        create(wish)
+    if stored or (stored is None and wish.folding is not None):
+        table: Layout = wish.segments()
+        table.loaded.check()
+        return table
+    turns = turn if wish.folding is not None else None
+    merged = MergedTable(wish.loaded(as_segments=False), wish.state, wish.writer(of_segments=False), turns)
+    merged.loaded.check()
+    if wish.layout == "auto" and not wish.by_spark:
+        merged.warn_when_large()
+    return merged
+
+
+def create(wish: Wish) -> None:
+    """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
+    columns, partition_by = shape_of(wish)
+    properties = with_owner(wish.properties, wish.owner)
+    create_table(wish.location, columns, properties, partition_by=[partition_by] if partition_by else [])
+
+
+def shape_of(wish: Wish) -> tuple[StateColumns, str]:
+    """The columns of a new table, and the one by which it is partitioned."""
+    return (segment_columns(wish.columns), wish.columns.txid) if wish.folding is not None else (wish.columns, "")
+
+
+def turned(wish: Wish, merged: Layout, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]) -> Layout:
+    """A table of the merge layout that stands at a committed transaction, in the log layout. Raises `WriteRefused`."""
+    table = wish.segments()
+    if merged.loaded.is_kept_durable:
+        table.loaded.keep_durable()
+    if table.loaded.delta_version != merged.loaded.delta_version:
+        raise WriteRefused("the table has moved since it was judged", is_conflict=True)
+    # Before the rows are segments: whoever reads them has to know how they meet.
+    table.settle_combine(combine)
+    table.adopt_merged(version, newest)
+    return table
+
+
+def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
+    """The table of a state that is only read. Raises `OperatingError` where there is no table."""
+    if is_log(location, columns):
+        return SegmentsTable(TableVersion(location, owner, segment_columns(columns)), str(location))
+    return MergedTable(TableVersion(location, owner, columns), str(location))
+
+
+def segment_columns(columns: StateColumns) -> SegmentColumns:
+    """The same columns in the log layout."""
+    return SegmentColumns(columns.key, columns.values, columns.names)
 
 
 def mend_torn_log(location: DeltaLocation) -> None:
@@ -56,12 +140,6 @@ def mend_torn_log(location: DeltaLocation) -> None:
         _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.why)
 
 
-def reading_handle(location: DeltaLocation, owner: str, columns: StateColumns) -> DeltaHandle:
-    """A handle for a state that is only read. Raises `OperatingError` where there is no table."""
-    kind = LogHandle if is_log(location, columns) else DeltaHandle
-    return kind(location, owner, columns)
-
-
 def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, str]) -> StateColumns:
     """The columns of a state whose types were left out, as its table has them. `names` are those of the history.
 
@@ -78,20 +156,63 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     return StateColumns(found.select(key), Schema(tuple(f for f in others if f.name not in history)), names)
 
 
-def _open_log(
-    location: DeltaLocation, owner: str, columns: StateColumns, properties: Mapping[str, str], layout: LogLayout
-) -> LogHandle:
-    """Create the table where there is none. Raises `SchemaMismatch` when the one that is there has another shape."""
-    if not is_there(location):
-        log_columns = LogColumns(columns.key, columns.values, columns.names)
-        create_table(location, log_columns, properties, partition_by=[columns.txid])
-    handle = LogHandle(location, owner, columns, layout)
-    handle.check()
-    return handle
-
-
 def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
     """Whether a table has the log layout; None when there is no table. Raises `OperatingError` when nobody can tell."""
     if not is_there(location):
         return None
     return load_table(location).metadata().partition_columns == [columns.txid]
+
+
+# --- whose it is --------------------------------------------------------------------------------------------------
+
+
+def with_owner(properties: Mapping[str, str], owner: str) -> dict[str, str]:
+    """The properties of a table that is created for an owner."""
+    return {**properties, OWNER_PROPERTY: owner}
+
+
+def claim(table: TableVersion) -> None:
+    """See that a table is its opener's. One of an earlier release, which does not say, is taken when it was written by
+    the opener, or is empty.
+
+    Raises `StoreMismatch` for another's, `OperatingError` when the table can't be read or written.
+    """
+    for _ in range(CLAIM_TRIES):
+        stored = table.properties.get(OWNER_PROPERTY)
+        if stored == table.owner:
+            return
+        if stored is not None:
+            raise StoreMismatch(_anothers(table, stored))
+        _check_rows(table)
+        try:
+            _write_owner(table)
+        except WriteRefused as error:
+            if not error.is_conflict:
+                raise OperatingError(f"Delta table {table.location}: {error}") from None
+            table.judge()  # of two that claim it at once, one is refused here, and looks again
+    raise OperatingError(
+        f"Delta table {table.location} is written so often that {table.owner} can't be noted as its owner; see what "
+        "else writes it, and start again"
+    )
+
+
+def _check_rows(table: TableVersion) -> None:
+    if table.version() is None and (newest := table.newest_txid()):
+        raise StoreMismatch(
+            f"Delta table {table.location} has rows of transaction {newest}, none written by {table.owner}: it is "
+            "another topology's table; give each topology its own, or start with an empty one"
+        )
+
+
+def _anothers(table: TableVersion, stored: str) -> str:
+    is_empty = not table.newest_txid()
+    renamed = "it can be deleted, since it has no rows" if is_empty else "keep the old name, or start with a new table"
+    return (
+        f"Delta table {table.location} is the table of {stored}, and {table.owner} has opened it; give each "
+        f"committer of each topology a table of its own. If {stored} was renamed: {renamed}"
+    )
+
+
+def _write_owner(table: TableVersion) -> None:
+    """Write the property over the snapshot that was judged, or not at all."""
+    commit_property(table, OWNER_PROPERTY, table.owner, under_fence(table))

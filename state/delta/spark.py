@@ -1,30 +1,43 @@
-"""The Spark engine: a MERGE as a job, for batches that are too large for the driver; and catalog names.
+"""The Spark engine: a MERGE as a job, for tables that only Spark can write; and catalog names.
 
-The job reads the Delta version that was judged, and writes files which are no part of the table yet. The Delta commit
-is the driver's (`delta_staging`). A job has settings of its own, so each has a session of its own.
+The job reads the Delta version that was judged, and writes files into the table's folder which are no part of the table
+yet; the Delta commit is the driver's. Spark never commits to a state's table. It would take the newest version for the
+one to start from, whatever was judged, and move its Delta commit behind others' that do not disturb it by its own
+rules. A job has settings of its own, so each has a session of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
+from pyarrow.fs import FileInfo, FileSelector, FileType, PyFileSystem
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
-from state.base import StateColumns, WriteRefused
-from state.delta.staging import Staging, named
-from state.delta.table import SPARK_SQL, DeltaLocation, MergeClauses, merge_clauses
+from state.columns import StateColumns
+from state.delta.commit import as_attempt, commit_files
+from state.delta.sql import SPARK_SQL, MergeClauses, merge_clauses
+from state.delta.table import DeltaLocation
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt
-from transactional.errors import ConfigError, OperatingError, ProtocolError
-from transactional.spark_internals import JavaFailed, is_classic, running_session
+from transactional.errors import ConfigError, OperatingError
+from transactional.spark_internals import JavaFailed, is_classic
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from state.delta.delta_rs import DeltaHandle
-
+_PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
+"""Other paths are written in a log in more than one way."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -61,98 +74,69 @@ def delta_session() -> SparkSession:
     return session
 
 
-def is_delta_running() -> bool:
-    """Whether a Spark session with Delta runs in this process. Starts none."""
-    session = running_session()
-    return session is not None and _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
-
-
 class SparkMerge:
-    """Merges into one table of a state, which is written through its handle."""
+    """Writes a transaction to a table of the merge layout."""
 
-    def __init__(self, location: DeltaLocation, columns: StateColumns, handle: DeltaHandle) -> None:
-        self._location, self._columns, self._handle = location, columns, handle
-
-    def merge_table(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
-        """Apply rows, one per key. Raises `WriteRefused`."""
-        session = self._session()
-        self._merge(session, session.createDataFrame(source), attempt, combine)
-
-    def merge_files(self, attempt: TransactionAttempt, files: Sequence[str], combine: Mapping[str, str]) -> None:
-        """Apply rows of Parquet files, several per key. Raises `WriteRefused`."""
-        if "last" in combine.values():
-            raise ProtocolError(
-                f"partial aggregates in files have no order, so they can't be combined with {dict(combine)}"
-            )
-        session = self._session()
-        source = session.read.parquet(*files)
-        aggregates = [
-            getattr(functions, how)(_column(name)).cast(_type(self._columns, name)).alias(name)
-            for name, how in combine.items()
-        ]
-        grouped = source.groupBy(*map(_column, self._columns.key.names)).agg(*aggregates)
-        # Without key columns even no rows would make one.
-        self._merge(
-            session,
-            grouped if self._columns.key else grouped.where(functions.lit(bool(source.head(1)))),
-            attempt,
-            combine,
-        )
-
-    def _session(self) -> SparkSession:
-        session = delta_session().newSession()
-        for name, value in _SETTINGS.items():
-            session.conf.set(name, value)
-        # Later transactions are being processed meanwhile, and wait for this one.
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
-        return session
-
-    def _merge(
-        self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
+    def write(
+        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
     ) -> None:
         """What a MERGE would leave of the files that have a touched key, or rows of a dead attempt."""
-        clauses, files = merge_clauses(self._columns, attempt.txid, combine, SPARK_SQL), self._handle.files()
+        columns, files = table.columns, table.files()
+        clauses = merge_clauses(columns, attempt.txid, combine, SPARK_SQL)
         with _failing():
-            rows = session.read.format("delta").option("versionAsOf", self._handle.delta_version)
-            every = rows.load(self._location.uri).select("*", functions.col("_metadata.file_name").alias(_FILE))
+            session = _job_session()
+            source = session.createDataFrame(rows)
+            judged = session.read.format("delta").option("versionAsOf", table.delta_version)
+            every = judged.load(table.location.uri).select("*", functions.col("_metadata.file_name").alias(_FILE))
             if len(files) > 1:
-                names = self._touched(every, source, attempt)
-                files, every = named(files, names, self._location), every.where(functions.col(_FILE).isin(names))
-            staging = self._staged(_merged(every, source, clauses, self._columns))
+                names = _touched(every, source, columns, attempt)
+                files, every = named(files, names, table.location), every.where(functions.col(_FILE).isin(names))
+            staging = _staged(table.location, _merged(every, source, clauses, columns))
             added = staging.added({})
-        self._handle.replace_files(attempt, staging.removed(files), added)
-
-    def _touched(self, rows: DataFrame, source: DataFrame, attempt: TransactionAttempt) -> list[str]:
-        """The files that have a key of the source, or a row of this transaction."""
-        same = [rows[_quoted(name)].eqNullSafe(source[_quoted(name)]) for name in self._columns.key.names]
-        met = rows.join(source, same, "left_semi") if same else rows
-        own = rows.where(_column(self._columns.txid) == functions.lit(int(attempt.txid)))
-        return [row[0] for row in met.select(_FILE).union(own.select(_FILE)).distinct().collect()]
-
-    def _staged(self, rows: DataFrame) -> Staging:
-        staging = Staging(self._location)
-        rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(staging.uri)
-        return staging
+        commit_files(table, [*staging.removed(files), *added], as_attempt(table, attempt.attempt_id, attempt))
 
 
-class SparkLog(SparkMerge):
-    """Writes to one table of a state that has the log layout: rows that are too many for the driver."""
+class SparkSegments:
+    """Writes a transaction to a table of the log layout."""
 
-    def _merge(
-        self, session: SparkSession, source: DataFrame, attempt: TransactionAttempt, combine: Mapping[str, str]
+    def write(
+        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
     ) -> None:
-        """Replace the rows of the attempt's transaction by the source's. Raises `WriteRefused`."""
-        names, partition = (
-            [*self._columns.key.names, *self._columns.values.names],
-            {self._columns.txid: str(attempt.txid)},
-        )
+        """Replace the segment of the attempt's transaction. Raises `WriteRefused`."""
+        columns = table.columns
+        names, partition = [*columns.key.names, *columns.values.names], {columns.txid: str(attempt.txid)}
         with _failing():
-            types = session.read.format("delta").load(self._location.uri).schema
-            rows = source.select(*(_column(name).cast(types[name].dataType).alias(name) for name in names))
-            staging = self._staged(rows)
+            session = _job_session()
+            types = session.read.format("delta").load(table.location.uri).schema
+            source = session.createDataFrame(rows)
+            cast = source.select(*(_column(name).cast(types[name].dataType).alias(name) for name in names))
+            staging = _staged(table.location, cast)
             added = staging.added(partition)
-        own = [file for file in self._handle.files() if str(file["partition"][self._columns.txid]) == str(attempt.txid)]
-        self._handle.replace_files(attempt, staging.removed(own), added)
+        own = [file for file in table.files() if str(file["partition"][columns.txid]) == str(attempt.txid)]
+        commit_files(table, [*staging.removed(own), *added], as_attempt(table, attempt.attempt_id, attempt))
+
+
+def _job_session() -> SparkSession:
+    session = delta_session().newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    # Later transactions are being processed meanwhile, and wait for this one.
+    session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
+    return session
+
+
+def _touched(rows: DataFrame, source: DataFrame, columns: StateColumns, attempt: TransactionAttempt) -> list[str]:
+    """The files that have a key of the source, or a row of this transaction."""
+    same = [rows[_quoted(name)].eqNullSafe(source[_quoted(name)]) for name in columns.key.names]
+    met = rows.join(source, same, "left_semi") if same else rows
+    own = rows.where(_column(columns.txid) == functions.lit(int(attempt.txid)))
+    return [row[0] for row in met.select(_FILE).union(own.select(_FILE)).distinct().collect()]
+
+
+def _staged(location: DeltaLocation, rows: DataFrame) -> Staging:
+    staging = Staging(location)
+    rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(staging.uri)
+    return staging
 
 
 @contextmanager
@@ -194,10 +178,6 @@ def _column(name: str) -> Column:
     return functions.col(SPARK_SQL.name(name))
 
 
-def _type(columns: StateColumns, name: str) -> str:
-    return _sql_type(columns.values[name].type)
-
-
 def _sql_type(type_: str) -> str:
     return {"long": "bigint", "short": "smallint", "byte": "tinyint"}.get(type_, type_)
 
@@ -224,3 +204,65 @@ def resolve(
     if not row["location"]:
         raise OperatingError(f"Spark's catalog does not say where table {location.name} lies")
     return DeltaLocation(row["location"], location.storage_options)
+
+
+# --- files that are no part of the table yet ---------------------------------------------------------------------
+
+
+class Staging:
+    """A folder of its own for what one job writes, in a table's folder. What nobody commits, vacuums delete."""
+
+    def __init__(self, location: DeltaLocation) -> None:
+        self._location, self._name, self._at_ms = location, f"staged-{uuid.uuid4()}", 0
+        self._files = PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
+
+    @property
+    def uri(self) -> str:
+        """Where Spark is to write Parquet files."""
+        return f"{self._location.uri}/{self._name}"
+
+    def added(self, partition: Mapping[str, str | None]) -> list[AddAction]:
+        """What was written, to be added to the table. On a disk the files are moved next to the others.
+
+        Raises `OSError`.
+        """
+        every = self._files.get_file_info(FileSelector(self._name, recursive=True))
+        written = [file for file in every if file.type == FileType.File and file.base_name.endswith(".parquet")]
+        self._at_ms = max(file.mtime_ns for file in written) // 1_000_000  # Spark writes one also without rows
+        found = [action for file in written if (action := self._action(file, partition)) is not None]
+        if self._location.scheme == "file":
+            shutil.rmtree(self.uri)
+        return found
+
+    def removed(self, files: Iterable[Mapping[str, Any]]) -> list[RemoveAction]:
+        """Take files, as a table's add actions tell of them, out of it. Raises `OperatingError`."""
+        actions = []
+        for file in files:
+            path, partition = file["path"], file.get("partition") or {}
+            if not _PLAIN_PATH.fullmatch(path):
+                raise OperatingError(f"Delta table {self._location} has a file {path!r}, which the state has not named")
+            values = {name: None if value is None else str(value) for name, value in partition.items()}
+            actions.append(RemoveAction(path, True, self._at_ms, file["size_bytes"], values))
+        return actions
+
+    def _action(self, file: FileInfo, partition: Mapping[str, str | None]) -> AddAction | None:
+        rows, path = parquet.read_metadata(self._files.open_input_file(file.path)).num_rows, file.path
+        if not rows:
+            return None
+        if self._location.scheme == "file":
+            # Where vacuums look for the table's files.
+            home = Path(self._location.uri, *(f"{name}={value}" for name, value in partition.items()))
+            home.mkdir(exist_ok=True)
+            Path(self._location.uri, file.path).rename(home / file.base_name)
+            path = (home / file.base_name).relative_to(self._location.uri).as_posix()
+        at_ms = file.mtime_ns // 1_000_000
+        return AddAction(path, file.size, partition, at_ms, True, json.dumps({"numRecords": rows}))
+
+
+def named(files: Iterable[dict[str, Any]], names: Collection[str], location: DeltaLocation) -> list[dict[str, Any]]:
+    """The files with one of these names. Raises `OperatingError` when there is none with one of them."""
+    wanted = {unquote(name) for name in names}
+    found = [file for file in files if unquote(file["path"]).rsplit("/", 1)[-1] in wanted]
+    if len({unquote(file["path"]).rsplit("/", 1)[-1] for file in found}) != len(wanted):
+        raise OperatingError(f"Delta table {location} has been read by Spark from files that it is not made of")
+    return found

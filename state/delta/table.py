@@ -1,23 +1,25 @@
-"""A Delta table that holds a state: where it lies, what it looks like, and what a MERGE is made of."""
+"""A Delta table that holds a state: where it lies, what it looks like, and how it is created and loaded."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import ProtocolVersions
 
-from state.base import StateColumns
+from state.columns import StateColumns
+from state.fence import WriteRefused
 from transactional.arrow import arrow_schema
-from transactional.attempt import TransactionAttempt, TxId
 from transactional.delta_errors import reason_of
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.names import LOG_COMMITS_PROPERTY, OWNER_NOTE, SCHEMA_VERSION_PROPERTY
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.names import LOG_COMMITS_PROPERTY, SCHEMA_VERSION_PROPERTY
 
 SCHEMA_VERSION = 1
 
@@ -179,189 +181,60 @@ def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What differs between the SQL of two engines."""
-
-    quote: str
-    same: str
-    """The null-safe equality. `a = b OR (a IS NULL AND b IS NULL)` would cost a hundred times as much."""
-    newest: str
-    """The aggregate of the value with the highest txid."""
-    is_spark: bool
-
-    def name(self, column: str) -> str:
-        """A quoted column name."""
-        return f"{self.quote}{column}{self.quote}"
-
-    def added(self, first: str, second: str, type_: str) -> str:
-        """The sum of two values; an error where it does not fit the type.
-
-        Spark raises one by itself, with the settings of `SparkMerge`. DataFusion's numbers wrap around.
-        """
-        wide = None if self.is_spark else _wider(type_)
-        if wide is None:
-            return f"{first} + {second}"
-        return f"CAST(CAST({first} AS {wide}) + CAST({second} AS {wide}) AS {_sql_type(type_)})"
-
-    def summed(self, value: str, type_: str) -> str:
-        """The aggregate for a sum, an error where it does not fit the type.
-
-        Sums of longs may wrap around in a session of Spark that is set so, and come back: what a state has written
-        fits. One of decimals that does not fit in between would be NULL there.
-        """
-        if self.is_spark:
-            if not type_.startswith("decimal"):
-                return f"sum({value})"
-            error = f"raise_error('a sum does not fit {type_}')"
-            return f"CASE WHEN sum({value}) IS NULL AND count({value}) > 0 THEN {error} ELSE sum({value}) END"
-        wide = _widest(type_)
-        return f"sum({value})" if wide is None else f"CAST(sum(CAST({value} AS {wide})) AS {_sql_type(type_)})"
-
-    def total(self, value: str, type_: str) -> str:
-        """The aggregate for a sum that goes on to be added to another one: it may be wider than the type."""
-        wide = None if self.is_spark else _widest(type_)
-        return self.summed(value, type_) if wide is None else f"sum(CAST({value} AS {wide}))"
-
-    def met(self, stored: str, total: str, type_: str) -> str:
-        """A stored value and a `total`, as one value of the type; an error where it does not fit."""
-        wide = None if self.is_spark else _widest(type_)
-        if wide is None:
-            return f"COALESCE({self.added(stored, total, type_)}, {total}, {stored})"
-        wider = f"CAST({stored} AS {wide})"
-        return f"CAST(COALESCE({wider} + {total}, {total}, {wider}) AS {_sql_type(type_)})"
-
-    def extreme(self, how: str, value: str, type_: str) -> str:
-        """The aggregate for `min` or `max`; NaN is the greatest number.
-
-        DataFusion's own takes NaN for the smallest one too, and the largest finite number for infinity.
-        """
-        if self.is_spark or type_ not in ("float", "double"):
-            return f"{how}({value})"
-        if how == "min":
-            return f"first_value({value} ORDER BY {value} ASC NULLS LAST)"
-        return f"last_value({value} ORDER BY {value} ASC NULLS FIRST)"
+# --- creating and loading by delta-rs ----------------------------------------------------------------------------
 
 
-_SQL_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "int": "INT", "long": "BIGINT"}
+def create_table(
+    location: DeltaLocation,
+    columns: StateColumns,
+    properties: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Create the table of a state, unless there is one. Raises `SchemaMismatch` when it can't be created."""
+    configuration = {**DEFAULT_PROPERTIES, **properties}
+    check_properties(configuration, str(location))
+    try:
+        DeltaTable.create(
+            location.uri,
+            delta_schema(columns),
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            configuration=configuration,
+            storage_options=dict(location.storage_options),
+            raise_if_key_not_exists=False,
+        )
+    except (DeltaError, OSError) as error:
+        # Another creator may have been first; then there is a table now.
+        if not is_there(location):
+            raise SchemaMismatch(f"Delta table {location} can't be created: {location.reason(error)}") from None
 
 
-def _sql_type(type_: str) -> str:
-    return _SQL_TYPES.get(type_, type_)
+def is_there(location: DeltaLocation) -> bool:
+    """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
+    try:
+        return DeltaTable.is_deltatable(location.uri, dict(location.storage_options))
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
 
 
-def _wider(type_: str) -> str | None:
-    """A type that holds the sum of two values, None: sums of this type are not exact anyway."""
-    if type_.startswith("decimal"):
-        precision, scale = type_[len("decimal(") : -1].split(",")
-        return f"DECIMAL({int(precision) + 1},{scale})"
-    return {**dict.fromkeys(_SQL_TYPES, "BIGINT"), "long": "DECIMAL(20,0)"}.get(type_)
+def load_table(location: DeltaLocation) -> DeltaTable:
+    """The newest snapshot of a table. Raises `OperatingError` when it can't be read."""
+    try:
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from None
 
 
-def _widest(type_: str) -> str | None:
-    """A type that holds the sum of as many values as there are, None: sums of this type are not exact anyway."""
-    if type_.startswith("decimal"):
-        precision, scale = type_[len("decimal(") : -1].split(",")
-        # DataFusion adds ten digits by itself; above 38 they are slower to add up.
-        return f"DECIMAL({precision if int(precision) <= 28 else 48},{scale})"
-    return "DECIMAL(38,0)" if type_ in _SQL_TYPES else None
+def features_of(protocol: ProtocolVersions) -> frozenset[str]:
+    """The table features that a protocol names, of readers and of writers."""
+    return frozenset([*(protocol.reader_features or []), *(protocol.writer_features or [])])
 
 
-DATA_FUSION = Dialect('"', "IS NOT DISTINCT FROM", "last_value({value} ORDER BY {txid})", is_spark=False)
-SPARK_SQL = Dialect("`", "<=>", "max_by({value}, {txid})", is_spark=True)
-DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
+def refused(location: DeltaLocation, error: Exception) -> WriteRefused:
+    """What a write that delta-rs has not carried out is to the rest. Not raised from it: it may tell secrets."""
+    return WriteRefused(location.reason(error), is_conflict=isinstance(error, CommitFailedError))
 
 
-@dataclass(frozen=True, slots=True)
-class MergeClauses:
-    """The parts of one MERGE that applies a transaction, however often it is tried.
-
-    Target `t`, source `s`. Every row of a dead attempt of the same transaction starts again from its previous values,
-    also the rows that the source does not name (row T60).
-    """
-
-    condition: str
-    matched: dict[str, str]
-    not_matched: dict[str, str]
-    rolled_back: dict[str, str]
-    is_rolled_back: str
-    is_forgotten: str
-
-
-def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str], dialect: Dialect) -> MergeClauses:
-    """The clauses for transaction `txid`; column names are keys in the dialect's quotes."""
-    quoted = dialect.name
-    own = f"t.{quoted(columns.txid)} = {txid}"
-    prev_txid = f"t.{quoted(columns.prev_txid)}"
-    before = {
-        v: f"CASE WHEN {own} THEN t.{quoted(columns.prev(v))} ELSE t.{quoted(v)} END" for v in columns.values.names
-    }
-
-    def met(value: str) -> str:
-        partial, type_ = f"s.{quoted(value)}", columns.values[value].type
-        return combined_sql(combine[value], before[value], partial, type_, dialect)
-
-    same = (f"(t.{quoted(k)} {dialect.same} s.{quoted(k)})" for k in columns.key.names)
-    return MergeClauses(
-        condition=" AND ".join(same) or "true",
-        matched={
-            **{quoted(v): met(v) for v in before},
-            **{quoted(columns.prev(v)): old for v, old in before.items()},
-            quoted(columns.prev_txid): f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END",
-            quoted(columns.txid): str(txid),
-        },
-        not_matched={
-            **{quoted(c): f"s.{quoted(c)}" for c in (*columns.key.names, *columns.values.names)},
-            quoted(columns.txid): str(txid),
-        },
-        rolled_back={
-            **{quoted(v): f"t.{quoted(columns.prev(v))}" for v in columns.values.names},
-            quoted(columns.txid): prev_txid,
-        },
-        is_rolled_back=f"{own} AND {prev_txid} IS NOT NULL",
-        is_forgotten=f"{own} AND {prev_txid} IS NULL",
-    )
-
-
-def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
-    """How a partial aggregate meets a stored value of a type, the same rule as `values.combined`.
-
-    NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
-    """
-    if how == "last":
-        return partial
-    if how == "sum":
-        return f"COALESCE({dialect.added(stored, partial, type_)}, {partial}, {stored})"
-    better = "<" if how == "min" else ">"
-    return (
-        f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "
-        f"THEN {partial} ELSE {stored} END"
-    )
-
-
-def with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:
-    """The rows whose key is in `wanted`, a table of key columns; with composite keys maybe some more."""
-    for name in wanted.column_names:
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=wanted.column(name).combine_chunks()))
-    return rows
-
-
-def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
-    """A query on a table for its rows, key and value columns, as they were before transaction `before`."""
-    quoted = dialect.name
-    keys = [quoted(name) for name in columns.key.names]
-    if before is None:
-        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM {source}"
-    is_known = f"{quoted(columns.txid)} < {before}"
-    values = [
-        f"CASE WHEN {is_known} THEN {quoted(name)} ELSE {quoted(columns.prev(name))} END AS {quoted(name)}"
-        for name in columns.values.names
-    ]
-    is_seen = f"{is_known} OR {quoted(columns.prev_txid)} IS NOT NULL"
-    return f"SELECT {', '.join([*keys, *values])} FROM {source} WHERE {is_seen}"
-
-
-def commit_metadata(owner: str, attempt: TransactionAttempt | None, attempt_id: int) -> dict[str, str | int]:
-    """What a Delta commit says about itself in the table's history."""
-    transaction = {"txid": attempt.txid} if attempt is not None else {}
-    return {OWNER_NOTE: owner, **transaction, "attempt_id": attempt_id}
+def unreadable(location: DeltaLocation, error: Exception) -> OperatingError:
+    """What a read that has failed is to the rest."""
+    return OperatingError(f"Delta table {location} can't be read: {location.reason(error)}")

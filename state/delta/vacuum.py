@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
+from state.delta.log import commit_path
 from state.delta.table import DeltaLocation
-from state.delta.upkeep import commit_path
 
 LISTED_WITHIN_S = 60
 """A list that took longer is not used. Less than the time for which files are kept, which is minutes at least."""

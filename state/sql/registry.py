@@ -20,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from state.base import StateColumns
+from state.columns import StateColumns
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch

@@ -35,7 +35,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
-from state.base import StateColumns
+from state.columns import StateColumns
 from state.sql.types import sql_type
 from state.sums import SumCheck
 from state.values import ABSENT, OpaqueValue, combined_values

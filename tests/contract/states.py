@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.delta.delta_rs import DeltaHandle
-from state.delta.log_table import LogLayout
-from state.delta.rewriting import SmallTable
+from state.delta.folding import LogLayout
+from state.delta.small import SmallTable
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from transactional.arrow import arrow_schema
@@ -59,14 +57,14 @@ class CommittedMapState(DeltaMapState):
 class MergedMapState(CommittedMapState):
     """A state whose table is never small enough to be written as a whole: delta-rs merges."""
 
-    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class NeverSmall(SmallTable):
             def after(self, *_: Any) -> None:
                 """Nothing is known."""
 
-        handle = super()._open_handle(location, owner)
-        handle._small = NeverSmall(self.columns)
-        return handle
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        table._small = NeverSmall(self.columns)
 
 
 def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +72,8 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The engine `delta-rs/lookup` is for this.
     """
-    monkeypatch.setattr("state.delta.state.CACHED_ROWS_MAX", -1)
-    monkeypatch.setattr("state.delta.log_lookup.SORTED_ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.layout.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.lookup.SORTED_ROWS_MIN", 0)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spouts.memory import MemoryTransactionalSpout
-from state.combine import Aggregate, Count, Sum
 from state.sql.state import SqlMapState
+from state.updates import Aggregate, Count, Sum
 from tests.contract.states import OWNER, Place
 from tests.contract.storages import Storage
 from transactional.attempt import AttemptId, TransactionAttempt

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -429,23 +428,6 @@ class TestKeys:
         state.merge(place.attempt(3, 4), count(5))
         assert content(state) == {(): 8}
         assert state.get(place.attempt(3, 5), [()]) == {(): (3,)}
-
-
-def test_partials_may_come_in_files(place: Place, tmp_path: Path) -> None:
-    files = []
-    batches: list[dict[str | None, int | None]] = [{"a": 1, "b": 1}, {"a": 2, None: 5}]
-    for number, words in enumerate(batches):
-        files.append(str(tmp_path / f"{number}.parquet"))
-        pq.write_table(counts(words).table, files[-1])
-    state, attempt = place.state(), place.attempt(1, 1)
-    partials = Partials({"count": "sum"}, parquet_files=tuple(files))
-    if place.engine.startswith("spark"):
-        state.merge(attempt, partials)
-        assert content(state) == {"a": 3, "b": 1, None: 5}
-    else:
-        with pytest.raises(Exception, match=r"smaller batches|not in files"):
-            state.merge(attempt, partials)
-        assert state.version() is None
 
 
 HISTORY = st.lists(

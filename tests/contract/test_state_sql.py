@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.storages import Storage
 from tests.integration.postgres import LossyProxy
-from transactional.attempt import AttemptId
+from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, SchemaMismatch, TableConflict
 
 
@@ -133,13 +133,20 @@ class StopsInside(SqlMapState):
 
     stopped, goes_on = threading.Event(), threading.Event()
 
-    @contextmanager
-    def _moving(self, attempt_id: AttemptId) -> Iterator[Connection]:
-        with super()._moving(attempt_id) as connection:
-            if threading.current_thread() is not threading.main_thread():
-                self.stopped.set()
-                assert self.goes_on.wait(60)
-            yield connection
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        moving = table._moving
+
+        @contextmanager
+        def stopped(attempt_id: AttemptId) -> Iterator[Connection]:
+            with moving(attempt_id) as connection:
+                if threading.current_thread() is not threading.main_thread():
+                    self.stopped.set()
+                    assert self.goes_on.wait(60)
+                yield connection
+
+        table._moving = stopped
 
 
 @pytest.mark.postgres

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state.combine import Aggregator, Count, Sum
+from state.updates import Aggregator, Count, Sum
 from tests.contract.states import AnyState, Place, content
 from tests.contract.test_state import ENGINES, QUICK, delta_spark, url_of_engine
 from transactional.arrow import arrow_schema, arrow_type
 from transactional.attempt import TxId
-from transactional.errors import SumOverflow, TransactionalError
+from transactional.errors import SumOverflow
 from transactional.ports import Partials
 from transactional.schema import Schema
 
@@ -161,31 +160,6 @@ def test_many_rows_of_large_numbers_that_cancel_out(place: Place, type_: str) ->
         assert totals(state, type_) == expected
         found = state.get(place.attempt(txid + 1, 100 + txid), [("cat",), ("dog",)])
         assert {key[0]: Fraction(value[0]) * 10 ** scale_of(type_) for key, value in found.items()} == expected
-
-
-def test_partials_in_files_are_summed_up_exactly(place: Place, tmp_path: Path) -> None:
-    """Only Spark takes these."""
-    if place.engine.partition("/")[0] != "spark":
-        with pytest.raises(TransactionalError, match=r"comes? in memory|than the driver may hold"):
-            merge_files(place, tmp_path, 1, [[1]])
-        return
-    merge_files(place, tmp_path, 1, [[2**62, -(2**61)], [2**61]])
-    state = place.state(values="total long")
-    assert totals(state, "long") == {"cat": 2**62}
-    for rows in ([[2**62, 2**62]], [[2**61], [2**61]]):
-        with pytest.raises(SumOverflow, match="in column 'total' does not fit a long"):
-            merge_files(place, tmp_path, 2, rows)
-    assert state.version() == 1
-
-
-def merge_files(place: Place, folder: Path, txid: int, files: Sequence[Sequence[int]]) -> None:
-    number = len(place.txids) + 1
-    names = []
-    for at, numbers in enumerate(files):
-        names.append(str(folder / f"{number}-{at}.parquet"))
-        pq.write_table(pa.table({"word": ["cat"] * len(numbers), "total": numbers}), names[-1])
-    state = place.state(values="total long")
-    state.merge(place.attempt(txid, number), Partials({"total": "sum"}, parquet_files=tuple(names)))
 
 
 TYPES = ["short", "long", "decimal(38,0)", "decimal(38,18)"]

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, cast
 
@@ -20,9 +20,8 @@ from sqlalchemy import Connection, Engine, event
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.delta import compaction as delta_compaction
-from state.delta import delta_rs
-from state.delta import rewriting as delta_rewriting
-from state.fenced import Source
+from state.delta import merged as delta_merged
+from state.delta import small as delta_small
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     StateKind,
@@ -96,13 +95,20 @@ class StillState(DeltaMapState):
         POINT.pass_by(FENCING)
         super().fence(attempt_id)
 
-    def _merge_rows(self, attempt: TransactionAttempt, source: Source, combine: Mapping[str, str]) -> None:
-        is_first = self.location.name == TABLES[0]
-        if attempt.txid == TXID and is_first:
-            POINT.pass_by(CHECKED)
-        super()._merge_rows(attempt, source, combine)
-        if attempt.txid == TXID and is_first:
-            POINT.pass_by(BETWEEN)
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        apply = table.apply
+
+        def still(attempt: TransactionAttempt, *given: Any, **named: Any) -> None:
+            is_first = self.location.name == TABLES[0]
+            if attempt.txid == TXID and is_first:
+                POINT.pass_by(CHECKED)
+            apply(attempt, *given, **named)
+            if attempt.txid == TXID and is_first:
+                POINT.pass_by(BETWEEN)
+
+        table.apply = still
 
 
 replace_files = delta_compaction._replace
@@ -194,12 +200,12 @@ def build() -> Topology:
 def main(point: str) -> None:
     """Run until the source is drained. Exit code 1, and the error's code, when that is not possible."""
     POINT.chosen = point
-    setattr(delta_rs, "COMPACTION_INTERVAL", 2)  # noqa: B010
-    setattr(delta_rs, "FILES_MAX", 1)  # noqa: B010
+    setattr(delta_merged, "COMPACTION_INTERVAL", 2)  # noqa: B010
+    setattr(delta_merged, "FILES_MAX", 1)  # noqa: B010
     setattr(delta_compaction, "_replace", replace_files_later)  # noqa: B010
     if point == FOLDING:
         # A small table is one file all the time.
-        setattr(delta_rewriting, "REWRITTEN_ROWS_MAX", -1)  # noqa: B010
+        setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)  # noqa: B010
     topology = build()
     config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, lease_ms=LEASE_MS, retry_pause_ms=10)
     with closing(StillStore(os.environ["STORE"])) as store:

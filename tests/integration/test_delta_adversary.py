@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.doctor import put_back
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
@@ -147,9 +147,9 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if way.engine == "spark":
         spark_session(master="local[2]")
     if way.by_delta_rs:
-        monkeypatch.setattr("state.delta.delta_rs.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
-        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
     state = DeltaMapState(others.path, "word string", "count long", layout=way.layout)
     state.open(OWNER, place.txids.__getitem__)
@@ -158,8 +158,8 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     state.merge(place.attempt(3, 3), counts({"cow": 1}))
     state.close()
     if way.is_upkeep:
-        monkeypatch.setattr("state.delta.delta_rs.COMPACTION_INTERVAL", 1)
-        monkeypatch.setattr("state.delta.delta_rs.FILES_MAX", 1)
+        monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
+        monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
     scene = Scene(way, place, state, Adversary(monkeypatch), others)
     return replace(scene, state=scene.opened(way.turns_to or way.layout))
 

@@ -11,12 +11,13 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.schema import Field, PrimitiveType, Schema
 
-import state.delta.delta_rs
-from state.base import StateColumns
-from state.delta.small_commit import DataFile, data_files, is_late, replace_rows, replaceable_files
+import state.delta.commit
+import state.delta.merged
+from state.columns import StateColumns
+from state.delta.commit import DataFile, data_files, is_late, replace_rows, replaceable_files
+from state.delta.log import LogUpkeep
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, delta_schema
-from state.delta.upkeep import LogUpkeep
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_rewriting import VALUES
 from transactional import schema
@@ -175,7 +176,7 @@ class TestOthers:
         def no_room(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("state.delta.small_commit.os.link", no_room)
+        monkeypatch.setattr("state.delta.commit.os.link", no_room)
         with pytest.raises(OSError, match="No space left"):
             replace(tmp_path, 1, MORE, old)
         assert log_of(tmp_path) == [f"{0:020}.json"]
@@ -215,7 +216,7 @@ class TestTables:
 
     def test_get_every_row_although_delta_rs_writes_them(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on object stores."""
-        monkeypatch.setattr(state.delta.delta_rs, "replaceable_files", lambda _: None)
+        monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
         words = opened(place)
         for txid in range(1, 4):
             words.merge(place.attempt(txid, txid), counts({"a": 1, str(txid): 1}))
@@ -254,7 +255,7 @@ class TestHandle:
             DeltaTable(words.location.uri).create_checkpoint()
             return file
 
-        monkeypatch.setattr(state.delta.delta_rs, "replace_rows", replaced_and_checkpointed)
+        monkeypatch.setattr(state.delta.commit, "replace_rows", replaced_and_checkpointed)
         words.merge(place.attempt(2, 2), counts({"a": 1}))
         words.merge(place.attempt(3, 3), counts({"a": 1}))
         assert content(words) == {"a": 3}
@@ -275,7 +276,7 @@ class TestHandle:
     def test_stays_at_its_version_when_another_writer_comes_after(self, place: Place) -> None:
         words = opened(place)
         words.merge(place.attempt(1, 1), counts({"a": 1}))
-        handle = words._handle
+        handle = words._open_table.loaded
         version = handle.delta_version
         table = DeltaTable(words.location.uri)
         rival = CommitProperties(app_transactions=[Transaction(OWNER, 9)])

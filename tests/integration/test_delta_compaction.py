@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 import state.delta.compaction
-import state.delta.delta_rs
+import state.delta.merged
 from state.delta.compaction import compact
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation
@@ -78,12 +78,12 @@ def test_a_coordinator_that_was_taken_over_puts_no_files_together(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     old = one_file_each(place, 2)
-    handle, new = old._handle, opened(place)
+    handle, new = old._open_table, opened(place)
     assert new.version() == 2
     new.fence(AttemptId(3))
-    monkeypatch.setattr(state.delta.delta_rs, "COMPACTION_INTERVAL", 1)
-    monkeypatch.setattr(state.delta.delta_rs, "FILES_MAX", 1)
-    handle.maintain(TxId(2))
+    monkeypatch.setattr(state.delta.merged, "COMPACTION_INTERVAL", 1)
+    monkeypatch.setattr(state.delta.merged, "FILES_MAX", 1)
+    handle.tidy(TxId(2), lambda: True)
     assert "could not be tidied up" in caplog.text
     assert table_of(new).version() == 3
     assert len(table_of(new).file_uris()) == 2

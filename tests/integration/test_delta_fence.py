@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from state.base import StateColumns, Verdict, WriteRefused
-from state.delta.delta_rs import DeltaHandle
+from state.columns import StateColumns
+from state.delta.layout import Layout
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.fence import Fence, Verdict, WriteRefused
 from tests.contract.states import OWNER, Place, always, content, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
@@ -41,12 +40,10 @@ class World(Place):
         strikes = iter([meanwhile])
 
         class Paused(kind):  # type: ignore[misc, valid-type]
-            def _merge_rows(
-                self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
-            ) -> None:
+            def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
                 for strike in strikes:
                     strike()
-                super()._merge_rows(attempt, source, combine)
+                super()._confirm(attempt_id, write)
 
         return self.leader(Paused)
 
@@ -54,9 +51,9 @@ class World(Place):
 @pytest.fixture(params=["written as a whole", "written by delta-rs", "merged"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
-        monkeypatch.setattr("state.delta.delta_rs.replaceable_files", lambda _: None)
+        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if request.param == "merged":
-        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
     return World("delta-rs", tmp_path)
 
 
@@ -72,15 +69,13 @@ def is_fenced(write: Callable[[], None]) -> bool:
 class WithoutEmptyCommits(DeltaMapState):
     """Taken out: a transaction without effect is written, too."""
 
-    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        class Handle(DeltaHandle):
-            def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None = None) -> None:
-                """Nothing."""
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        table.write_version = lambda *_: None
 
-        return Handle.open(location, owner, self.columns, {})
-
-    def _confirm(self, attempt_id: AttemptId, write: Callable[[], None]) -> None:
-        write()
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
+        write(self._open_table)
 
 
 class WithoutFence(DeltaMapState):
@@ -93,18 +88,24 @@ class WithoutFence(DeltaMapState):
 class WritesByPath(DeltaMapState):
     """Taken out: rows go through the snapshot on which the version was checked."""
 
-    def _merge_rows(
-        self, attempt: TransactionAttempt, source: pa.Table | tuple[str, ...], combine: Mapping[str, str]
-    ) -> None:
-        self._handle.judge()
-        super()._merge_rows(attempt, source, combine)
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
+        def by_path(table: Layout) -> None:
+            table.judge()
+            write(table)
+
+        super()._confirm(attempt_id, by_path)
 
 
 class WithoutVersionCheck(DeltaMapState):
     """Taken out: a version that is higher than the own one stops a writer."""
 
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        return Verdict.WRITE
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        class Blind(Fence):
+            def judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+                return Verdict.WRITE
+
+        super().open(owner, txid_of)
+        self._fence = Blind(self.table, owner, self.kind, txid_of)
 
 
 class TestAnEmptyReplay:
@@ -201,7 +202,7 @@ class TestConflicts:
         assert content(late) == {"dog": 1}
 
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.rewriting.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
         world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))
@@ -259,13 +260,16 @@ def transaction(app_id: str, version: int) -> CommitProperties:
 class UnknownOutcome(DeltaMapState):
     """Every write goes through, and is reported as failed."""
 
-    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        class Handle(DeltaHandle):
-            def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
-                super().merge(attempt, source, combine)
-                raise WriteRefused("no answer", is_conflict=False)
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        apply = table.apply
 
-        return Handle.open(location, owner, self.columns, {})
+        def applied(*given: Any, **named: Any) -> None:
+            apply(*given, **named)
+            raise WriteRefused("no answer", is_conflict=False)
+
+        table.apply = applied
 
 
 class NeverWritten(DeltaMapState):
@@ -273,15 +277,15 @@ class NeverWritten(DeltaMapState):
 
     reported = False
 
-    def _open_handle(self, location: DeltaLocation, owner: str) -> DeltaHandle:
-        reported = self.reported
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        reported, table = self.reported, self._open_table
 
-        class Handle(DeltaHandle):
-            def merge(self, attempt: TransactionAttempt, source: pa.Table, combine: Mapping[str, str]) -> None:
-                if reported:
-                    raise WriteRefused("disk full", is_conflict=False)
+        def never(*given: Any, **named: Any) -> None:
+            if reported:
+                raise WriteRefused("disk full", is_conflict=False)
 
-        return Handle.open(location, owner, self.columns, {})
+        table.apply = never  # type: ignore[method-assign]
 
 
 class ReportedAsFailed(NeverWritten):

@@ -15,14 +15,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-import state.delta.log
-import state.delta.log_lookup
+import state.delta.layout
+import state.delta.lookup
+import state.delta.merged
 import state.delta.state
-from state.base import WriteRefused
-from state.delta.log import LogHandle
-from state.delta.log_table import Fold, LogLayout
+from state.delta.folding import Fold, LogLayout
+from state.delta.layout import Layout
+from state.delta.opening import segment_columns
+from state.delta.segments import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
 from tests.integration import folding
@@ -84,17 +88,20 @@ class TestFolds:
         assert [1, 2] in seen
 
     def test_are_told_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta.log"):
+        with caplog.at_level("INFO", logger="state.delta.segments"):
             merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
-        assert "2 runs with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6" in caplog.text
+        assert (
+            "2 segments with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6"
+            in caplog.text
+        )
 
     def test_that_fail_are_warned_of_and_change_nothing(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
-        def fail(self: LogHandle, fold: Fold) -> None:
+        def fail(self: SegmentsTable, fold: Fold) -> None:
             raise OSError("no space left")
 
-        monkeypatch.setattr(LogHandle, "fold", fail)
+        monkeypatch.setattr(SegmentsTable, "make_one", fail)
         words = opened(place, LogLayout(fold_after=1))
         merged(words, place, 1, 3)
         assert content(words) == after(3)
@@ -113,9 +120,9 @@ class TestFolds:
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
         merged(opened(place), place, 1, 4)
         first, second = (handle_of(place) for _ in range(2))
-        first.fold_whole(TxId(4))
+        first.fold(TxId(4))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            second.fold_whole(TxId(3))
+            second.fold(TxId(3))
         assert content(opened(place)) == after(4)
 
     def test_of_a_writer_that_was_taken_over_are_refused(self, place: Place) -> None:
@@ -125,7 +132,7 @@ class TestFolds:
         new = opened(place)
         new.merge(place.attempt(3, 7), counts({"dog": 5}))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            handle.fold_whole(TxId(3))
+            handle.fold(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 
     @pytest.mark.parametrize("write", ["merge", "empty", "fence", "replay"])
@@ -133,7 +140,7 @@ class TestFolds:
         merged(opened(place), place, 1, 4)
 
         def fold() -> None:
-            handle_of(place).fold_whole(TxId(4))
+            handle_of(place).fold(TxId(4))
 
         words = opened(place, NEVER, interrupted(fold))
         if write == "fence":
@@ -169,17 +176,17 @@ def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_folds(tmp_
         assert content(state) == after(last)
 
 
-def handle_of(place: Place) -> LogHandle:
-    """A handle as another process has it."""
-    columns = DeltaMapState("t", "word string", "count long").columns
-    return LogHandle(DeltaLocation.of(place.folder / "t"), OWNER, columns)
+def handle_of(place: Place) -> SegmentsTable:
+    """A table as another process has it."""
+    columns = segment_columns(DeltaMapState("t", "word string", "count long").columns)
+    return SegmentsTable(TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, columns), "t")
 
 
 def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
     """A state during whose first write something else happens, after it has checked the version."""
 
     class Interrupted(DeltaMapState):
-        def _confirm(self, attempt_id: Any, write: Callable[[], None]) -> None:
+        def _confirm(self, attempt_id: Any, write: Callable[[Layout], None]) -> None:
             meanwhile()
             super()._confirm(attempt_id, write)
 
@@ -194,8 +201,8 @@ class TestValues:
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta.log_lookup, "SORTED_ROWS_MIN", sorted_rows_min)
+        monkeypatch.setattr(state.delta.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.lookup, "SORTED_ROWS_MIN", sorted_rows_min)
         words = opened(place, layout, values="count long, note string")
         words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
         words.put(place.attempt(2, 2), {("a",): (2, None)})
@@ -209,8 +216,8 @@ class TestValues:
     def test_are_found_in_sorted_copies_by_keys_of_every_type(
         self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta.log_lookup, "SORTED_ROWS_MIN", 0)
+        monkeypatch.setattr(state.delta.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.lookup, "SORTED_ROWS_MIN", 0)
         words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
         words.open(OWNER, place.txids.__getitem__)
         rows = {(key,): (number,) for number, key in enumerate([*KEYS[type_], None])}
@@ -222,7 +229,7 @@ class TestValues:
         self, place: Place, *, is_always_looked_up: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By one handle, whose copies are of files that a fold has replaced under the same txid."""
-        base = 10 if is_always_looked_up else state.delta.log_lookup.SORTED_ROWS_MIN + 10
+        base = 10 if is_always_looked_up else state.delta.lookup.SORTED_ROWS_MIN + 10
         if is_always_looked_up:
             look_up_always(monkeypatch)
         words = opened(place)
@@ -252,8 +259,8 @@ class TestValues:
         words = opened(place, values=f"total {type_}")
         column = pa.array([large], arrow_type(type_))
         for txid in (1, 2, 3):
-            words._handle.settle_combine({"total": "sum"})
-            words._handle.admits = lambda *_: True
+            table: Any = words._open_table
+            table.admits = lambda *_: True
             words.merge(
                 place.attempt(txid, txid), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": column}))
             )
@@ -264,7 +271,7 @@ class TestValues:
         with pytest.raises(Exception, match=r"(?i)out of range|overflow"):
             seen(words, view)
         with pytest.raises(SumOverflow):
-            words._handle.lookup(TxId(4), pa.table({"word": ["a"]}))
+            words._open_table.search(TxId(4), pa.table({"word": ["a"]}))
         assert words.read(TxId(1)).to_pydict() == {"word": ["a"], "total": [large]}
 
     def test_meet_in_one_way_for_ever(self, place: Place) -> None:
@@ -336,7 +343,7 @@ class TestLayouts:
 
     def test_a_large_merged_table_is_told_of(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
         merged(opened(place, "auto"), place, 1, 3)
-        monkeypatch.setattr(state.delta.state, "MERGED_ROWS_WISHED", 3)
+        monkeypatch.setattr(state.delta.merged, "MERGED_ROWS_WISHED", 3)
         opened(place, "merge")
         assert "layout='log'" not in caplog.text
         opened(place, "auto")
@@ -353,7 +360,7 @@ class TestLayouts:
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
 
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.log, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.layout, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         words = opened(place, LogLayout(fold_after=5), properties=properties)
         merged(words, place, 1, 10)
@@ -395,9 +402,3 @@ def seen(state: DeltaMapState, view: str) -> dict[Any, Any]:
     """What a reader without the state sees."""
     rows = pa.table(QueryBuilder().register("t", DeltaTable(state.location.uri)).execute(view).read_all())
     return dict(zip(rows["word"].to_pylist(), rows["count"].to_pylist(), strict=True))
-
-
-def test_partial_aggregates_in_files_need_spark(place: Place) -> None:
-    words = opened(place, engine="delta-rs")
-    with pytest.raises(Exception, match="may not be merged by Spark"):
-        words.merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("x.parquet",)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-import state.delta.owner
+import state.delta.opening
 import state.delta.state
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
@@ -39,7 +39,7 @@ def stored_owner(place: Place) -> str | None:
 def of_an_earlier_release(place: Place, layout: str, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
     """A table that does not say whose it is."""
     with monkeypatch.context() as earlier:
-        earlier.setattr(state.delta.state, "with_owner", lambda properties, _: properties)
+        earlier.setattr(state.delta.opening, "with_owner", lambda properties, _: properties)
         earlier.setattr(state.delta.state, "claim", lambda _: None)
         return opened(place, layout=layout)
 
@@ -87,14 +87,14 @@ class TestOwner:
         self, place: Place, layout: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         of_an_earlier_release(place, layout, monkeypatch)
-        both, write = threading.Barrier(2, timeout=60), state.delta.owner._write
+        both, write = threading.Barrier(2, timeout=60), state.delta.opening._write_owner
 
         def together(handle: Any) -> None:
             if handle.snapshot.version() == 0:
                 both.wait()
             write(handle)
 
-        monkeypatch.setattr(state.delta.owner, "_write", together)
+        monkeypatch.setattr(state.delta.opening, "_write_owner", together)
         with ThreadPoolExecutor() as pool:
             claims = [pool.submit(opened, place, owner) for owner in (OWNER, OTHER)]
         [error] = [error for claim in claims if (error := claim.exception()) is not None]
@@ -106,13 +106,13 @@ class TestOwner:
     ) -> None:
         """Each claim names the version that was judged."""
         old = of_an_earlier_release(place, layout, monkeypatch)
-        version, write = iter(range(1, 100)), state.delta.owner._write
+        version, write = iter(range(1, 100)), state.delta.opening._write_owner
 
         def after_another(handle: Any) -> None:
             old.merge(place.attempt(1, next(version)), counts({"a": 1}))
             write(handle)
 
-        monkeypatch.setattr(state.delta.owner, "_write", after_another)
+        monkeypatch.setattr(state.delta.opening, "_write_owner", after_another)
         with pytest.raises((OperatingError, StoreMismatch), match=r"so often that|is not the topology's"):
             opened(place, OTHER)
         assert stored_owner(place) is None

@@ -13,12 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-import state.delta.rewriting
-from state.base import StateColumns, WriteRefused
-from state.delta.delta_rs import DeltaHandle
-from state.delta.rewriting import rewritten, visible
+import state.delta.small
+from state.columns import StateColumns
+from state.delta.merged import MergedTable
+from state.delta.small import rewritten, visible
+from state.delta.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.state import DeltaMapState
-from state.delta.table import DATA_FUSION, DeltaLocation, delta_schema, merge_clauses, visible_rows
+from state.delta.table import DeltaLocation, delta_schema
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -137,19 +140,19 @@ def opened(place: Place) -> DeltaMapState:
 def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
     """The attempts that are left to delta-rs."""
     left: list[TransactionAttempt] = []
-    original = DeltaHandle._merge
+    original = MergedTable._merge
 
-    def noted(self: DeltaHandle, attempt: TransactionAttempt, *rest: Any) -> None:
+    def noted(self: MergedTable, attempt: TransactionAttempt, *rest: Any) -> None:
         left.append(attempt)
         original(self, attempt, *rest)
 
-    monkeypatch.setattr(DeltaHandle, "_merge", noted)
+    monkeypatch.setattr(MergedTable, "_merge", noted)
     return left
 
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.rewriting, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.small, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -161,7 +164,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.rewriting, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.small, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}
@@ -183,14 +186,16 @@ def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
 def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    handle = DeltaHandle(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
+    loaded = TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
+    handle = MergedTable(loaded, "t")
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())
-    merge = partial(handle.merge, TransactionAttempt(TxId(2), AttemptId(2)), counts({"a": 1}).table, {"count": "sum"})
+    attempt = TransactionAttempt(TxId(2), AttemptId(2))
+    merge = partial(handle.apply, attempt, counts({"a": 1}).table, {"count": "sum"}, is_replay=False)
     with pytest.raises(WriteRefused):
         merge()
     assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
     assert handle.judge() == 1
     merge()
-    assert handle.delta_version == table.version() + 2
+    assert loaded.delta_version == table.version() + 2
     assert content(words) == {"a": 2}

@@ -15,14 +15,15 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import state.delta.delta_rs
+import state.delta.layout
+import state.delta.merged
 import state.delta.state
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, catalog_table
 from state.delta.vacuum import LISTED_WITHIN_S, delete_old_files
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
-from transactional.ports import Partials, StateKind
+from transactional.ports import StateKind
 from transactional.spark_session import spark_session
 
 
@@ -196,7 +197,7 @@ def test_times_are_found_whatever_their_zone(place: Place) -> None:
 
 
 def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta.state, "CACHED_ROWS_MAX", 2)
+    monkeypatch.setattr(state.delta.layout, "CACHED_ROWS_MAX", 2)
     words = opened(place.folder / "t", place, "word string, part int")
     words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
     wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
@@ -228,8 +229,8 @@ def test_is_read_without_being_opened(place: Place) -> None:
 
 class TestUpkeep:
     def test_puts_small_files_together(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.delta_rs, "COMPACTION_INTERVAL", 5)
-        monkeypatch.setattr(state.delta.delta_rs, "FILES_MAX", 3)
+        monkeypatch.setattr(state.delta.merged, "COMPACTION_INTERVAL", 5)
+        monkeypatch.setattr(state.delta.merged, "FILES_MAX", 3)
         words = opened(place.folder / "t", place)
         most = 0
         for txid in range(1, 21):
@@ -239,7 +240,7 @@ class TestUpkeep:
         assert content(words) == {f"word {txid}": 1 for txid in range(1, 21)}
 
     def test_deletes_files_that_are_old_enough(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.delta_rs, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.layout, "VACUUM_INTERVAL", 10)
         words = opened(
             place.folder / "t", place, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         )
@@ -253,7 +254,7 @@ class TestUpkeep:
         assert content(words) == {"a": 11}
 
     def test_goes_on_when_it_fails(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-        monkeypatch.setattr(state.delta.delta_rs, "VACUUM_INTERVAL", 1)
+        monkeypatch.setattr(state.delta.layout, "VACUUM_INTERVAL", 1)
 
         def fail(self: DeltaTable, **options: Any) -> None:
             raise OSError("no permission")
@@ -282,22 +283,6 @@ class TestEngines:
         del session._jsparkSession
         with pytest.raises(ConfigError, match="states need a classic Spark session, this one is Spark Connect"):
             opened(catalog_table("words"), place)
-
-    def test_too_many_rows_for_the_driver_need_spark(self, place: Place) -> None:
-        words = opened(place.folder / "t", place, engine="delta-rs")
-        with pytest.raises(ConfigError, match="may not be merged by Spark"):
-            words.merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("x.parquet",)))
-
-    def test_without_a_session_that_runs_many_rows_stay_with_delta_rs(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Spark started for it would be one without Delta, and every attempt would fail."""
-        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
-        monkeypatch.setattr(state.delta.state, "DELTA_RS_ROWS_MAX", 2)
-        words = opened(place.folder / "t", place)
-        words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
-        assert content(words) == {"a": 1, "b": 1, "c": 1}
 
     @pytest.mark.spark
     def test_take_turns_at_one_table(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

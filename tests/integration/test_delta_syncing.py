@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta import rewriting as delta_rewriting
-from state.delta import upkeep as delta_upkeep
-from state.delta.log_table import LogLayout
+from state.delta import log as delta_log
+from state.delta import small as delta_small
+from state.delta.folding import LogLayout
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.attempt import AttemptId, TransactionAttempt
@@ -63,7 +63,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(delta_upkeep, "LOG_KEPT_S", -10)
+    monkeypatch.setattr(delta_log, "LOG_KEPT_S", -10)
     return Disk(monkeypatch)
 
 
@@ -98,7 +98,7 @@ def test_all_that_a_committed_transaction_needs_is_synced(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, layout: str, *, by_delta_rs: bool
 ) -> None:
     if by_delta_rs:
-        monkeypatch.setattr(delta_rewriting, "REWRITTEN_BYTES_MAX", -1)
+        monkeypatch.setattr(delta_small, "REWRITTEN_BYTES_MAX", -1)
     seen = list[TxId]()
 
     def check(txid: TxId) -> None:

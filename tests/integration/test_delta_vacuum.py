@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.vacuum import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from tests.contract.states import OWNER, Place, content, counts
@@ -42,8 +42,8 @@ def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
 
 
 def vacuum(words: DeltaMapState) -> None:
-    words._handle.refresh()
-    words._handle._delete_old_files()
+    words._open_table.loaded.refresh()
+    words._open_table.delete_old_files()
 
 
 def aged(path: Path, age_s: float) -> Path:
@@ -120,7 +120,7 @@ class TestVacuum:
     def test_keeps_what_was_given_up_and_came_back(self, place: Place, layout: str) -> None:
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        removals = words._handle._removals
+        removals = words._open_table._removals
         removals.follow(DeltaTable(str(place.folder / "t")).version())
         table = DeltaTable(str(place.folder / "t"))
         given_up = set(removals.removed_at_s)
@@ -132,12 +132,12 @@ class TestVacuum:
         """Checkpoints forget it, and the log is cleaned behind them."""
         words = opened(place, layout)
         counted(words, place, 1, 3)
-        words._handle._removals.follow(words._handle.delta_version)
+        words._open_table._removals.follow(words._open_table.loaded.delta_version)
         table = DeltaTable(str(place.folder / "t"))
         table.create_checkpoint()
         for version in range(table.version()):
             (place.folder / "t" / "_delta_log" / f"{version:020}.json").unlink()
-        words._handle._load()
+        words._open_table.loaded.reload()
         vacuum(words)
         assert data_files(place) == live_files(place)
 

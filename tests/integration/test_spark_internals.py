@@ -16,7 +16,6 @@ from transactional.spark_internals import (
     is_running,
     log_level,
     map_in_arrow,
-    running_session,
 )
 
 pytestmark = pytest.mark.spark
@@ -67,6 +66,3 @@ def test_map_in_arrow_takes_a_function_without_pandas(spark: SparkSession) -> No
 def test_the_session_that_runs_is_found(spark: SparkSession) -> None:
     assert is_running()
     assert is_classic(spark)
-    found = running_session()
-    assert found is not None
-    assert found.sparkContext is spark.sparkContext

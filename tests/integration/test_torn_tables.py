@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.delta.log_table import LogLayout
-from state.delta.rewriting import REWRITTEN_ROWS_MAX
+from state.delta.folding import LogLayout
+from state.delta.small import REWRITTEN_ROWS_MAX
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.torn_log import torn_files
 

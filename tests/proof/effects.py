@@ -19,10 +19,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta import delta_rs
-from state.delta import log as delta_log
-from state.delta import rewriting as delta_rewriting
-from state.delta import small_commit as delta_commit
+from state.delta import commit as delta_commit
+from state.delta import layout as delta_layout
+from state.delta import merged as delta_merged
+from state.delta import segments as delta_segments
+from state.delta import small as delta_small
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
@@ -222,20 +223,19 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
             yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_rs, "COMPACTION_INTERVAL", 2)
-        patch.setattr(delta_rs, "FILES_MAX", 1)
-        patch.setattr(delta_rs, "VACUUM_INTERVAL", 3)
+        patch.setattr(delta_merged, "COMPACTION_INTERVAL", 2)
+        patch.setattr(delta_merged, "FILES_MAX", 1)
+        patch.setattr(delta_layout, "VACUUM_INTERVAL", 3)
         if merges:
-            patch.setattr(delta_rewriting, "REWRITTEN_ROWS_MAX", -1)
+            patch.setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)
         patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
-        patch.setattr(delta_rs, "write_deltalake", numbered_write(numbered, "rewrite"))
+        patch.setattr(delta_merged, "write_deltalake", numbered_write(numbered, "rewrite"))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
-        patch.setattr(delta_log, "VACUUM_INTERVAL", 3)
-        patch.setattr(delta_log, "write_deltalake", numbered_write(numbered))
+        patch.setattr(delta_segments, "write_deltalake", numbered_write(numbered))
         yield
         if not effects.is_dead or effects.has_given_up:
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"

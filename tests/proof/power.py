@@ -14,11 +14,11 @@ from unittest import mock
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
-from state.delta import delta_rs
+from state.delta import layout as delta_layout
 from state.delta import log as delta_log
-from state.delta import rewriting as delta_rewriting
-from state.delta import upkeep as delta_upkeep
-from state.delta.log_table import LogLayout
+from state.delta import merged as delta_merged
+from state.delta import small as delta_small
+from state.delta.folding import LogLayout
 from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
@@ -88,12 +88,11 @@ def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> Delt
 def often_tidied(setting: Setting) -> Iterator[None]:
     """Everything that deletes files does so after a few transactions."""
     with (
-        mock.patch.object(delta_upkeep, "LOG_KEPT_S", -10),
-        mock.patch.object(delta_rs, "VACUUM_INTERVAL", 4),
-        mock.patch.object(delta_log, "VACUUM_INTERVAL", 4),
-        mock.patch.object(delta_rs, "COMPACTION_INTERVAL", 5),
-        mock.patch.object(delta_rs, "FILES_MAX", 1),
-        mock.patch.object(delta_rewriting, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),
+        mock.patch.object(delta_log, "LOG_KEPT_S", -10),
+        mock.patch.object(delta_layout, "VACUUM_INTERVAL", 4),
+        mock.patch.object(delta_merged, "COMPACTION_INTERVAL", 5),
+        mock.patch.object(delta_merged, "FILES_MAX", 1),
+        mock.patch.object(delta_small, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),
     ):
         yield
 

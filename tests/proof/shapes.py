@@ -11,7 +11,7 @@ from typing import Any
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
 

@@ -9,6 +9,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
+
+import pyarrow as pa
 
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
@@ -106,6 +109,13 @@ class Source:
         return [record(partition, offset) for offset in range(offsets.start, offsets.until)]
 
 
+class Unread:
+    """A reader that is never asked."""
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError("the simulated executor reads the source itself")
+
+
 class SimulatedSpout(PartitionedSpout):
     """The spout of one process over the shared source. Each batch is bounded anew, so an opaque replay differs."""
 
@@ -122,7 +132,8 @@ class SimulatedSpout(PartitionedSpout):
         return {"kind": "simulated"}
 
     def reader(self) -> PartitionReader:
-        raise NotImplementedError("the simulated executor reads the source itself")
+        """None that reads: the simulated executor reads the source itself."""
+        return Unread()
 
     def logs(self, after: BatchMetadata) -> Logs:
         if self._faults.strikes("planning fails"):

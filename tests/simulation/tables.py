@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
-from state.base import Verdict
+from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
 from state.sums import SumCheck
 from state.values import ABSENT, StoredValue
@@ -49,6 +49,7 @@ def nowhere(effect: str, until: Callable[[], bool] = lambda: False, /) -> None:
 class Counts(Partials):
     """Partial counts of one batch."""
 
+    table: Any = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -95,6 +96,19 @@ def counts_seen(table: SimulatedTable, committed_txid: TxId) -> dict[str, int]:
     return dict(seen)
 
 
+class CountingFence(Fence):
+    """The real fence; what it refuses is counted."""
+
+    reached: Counter[str]
+
+    def check(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
+        try:
+            super().check(version, attempt_id)
+        except Fenced:
+            self.reached["a table refuses an old attempt"] += 1
+            raise
+
+
 class SimulatedState(MemoryMapState):
     """One process' handle of a table. `before` is called where the process may crash or stand still."""
 
@@ -107,6 +121,11 @@ class SimulatedState(MemoryMapState):
 
     def identity(self) -> Mapping[str, str]:
         return self._identity
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        self._fence = counting = CountingFence(self.table, owner, self.kind, txid_of)
+        counting.reached = self._reached
 
     def of_process(self, before: Before) -> Self:
         """A new handle, of another process. Its columns need no second check."""
@@ -146,19 +165,19 @@ class SimulatedState(MemoryMapState):
         assert isinstance(partials, Counts)
         rows = {(key,): (count,) for key, count in partials.counts.items()}
         try:
-            self._write(attempt, rows, partials.combine)
+            self._write_values(attempt, rows, partials.combine)
         except BaseException:
             self._reached["a commit phase is done in half of the tables"] += self.stored.name == TOTAL
             raise
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         if self._faults.strikes("a committer fails"):
             raise FailedException(f"table {self.stored.name} can't be written")
         while not self._is_written(attempt, rows, combine):
             self._reached["a write is refused for others' OPTIMIZE, and judged again"] += 1
-        self._wrote(attempt)
+        self._fence.wrote(attempt)
 
     def _is_written(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
@@ -207,15 +226,8 @@ class SimulatedState(MemoryMapState):
             self._reached["a table has moved between reading and writing"] += 1
             raise TableConflict(f"table {self.stored.name} has moved")
 
-    def _check_fence(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
-        try:
-            super()._check_fence(version, attempt_id)
-        except Fenced:
-            self._reached["a table refuses an old attempt"] += 1
-            raise
-
     def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        verdict = super()._judge(version, attempt)
+        verdict = self._fence.judge(version, attempt)
         self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
         return verdict
 
@@ -238,8 +250,8 @@ class SimulatedLetters(MemoryMapState):
         handle._before = before
         return handle
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         self._before(f"write {self.stored.name} as {attempt}")
-        super()._write(attempt, rows, combine)
+        super()._write_values(attempt, rows, combine)

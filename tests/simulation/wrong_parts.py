@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from state.base import Verdict
+from state.fence import Verdict
 from state.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
@@ -34,7 +34,7 @@ class UnfencedState(SimulatedState):
         """Writes through whatever is there."""
 
     def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        if version is not None and self._txid_at(version) > attempt.txid:
+        if version is not None and self._fence.txid_at(version) > attempt.txid:
             raise Fenced(f"table {self.stored.name} is at a later transaction")
         return Verdict.WRITE
 
@@ -57,11 +57,11 @@ class SkipsEveryReplay(SimulatedState):
 class WritesNothingForNothing(SimulatedState):
     """An empty batch is not written, so the table does not move, and a zombie slips in (the fence; row T43)."""
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         if rows:
-            super()._write(attempt, rows, combine)
+            super()._write_values(attempt, rows, combine)
 
 
 class FencesBlindly(SimulatedState):
@@ -90,14 +90,14 @@ class WritesByPath(SimulatedState):
 class TriesAgainAfterAConflict(SimulatedState):
     """A write that met a conflict is made again over what is there now (the fence)."""
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         try:
-            super()._write(attempt, rows, combine)
+            super()._write_values(attempt, rows, combine)
         except TableConflict:
             self.stored.commit(attempt.attempt_id, self._after(Verdict.WRITE, attempt, rows, combine))
-            self._wrote(attempt)
+            self._fence.wrote(attempt)
 
 
 class RebasesOverAnOptimize(SimulatedState):
@@ -120,7 +120,7 @@ class ReadsByTheWritersHandle(SimulatedState):
 class MovesTheVersionFirst(SimulatedState):
     """Version and rows are written one after the other (the fence): dead in between, a transactional table skips."""
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
@@ -128,7 +128,7 @@ class MovesTheVersionFirst(SimulatedState):
         self.stored.commit(attempt.attempt_id)
         self._before(f"write {self.stored.name} as {attempt}")
         self.stored.commit(self.stored.version, self._after(verdict, attempt, rows, combine))
-        self._wrote(attempt)
+        self._fence.wrote(attempt)
 
 
 class AddsToWhatIsThere(SimulatedState):
@@ -143,7 +143,7 @@ class AddsToWhatIsThere(SimulatedState):
 class MovesTheRowsFirst(SimulatedState):
     """Rows and version are two Delta commits (the fence): whoever is late writes its rows before it is refused."""
 
-    def _write(
+    def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
     ) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
@@ -152,7 +152,7 @@ class MovesTheRowsFirst(SimulatedState):
             self.stored.commit(self.stored.version, self._after(Verdict.WRITE, attempt, rows, combine))
         self._before(f"write {self.stored.name} as {attempt}")
         self.stored.commit(attempt.attempt_id)
-        self._wrote(attempt)
+        self._fence.wrote(attempt)
 
 
 STATES: tuple[type[SimulatedState], ...] = (

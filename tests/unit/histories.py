@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from state.delta.log_table import LogLayout
+from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import counts
@@ -121,7 +121,7 @@ class History:
 
     def _look_up(self, store: SqlCoordinatorStore, component: str) -> None:
         """As a driver does it; the store of `start` is closed."""
-        self.states[component]._txid_of = lambda version: TxId(store.txid_of(ID, component, version) or 0)
+        self.states[component]._fence.txid_of = lambda version: TxId(store.txid_of(ID, component, version) or 0)
 
     def _batch(self, records: int) -> BatchMetadata:
         shares = (records - records // 2, records // 2)

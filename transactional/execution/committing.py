@@ -105,8 +105,7 @@ class CommitPhase:
         part = passing.processed.parts[component.id]
         assert isinstance(part, Partials)
         if late := passing.partials.get(component.id):
-            early = [part.table] if part.table is not None else []
-            part = replace(part, table=self.program.aggregators[component.id].combine([*early, *late]))
+            part = replace(part, table=self.program.aggregators[component.id].combine([part.table, *late]))
         component.state.merge(passing.attempt, part)
 
     def _take_letters(self, passing: Passing) -> None:

@@ -17,7 +17,7 @@ import pytest
 from deltalake import TableFeatures
 
 from state.delta.state import DeltaMapState
-from state.fenced import FencedState
+from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
@@ -88,7 +88,7 @@ def update_rows_in_between(patient: Patient) -> None:
     """As drivers of earlier releases did: they did not look."""
     update_rows(patient)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DeltaMapState, "fence", FencedState.fence)
+        patched.setattr(DeltaMapState, "fence", MapState.fence)
         run_on(patient)
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout
-from state.combine import Aggregator, Count, StateUpdate
 from state.memory import MemoryMapState
+from state.updates import Aggregator, Count, StateUpdate
 from tests.unit.attempts import FIRST, instances, keep, kept, processed
 from tests.unit.fakes import Total, Upper, builder, total, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.combine import AggregatingState, Aggregator, Count, Max, Min, StateUpdate, Sum, check_unique, table_of_rows
+from state.map_state import MapState
 from state.memory import MemoryMapState
+from state.updates import Aggregator, Count, Max, Min, StateUpdate, Sum, check_unique, table_of_rows
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
 FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
-Make = Callable[[AggregatingState], StateUpdate]
+Make = Callable[[MapState[Any]], StateUpdate]
 
 
 def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[MemoryMapState, Aggregator]:

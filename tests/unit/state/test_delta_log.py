@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from state.base import StateColumns
-from state.delta.log_table import Fold, LogLayout, LogQuery, Run, check_same_combine, due_fold, whole_fold
-from state.delta.table import SPARK_SQL
+from state.columns import StateColumns
+from state.delta.folding import Fold, LogLayout, Segment, SegmentQuery, check_same_combine, due_fold, whole_fold
+from state.delta.sql import SPARK_SQL
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
 
-def runs(*sizes: int, first: int = 1) -> list[Run]:
+def runs(*sizes: int, first: int = 1) -> list[Segment]:
     """Runs of the given sizes, one per transaction."""
-    return [Run(TxId(txid), rows) for txid, rows in enumerate(sizes, first)]
+    return [Segment(TxId(txid), rows) for txid, rows in enumerate(sizes, first)]
 
 
 class TestDueFold:
@@ -27,38 +27,39 @@ class TestDueFold:
         assert due_fold(runs(*[1] * 1000), TxId(0), TxId(1000), LogLayout(fold_after=None)) is None
 
     def test_leaves_a_large_base_alone(self) -> None:
-        table = [Run(TxId(10), 1000), *runs(5, 5, 5, first=11)]
+        table = [Segment(TxId(10), 1000), *runs(5, 5, 5, first=11)]
         assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(10), TxId(12), 2, 10)
 
     def test_takes_the_base_along_once_there_is_as_much_beside_it(self) -> None:
-        table = [Run(TxId(10), 10), *runs(5, 5, 5, first=11)]
+        table = [Segment(TxId(10), 10), *runs(5, 5, 5, first=11)]
         assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(0), TxId(12), 3, 20)
         half = LogLayout(fold_after=2, base_share=0.5)
-        assert due_fold([Run(TxId(10), 21), *table[1:]], TxId(10), TxId(13), half) == Fold(TxId(10), TxId(12), 2, 10)
+        larger = [Segment(TxId(10), 21), *table[1:]]
+        assert due_fold(larger, TxId(10), TxId(13), half) == Fold(TxId(10), TxId(12), 2, 10)
 
     def test_takes_runs_of_its_size_along_once_there_are_enough(self) -> None:
-        base, layout = Run(TxId(1), 10**6), LogLayout(fold_after=2, fan_out=3)
-        older = [Run(TxId(3), 10), Run(TxId(5), 10)]
+        base, layout = Segment(TxId(1), 10**6), LogLayout(fold_after=2, fan_out=3)
+        older = [Segment(TxId(3), 10), Segment(TxId(5), 10)]
         fresh = runs(5, 5, 5, first=6)
         assert due_fold([base, *older, *fresh], TxId(5), TxId(8), layout) == Fold(TxId(1), TxId(7), 4, 30)
         assert due_fold([base, older[1], *fresh], TxId(5), TxId(8), layout) == Fold(TxId(5), TxId(7), 2, 10)
 
     def test_comes_with_few_rows_when_most_transactions_were_empty(self) -> None:
-        table = [Run(TxId(1), 100), Run(TxId(40), 1)]
+        table = [Segment(TxId(1), 100), Segment(TxId(40), 1)]
         assert due_fold(table, TxId(1), TxId(60), LogLayout(fold_after=50)) == Fold(TxId(1), TxId(40), 1, 1)
         assert due_fold(table, TxId(40), TxId(100), LogLayout(fold_after=50)) is None
 
     @pytest.mark.parametrize("keys", [10, 1_000, 100_000, 10_000_000])
     def test_bounds_what_is_written_and_how_many_runs_there_are(self, keys: int) -> None:
-        layout, rows, table = LogLayout(fold_after=10, fan_out=4), 20, [Run(TxId(1), keys)]
+        layout, rows, table = LogLayout(fold_after=10, fan_out=4), 20, [Segment(TxId(1), keys)]
         folded, written, most = TxId(1), 0, 0
         for txid in range(2, 5_000):
-            table.append(Run(TxId(txid), rows))
+            table.append(Segment(TxId(txid), rows))
             if (fold := due_fold(table, folded, TxId(txid), layout)) is not None:
                 # At worst all keys differ, except in the base.
                 size = min(fold.rows, keys) if fold.after == 0 else fold.rows
                 rest = [run for run in table if not fold.after < run.txid <= fold.until]
-                table = sorted([*rest, Run(fold.until, size)], key=lambda run: run.txid)
+                table = sorted([*rest, Segment(fold.until, size)], key=lambda run: run.txid)
                 folded, written = fold.until, written + size
             most = max(most, len(table))
         assert written / (5_000 * rows) < 6
@@ -85,7 +86,7 @@ def test_rows_meet_in_one_way() -> None:
 
 def test_a_view_groups_by_key() -> None:
     columns = StateColumns(Schema.parse("k string"), Schema.parse("n long, v string"))
-    query = LogQuery(columns, {"n": "sum", "v": "last"}, SPARK_SQL, "words")
+    query = SegmentQuery(columns, {"n": "sum", "v": "last"}, SPARK_SQL, "words")
     assert query.view("`txid` < 7") == (
         "SELECT `k`, sum(`n`) AS `n`, max_by(`v`, `txid`) AS `v` FROM words WHERE `txid` < 7 GROUP BY `k`"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from state.base import WriteRefused
+from state.fence import WriteRefused
+from state.sql.fenced_table import FencedSqlTable
 from state.sql.registry import LAYOUT
 from state.sql.state import SqlMapState
 from state.sql.table import ROWS_PER_STATEMENT, StateTable
@@ -279,10 +280,6 @@ class TestTables:
         opened(place).merge(place.attempt(1, 1), counts({"a": 1}))
         assert state.read().to_pylist() == [{"word": "a", "count": 1}]
 
-    def test_files_of_partials_are_refused(self, place: Place) -> None:
-        with pytest.raises(ConfigError, match="smaller batches"):
-            opened(place).merge(place.attempt(1, 1), Partials({"count": "sum"}, parquet_files=("a.parquet",)))
-
 
 class TestStatements:
     def test_rows_are_written_a_chunk_at_a_time(self, place: Place) -> None:
@@ -320,15 +317,13 @@ class TestStatements:
 class ForgetsTheOutcome(SqlMapState):
     """Every write goes through, and is reported as failed."""
 
-    def _write_version(self, *arguments: Any) -> None:
-        super()._write_version(*arguments)
-        self._loaded = None
-        raise WriteRefused("no answer", is_conflict=False)
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[FencedSqlTable], None]) -> None:
+        def forgotten(table: FencedSqlTable) -> None:
+            write(table)
+            table._loaded = None
+            raise WriteRefused("no answer", is_conflict=False)
 
-    def _merge_rows(self, *arguments: Any) -> None:
-        super()._merge_rows(*arguments)
-        self._loaded = None
-        raise WriteRefused("no answer", is_conflict=False)
+        super()._confirm(attempt_id, forgotten)
 
 
 class TestOutcomes:
@@ -365,9 +360,9 @@ class TestOutcomes:
         leader = opened(place)
 
         class Paused(SqlMapState):
-            def _merge_rows(self, *arguments: Any) -> None:
+            def _confirm(self, *arguments: Any) -> None:
                 place.fence(leader, 0, 9)
-                super()._merge_rows(*arguments)
+                super()._confirm(*arguments)
 
         with pytest.raises(Fenced, match="was written by attempt 9, after 4"):
             opened(place, kind=Paused).merge(place.attempt(1, 4), counts({"a": 1}))
@@ -375,9 +370,9 @@ class TestOutcomes:
 
     def test_a_zombie_of_another_topology_is_stopped_too(self, place: Place) -> None:
         class Paused(SqlMapState):
-            def _merge_rows(self, *arguments: Any) -> None:
+            def _confirm(self, *arguments: Any) -> None:
                 opened(place, owner="other/count")
-                super()._merge_rows(*arguments)
+                super()._confirm(*arguments)
 
         with pytest.raises(StoreMismatch, match="is that of other/count now"):
             opened(place, kind=Paused).merge(place.attempt(1, 4), counts({"a": 1}))

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from state.base import KeyedState, check_names
 from state.sums import Step, reduced
 from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema, batch_from_rows
@@ -104,52 +103,35 @@ def _ordered(field: str, input_type: str) -> str:
     return input_type
 
 
-class AggregatingState(KeyedState):
-    """A keyed state that can be updated from a stream without user code."""
+class Updatable(TransactionState, Protocol):
+    """A state as its updates see it."""
+
+    @property
+    def table(self) -> str:
+        """What messages call it."""
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns."""
 
     @property
     def value_limits(self) -> ValueLimits | None:
         """What it refuses of what Arrow holds; None: nothing."""
-        return None
 
-    def count(self, name: str = "count") -> StateUpdate:
-        """Count the tuples per key, in column `name`."""
-        return self.aggregate({name: Count()})
-
-    def sum(self, field: str, name: str | None = None) -> StateUpdate:
-        """Sum up a field per key, in column `name` (default `sum_<field>`)."""
-        return self.aggregate({name or f"sum_{field}": Sum(field)})
-
-    def min(self, field: str, name: str | None = None) -> StateUpdate:
-        """Keep the smallest value of a field per key, in column `name` (default `min_<field>`)."""
-        return self.aggregate({name or f"min_{field}": Min(field)})
-
-    def max(self, field: str, name: str | None = None) -> StateUpdate:
-        """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
-        return self.aggregate({name or f"max_{field}": Max(field)})
-
-    def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
-        """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
-        columns = {**(aggregates or {}), **named}
-        if not columns:
-            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
-        check_names([*self.key_names, *columns], self.table)
-        return StateUpdate(self, columns)
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Fix the columns, once the schema of the input is known."""
 
 
 class StateUpdate:
     """Aggregates a batch and merges it into a state: a committer without user code."""
 
-    def __init__(self, state: AggregatingState, aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(self, state: Updatable, aggregates: Mapping[str, Aggregate]) -> None:
         self._state, self._aggregates = state, dict(aggregates)
 
     @property
     def state(self) -> TransactionState:
         """The state that is updated."""
-        # Its concrete classes are the states of this package; the base lacks what touches a table.
-        state: Any = self._state
-        result: TransactionState = state
-        return result
+        return self._state
 
     @property
     def input_fields(self) -> tuple[str, ...]:

@@ -1,37 +1,15 @@
-"""What all states share: key and value columns and their checks, whose turn it is to write, what is visible."""
+"""The columns of a state: what its user declared, what keeps its history, and what can't be a column."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError, Fenced, ProtocolError, StoreMismatch
-from transactional.ports import StateKind
+from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
 COMBINES = ("sum", "min", "max", "last")
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
-
-
-class Verdict(Enum):
-    """What a writer has to do, as the table's version tells it."""
-
-    WRITE = "write the rows and the version"
-    WRITE_VERSION_ONLY = "write the version and no row"
-    NOTHING = "nothing: it is written"
-
-
-class WriteRefused(Exception):
-    """A write did not go through, or its outcome is not known: the table has to be read again.
-
-    Between a table and its state only; users get `Fenced`, `TableConflict`, or another `OperatingError`.
-    """
-
-    def __init__(self, reason: str, *, is_conflict: bool) -> None:
-        self.is_conflict = is_conflict
-        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +86,28 @@ def check_key_types(key: Schema, table: str) -> None:
             raise ConfigError(f"state {table}: key column {column.name!r} is nested; use its parts as key columns")
 
 
-class KeyedState:
-    """Key and value columns of a state, which may be known only once the input's schema is; and its fence rule.
+class DeclaredColumns:
+    """The columns of a state as its user declared them; types may be left open until the input's schema is known.
 
     `key` is a name, several names, or a DDL string with types; () is a state of one row. `values` is a DDL string.
     """
 
-    def __init__(
-        self, table: str, key: str | Sequence[str], values: str, *, kind: StateKind, columns: Mapping[str, str] | None
-    ) -> None:
-        if kind is StateKind.NON_TRANSACTIONAL:
-            raise ConfigError(
-                f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
-            )
+    def __init__(self, table: str, key: str | Sequence[str], values: str, names: Mapping[str, str] | None) -> None:
         self.table = table
-        self._kind = kind
-        self._names = dict(columns or {})
+        self.names = dict(names or {})
         self.key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
-        self._owner = ""
-        self._txid_of: Callable[[AttemptId], TxId] | None = None
-        self._known: tuple[AttemptId, TxId] | None = None
         self._check_declared()
 
     @property
-    def kind(self) -> StateKind:
-        """Transactional or opaque."""
-        return self._kind
+    def known(self) -> Schema:
+        """The key and value columns whose types are known by now."""
+        return Schema((*(self._key or ()), *(self._values or ())))
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all types are known."""
+        return self._key is not None and self._values is not None
 
     @property
     def key(self) -> Schema:
@@ -154,9 +127,9 @@ class KeyedState:
         return self._values
 
     @property
-    def columns(self) -> StateColumns:
-        """All columns."""
-        return StateColumns(self.key, self.values, self._names)
+    def all(self) -> StateColumns:
+        """All columns. Raises `ConfigError` as long as they are not known."""
+        return StateColumns(self.key, self.values, self.names)
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
@@ -165,57 +138,15 @@ class KeyedState:
                 raise ConfigError(
                     f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
                 )
-        StateColumns(key, values, self._names).check(self.table)
+        StateColumns(key, values, self.names).check(self.table)
         self._key, self._values = key, values
 
     def _check_declared(self) -> None:
-        if self._key is not None and self._values is not None:
-            self.columns.check(self.table)
+        if self.are_complete:
+            self.all.check(self.table)
             return
-        check_names([*self.key_names, *(name for name in ("txid", "prev_txid") if name not in self._names)], self.table)
+        check_names([*self.key_names, *(name for name in ("txid", "prev_txid") if name not in self.names)], self.table)
         check_key_types(self._key or Schema(()), self.table)
-
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Nothing has to be looked after between two transactions, unless a state says so."""
-
-    def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        self.columns.check(self.table)
-        self._owner, self._txid_of, self._known = owner, txid_of, None
-
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
-        if version == attempt.attempt_id:
-            # Its own earlier write, whose outcome was not known.
-            return Verdict.NOTHING
-        if version is None:
-            return Verdict.WRITE
-        self._check_fence(version, attempt.attempt_id)
-        txid = self._txid_at(version)
-        if txid not in (attempt.txid - 1, attempt.txid):
-            raise StoreMismatch(
-                f"state {self.table} of {self._owner} is at transaction {txid}, and transaction {attempt.txid} comes: "
-                "store and table do not belong together; restore whichever is too old"
-            )
-        if self._kind is StateKind.TRANSACTIONAL and txid == attempt.txid:
-            return Verdict.WRITE_VERSION_ONLY
-        return Verdict.WRITE
-
-    def _check_fence(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
-        if version is not None and version > attempt_id:
-            raise Fenced(
-                f"state {self.table} of {self._owner} was written by attempt {version}, after {attempt_id}: another "
-                "coordinator has taken over, this one has to stop"
-            )
-
-    def _txid_at(self, version: AttemptId) -> TxId:
-        if self._known is None or self._known[0] != version:
-            if self._txid_of is None:
-                raise ProtocolError(f"state {self.table} was used before open()")
-            self._known = (version, self._txid_of(version))
-        return self._known[1]
-
-    def _wrote(self, attempt: TransactionAttempt) -> None:
-        self._known = (attempt.attempt_id, attempt.txid)
 
 
 def _declared_key(key: str | Sequence[str]) -> tuple[tuple[str, ...], Schema | None]:

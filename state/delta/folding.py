@@ -1,8 +1,8 @@
 """The log layout of a state's table: what its rows mean, the queries that put them together, what is folded when.
 
 A row of transaction n holds what the transaction adds: a partial aggregate, or a latest value. The rows with one txid
-are a run. A fold replaces neighbouring runs by one, under the last txid of them: it says the same in fewer rows. The
-oldest run, once it is folded, is the base: one row per key.
+are a segment. A fold replaces neighbouring segments by one, under the last txid of them: it says the same in fewer
+rows. The oldest segment, once it is folded, is the base: one row per key.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from state.base import StateColumns
-from state.delta.table import Dialect, combined_sql
+from state.columns import StateColumns
+from state.delta.sql import Dialect, combined_sql
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.names import COMBINE_PROPERTY
@@ -28,9 +28,9 @@ _PREFIX = "datafusion"
 class LogLayout:
     """How the log of a table is folded: `DeltaMapState(…, layout=LogLayout(fold_after=100))`.
 
-    `fold_after`: so many transactions are folded into one run. `fan_out`: so many runs of about one size are folded
-    into one. `base_share`: once the runs have this share of the base's rows, they are folded into the base. Larger
-    numbers fold less and make readers work more. None for `fold_after`: never fold; call `DeltaMapState.fold()`.
+    `fold_after`: so many transactions are folded into one segment. `fan_out`: so many segments of about one size are
+    folded into one. `base_share`: once the segments have this share of the base's rows, they are folded into the base.
+    Larger numbers fold less and make readers work more. None for `fold_after`: never fold; call `DeltaMapState.fold()`.
     `local_copies`: bolts that read a large state find its values in a copy of the table on the driver's disk, in the
     folder for temporary files; else each read goes through the whole table.
     """
@@ -45,7 +45,7 @@ class LogLayout:
             raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2, base_share above 0")
 
 
-class LogColumns(StateColumns):
+class SegmentColumns(StateColumns):
     """The columns of a table in the log layout: key, values, txid. What was before a transaction is in other rows."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class LogColumns(StateColumns):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Segment:
     """The rows of one txid."""
 
     txid: TxId
@@ -67,51 +67,52 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Runs to be made one: all with `after` < txid <= `until`. `runs` and `rows` say how many there are."""
+    """Segments to be made one: all with `after` < txid <= `until`. `segments` and `rows` say how many there are."""
 
     after: TxId
     until: TxId
-    runs: int
+    segments: int
     rows: int
 
 
-def due_fold(runs: Sequence[Run], folded: TxId, newest: TxId, layout: LogLayout) -> Fold | None:
-    """What is to be folded now, None: nothing. `runs` in order of txid; those up to `folded` were folded before.
+def due_fold(segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout) -> Fold | None:
+    """What is to be folded now, None: nothing. `segments` in order of txid; those up to `folded` were folded before.
 
-    The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of runs
-    and once with the base, so a row that came is written about log(base rows / rows of a run) / log(fan_out) + 2 times.
+    The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of
+    segments and once with the base, so a row that came is written about log(base rows / rows of a segment) /
+    log(fan_out) + 2 times.
     """
-    older = [run for run in runs if run.txid <= folded]
-    fresh = [run for run in runs if folded < run.txid < newest]
+    older = [segment for segment in segments if segment.txid <= folded]
+    fresh = [segment for segment in segments if folded < segment.txid < newest]
     if layout.fold_after is None or not fresh or newest - 1 - folded < layout.fold_after:
         return None
-    rows, first = sum(run.rows for run in fresh), len(older)
+    rows, first = sum(segment.rows for segment in fresh), len(older)
     while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
-        rows += sum(run.rows for run in older[first - similar : first])
+        rows += sum(segment.rows for segment in older[first - similar : first])
         first -= similar
-    if sum(run.rows for run in [*older[1:], *fresh]) >= layout.base_share * (older[0].rows if older else 0):
+    if sum(segment.rows for segment in [*older[1:], *fresh]) >= layout.base_share * (older[0].rows if older else 0):
         first = 0
-    return fold_of([*older[first:], *fresh], older[:first])
+    return _fold([*older[first:], *fresh], older[:first])
 
 
-def whole_fold(runs: Sequence[Run], newest: TxId) -> Fold | None:
+def whole_fold(segments: Sequence[Segment], newest: TxId) -> Fold | None:
     """Everything but the newest transaction into the base; None: nothing is left to fold."""
-    foldable = [run for run in runs if run.txid < newest]
-    return fold_of(foldable, []) if len(foldable) > 1 else None
+    foldable = [segment for segment in segments if segment.txid < newest]
+    return _fold(foldable, []) if len(foldable) > 1 else None
 
 
-def fold_of(runs: Sequence[Run], before: Sequence[Run]) -> Fold:
-    """The fold of these runs, which stand behind those before."""
+def _fold(segments: Sequence[Segment], before: Sequence[Segment]) -> Fold:
+    """The fold of these segments, which stand behind those before."""
     after = before[-1].txid if before else TxId(0)
-    return Fold(after, runs[-1].txid, len(runs), sum(run.rows for run in runs))
+    return Fold(after, segments[-1].txid, len(segments), sum(segment.rows for segment in segments))
 
 
-def _similar(runs: Sequence[Run], rows: int) -> int:
-    """How many of the last runs are not much larger than `rows`."""
-    for number, run in enumerate(reversed(runs)):
-        if run.rows > 2 * rows:
+def _similar(segments: Sequence[Segment], rows: int) -> int:
+    """How many of the last segments are not much larger than `rows`."""
+    for number, segment in enumerate(reversed(segments)):
+        if segment.rows > 2 * rows:
             return number
-    return len(runs)
+    return len(segments)
 
 
 # --- how the values of a key meet ---------------------------------------------------------------------------------
@@ -132,9 +133,9 @@ def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], tab
         )
 
 
-def join_settings(runs: Sequence[Run]) -> dict[str, str]:
-    """Settings of DataFusion for putting runs together, the base first among them."""
-    base, rest = runs[0].rows, sum(run.rows for run in runs[1:])
+def join_settings(segments: Sequence[Segment]) -> dict[str, str]:
+    """Settings of DataFusion for putting segments together, the base first among them."""
+    base, rest = segments[0].rows, sum(segment.rows for segment in segments[1:])
     # The base goes by what is beside it as it is read; by itself, DataFusion would first spread it over the cores.
     is_small = {f"{_PREFIX}.optimizer.hash_join_single_partition_threshold{of}": str(2**62) for of in ("", "_rows")}
     return {f"{_PREFIX}.execution.batch_size": "32768", **(is_small if rest <= base * SMALL_SHARE else {})}
@@ -144,7 +145,7 @@ def join_settings(runs: Sequence[Run]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class LogQuery:
+class SegmentQuery:
     """Queries on a table in the log layout, for one engine. `source` is the table as the query names it."""
 
     columns: StateColumns
@@ -157,7 +158,7 @@ class LogQuery:
         return self._aggregated(where, [])
 
     def view_over_base(self, base: TxId, before: TxId | None) -> str:
-        """As `view`, quicker: `base` is the oldest run, with one row per key, which need not be put together."""
+        """As `view`, quicker: `base` is the oldest segment, with one row per key, which need not be put together."""
         key, values, quoted = self.columns.key.names, self.columns.values.names, self.dialect.name
         txid = quoted(self.columns.txid)
         rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
@@ -187,8 +188,8 @@ class LogQuery:
         txid = self.dialect.name(self.columns.txid)
         return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
 
-    def sorted_run(self, txid: TxId) -> str:
-        """The rows of one run with their txid, sorted by key, NULL last."""
+    def sorted_segment(self, txid: TxId) -> str:
+        """The rows of one segment with their txid, sorted by key, NULL last."""
         key = [f"{self.dialect.name(name)} ASC NULLS LAST" for name in self.columns.key.names]
         return f"{self.rows(TxId(txid + 1))} AND {self.dialect.name(self.columns.txid)} = {txid}" + (
             f" ORDER BY {', '.join(key)}" if key else ""
@@ -199,12 +200,10 @@ class LogQuery:
         if how == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"
         type_ = self.columns.values[name].type
-        if how == "sum":
-            return self.dialect.met(f"b.{value}", f"d.{value}", type_)
         return combined_sql(how, f"b.{value}", f"d.{value}", type_, self.dialect)
 
     def _aggregated(self, where: str, more: Sequence[str], *, is_part: bool = False) -> str:
-        """Key and value columns of some runs; a part's sums may be wider than their columns."""
+        """Key and value columns of some segments; a part's sums may be wider than their columns."""
         quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
         values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self.columns.values.names]
         grouping = f"GROUP BY {', '.join(key)}" if key else "HAVING count(*) > 0"

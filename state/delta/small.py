@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.base import StateColumns
-from state.delta.small_commit import DataFile
+from state.columns import StateColumns
+from state.delta.commit import DataFile
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:

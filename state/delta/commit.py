@@ -1,0 +1,294 @@
+"""Every Delta commit of a state's table: it comes right after the version that was judged, or it is refused.
+
+delta-rs by itself would move a Delta commit behind what others have written meanwhile, and a rewrite of the same rows
+is nothing that it minds. It does not compare the versions of an app id either: it would write a lower one.
+
+A small table on a disk is made anew without delta-rs, by a file with all its rows and the log's next entry. delta-rs
+lists the log for each Delta commit, and reads again what came after the last checkpoint; whoever wrote the newest Delta
+version knows all of it. As with delta-rs, an entry of the log appears whole or not at all and never takes the place of
+another one: it is linked to its name. What is written is what delta-rs and Spark write, and read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
+
+from state.delta.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
+from state.delta.table import features_of, is_known_protocol, refused
+from state.delta.version import OwnVersion, TableVersion
+from state.fence import WriteRefused
+from transactional.attempt import AttemptId, TransactionAttempt
+from transactional.names import OWNER_NOTE
+from transactional.syncing import sync
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""The name of a file that the log does not escape, and that lies in the table's own folder."""
+
+
+# --- whose a Delta commit is ------------------------------------------------------------------------------------------
+
+
+def once(transactions: list[Transaction], metadata: dict[str, str] | None = None) -> CommitProperties:
+    """A Delta commit that delta-rs refuses when its version is taken, whatever took it: by itself it tries the next."""
+    return CommitProperties(app_transactions=transactions, custom_metadata=metadata, max_commit_retries=0)
+
+
+def as_attempt(table: TableVersion, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> CommitProperties:
+    """With the attempt id as the table's new version."""
+    # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
+    metadata = {"userMetadata": _note(table.owner, attempt_id, attempt)}
+    return once([Transaction(table.owner, attempt_id)], metadata)
+
+
+def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
+    """With the version that the table has, so that the fence holds here, too; and with other app transactions."""
+    version = table.version()
+    return noted(table, *([] if version is None else [Transaction(table.owner, version)]), *more)
+
+
+def noted(table: TableVersion, *transactions: Transaction) -> CommitProperties:
+    """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
+    note = {"userMetadata": json.dumps({OWNER_NOTE: table.owner})} if transactions else {}
+    return once(list(transactions), note)
+
+
+def _note(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
+    """What a Delta commit says about itself in the table's history."""
+    transaction = {"txid": attempt.txid} if attempt is not None else {}
+    return json.dumps({OWNER_NOTE: owner, **transaction, "attempt_id": int(attempt_id)})
+
+
+# --- by delta-rs ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
+    """What is committed in here by delta-rs, once and without retries, comes right after the version that was judged.
+
+    Raises `WriteRefused`.
+    """
+    began_s = time.monotonic()
+    try:
+        snapshot = table.snapshot
+        table.check_judged()
+        yield snapshot
+        _has_written(table, snapshot, began_s)
+    except (DeltaError, OSError, pa.ArrowException) as error:  # the last: a sum that does not fit
+        if isinstance(error, CommitFailedError) or table.has_moved():
+            came = f"another writer's Delta commit came between: {table.location.reason(error)}"
+            raise WriteRefused(came, is_conflict=True) from None
+        raise refused(table.location, error) from None
+
+
+def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
+    if snapshot.version() == table.judged:
+        return  # a merge without effect
+    table.judged += 1
+    if snapshot.version() != table.judged:
+        # What has come after it is for `refresh` to find.
+        snapshot.load_as_version(table.judged)
+    if table.location.scheme == "file":
+        may_be_late = is_late(Path(table.location.uri), table.judged)
+    else:
+        # Asking a far storage costs time, and entries are kept for longer than a write takes.
+        may_be_late = time.monotonic() - began_s > LOG_KEPT_S / 2
+    if may_be_late:
+        _judge_late(table)
+
+
+def _judge_late(table: TableVersion) -> None:
+    """Raise `WriteRefused` when the version that was written had been another's, and was cleaned out of the log."""
+    written, by = table.judged, table.version()
+    table.reload()
+    if table.version() != by:
+        table.log.withdraw(written)
+        reason = f"another writer's Delta version {written} was cleaned out of the log"
+        raise WriteRefused(reason, is_conflict=True)
+    table.look_at_others(written)
+    table.judged = table.delta_version
+
+
+def commit_files(
+    table: TableVersion, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
+) -> None:
+    """Make a Delta commit of files that come or go, which are where they belong. Raises `WriteRefused`."""
+    with by_delta_rs(table) as snapshot:
+        snapshot.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=snapshot.schema(),
+            partition_by=snapshot.metadata().partition_columns,
+            commit_properties=properties,
+            post_commithook_properties=NOTHING_AFTERWARDS,
+        )
+        # This call, unlike others, leaves the snapshot where it was.
+        snapshot.update_incremental()
+        if snapshot.version() != table.judged + 1:
+            snapshot.load_as_version(table.judged + 1)
+
+
+def commit_property(table: TableVersion, name: str, value: str, properties: CommitProperties) -> None:
+    """Set a property of the table. Raises `WriteRefused`."""
+    with by_delta_rs(table) as snapshot:
+        snapshot.alter.set_table_properties({name: value}, raise_if_not_exists=False, commit_properties=properties)
+        # A change of properties may make a checkpoint, too.
+        table.settle_checkpoint()
+
+
+# --- without delta-rs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a table: its name in the table's folder, and its size in bytes."""
+
+    name: str
+    size_bytes: int
+
+
+def data_files(table: DeltaTable) -> list[DataFile]:
+    """The files that a table is made of."""
+    actions = pa.table(table.get_add_actions())
+    names, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return [DataFile(name, size_bytes) for name, size_bytes in zip(names, sizes, strict=True)]
+
+
+def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
+    """The files that a table is made of; None when `replace_rows` does not do what it asks of its writers."""
+    protocol, metadata = table.protocol(), table.metadata()
+    features = features_of(protocol)
+    if (
+        not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
+        or metadata.partition_columns
+        or str(metadata.configuration.get("delta.appendOnly", "false")).lower() != "false"
+        or "delta.invariants" in table.schema().to_json()
+    ):
+        return None
+    files = data_files(table)
+    return files if all(_PLAIN.fullmatch(file.name) for file in files) else None
+
+
+def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, old: Sequence[DataFile]) -> DataFile:
+    """As this attempt let a table on a disk have these rows instead of those in the `old` files; returns its file.
+
+    Raises `WriteRefused`, `OSError`.
+    """
+    table.check_judged()
+    version, folder = table.judged + 1, Path(table.location.uri)
+    transaction, note = (table.owner, int(attempt.attempt_id)), _note(table.owner, attempt.attempt_id, attempt)
+    durable = table.is_kept_durable
+    try:
+        new = replace_rows(folder, version, rows, old, transaction=transaction, metadata=note, durable=durable)
+    except FileExistsError:
+        raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
+    table.wrote(OwnVersion(version, attempt.attempt_id))
+    if is_late(folder, version):
+        _judge_late(table)
+    else:
+        table.wrote_durably()
+    return new
+
+
+def replace_rows(
+    folder: Path,
+    version: int,
+    rows: pa.Table,
+    old: Sequence[DataFile],
+    *,
+    transaction: tuple[str, int],
+    metadata: str,
+    durable: bool = True,
+) -> DataFile:
+    """Write Delta version `version`: the table has these rows instead of those in the `old` files. Returns its file.
+
+    `rows` have the table's columns in order. `transaction` is an app id with its version, `metadata` what the table's
+    history shows. With `durable` the file and the entry are synced before the entry has its name; the names in the two
+    folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Ask
+    `is_late` afterwards.
+    """
+    log, new = folder / "_delta_log", _write_rows(folder, rows)
+    now_ms = (folder / new.name).stat().st_mtime_ns // 1_000_000
+    parameters = {"mode": "Overwrite"}
+    note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": parameters, "readVersion": version - 1}
+    removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True, "partitionValues": {}}
+    added = {"partitionValues": {}, "modificationTime": now_ms, "dataChange": True}
+    stats = json.dumps({"numRecords": rows.num_rows})
+    actions = [
+        {"commitInfo": {**note, "isBlindAppend": False, "engineInfo": "transactional", "userMetadata": metadata}},
+        *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in old),
+        {"add": {"path": new.name, "size": new.size_bytes, **added, "stats": stats}},
+        {"txn": {"appId": transaction[0], "version": transaction[1]}},
+    ]
+    try:
+        write_entry(log / entry_name(version), actions, [folder / new.name] if durable else None)
+    except FileExistsError:
+        (folder / new.name).unlink()
+        raise
+    return new
+
+
+def is_late(folder: Path, version: int) -> bool:
+    """Whether another writer may have written this Delta version before, and its entry was cleaned out of the log.
+
+    An entry goes once there is a later checkpoint, and those before it go first. The checkpoint tells whose it was.
+    """
+    log = folder / "_delta_log"
+    if not (log / entry_name(version - 1)).exists():
+        return True
+    told = _hint(log)
+    return (told is None or told >= version) and _newest_checkpoint(log) >= version
+
+
+def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
+    name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    # Most values of a small table differ: a dictionary of them would cost time and save nothing.
+    parquet.write_table(rows, folder / name, compression="snappy", use_dictionary=False, store_schema=False)
+    return DataFile(name, (folder / name).stat().st_size)
+
+
+def write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
+    """Write an entry of a log, and sync it before, together with the files that it needs; None: not at all.
+
+    Raises `FileExistsError` when there is such an entry.
+    """
+    lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+    # As delta-rs names it: readers pass over it.
+    written = path.with_name(f"_commit_{uuid4()}.json.tmp")
+    try:
+        written.write_text(lines, "utf-8")
+        if needed is not None:
+            sync([*needed, written])
+        os.link(written, path)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _hint(log: Path) -> int | None:
+    """What `_last_checkpoint` says, -1: it is not there, None: it says nothing, as after a power cut."""
+    try:
+        return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
+    except FileNotFoundError:
+        return -1
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _newest_checkpoint(log: Path) -> int:
+    names = map(_CHECKPOINT.fullmatch, os.listdir(log))
+    return max((int(name[1]) for name in names if name is not None), default=-1)

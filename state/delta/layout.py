@@ -1,0 +1,180 @@
+"""The port of a state's Delta table, whatever its layout; and what both layouts do alike.
+
+`MergedTable` (one row per key) and `SegmentsTable` (what each transaction adds) stand behind it. A `Writer` is another
+way for the rows of a transaction to get into a table; all of them end in one Delta commit of `state/delta/commit.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from state.columns import StateColumns
+from state.delta.commit import as_attempt, commit_files
+from state.delta.lookup import check_sums, with_keys
+from state.delta.sql import Dialect
+from state.delta.table import delta_schema
+from state.delta.vacuum import Removals, delete_old_files
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
+from state.sums import SumCheck
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+
+_log = logging.getLogger(__name__)
+VACUUM_INTERVAL = 1_000
+"""Writes between two deletions of old files."""
+CACHED_ROWS_MAX = 100_000
+"""The rows of a table of this size are kept between two reads of one attempt."""
+
+
+class Writer(Protocol):
+    """A way of writing that goes by files which are no part of the table until its Delta commit."""
+
+    def write(
+        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
+    ) -> None:
+        """Write rows, one per key, as this attempt over the version that was judged. Raises `WriteRefused`."""
+
+
+class Layout(ABC):
+    """An open table of a state. `state` is what messages call it; with a `writer`, rows are written by that."""
+
+    def __init__(self, loaded: TableVersion, state: str, writer: Writer | None = None) -> None:
+        self.loaded, self._state, self._writer = loaded, state, writer
+        self._kept: tuple[int, TxId, pa.Table] | None = None
+        self._writes = 0
+        self._removals = Removals(loaded.location, loaded.delta_version)
+
+    @property
+    def columns(self) -> StateColumns:
+        """The table's columns."""
+        return self.loaded.columns
+
+    # --- the fenced table -------------------------------------------------------------------------------------------
+
+    def judge(self) -> AttemptId | None:
+        """Load the table (see `TableVersion.judge`)."""
+        return self.loaded.judge()
+
+    def version(self) -> AttemptId | None:
+        """The attempt id that the loaded version was written by."""
+        return self.loaded.version()
+
+    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+        """Write the version and no row. Raises `WriteRefused`."""
+        self.loaded.settle()
+        commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
+
+    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """Key and value columns of the rows with a wanted key, maybe of more, as they were before a transaction."""
+        at = (self.loaded.delta_version, before)
+        if self._kept is None or self._kept[:2] != at:
+            if self.row_count() > CACHED_ROWS_MAX:
+                return self.search(before, wanted)
+            # A bolt may ask key by key.
+            self._kept = (*at, self.rows(before))
+        return with_keys(self._kept[2], wanted)
+
+    @abstractmethod
+    def apply(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+    ) -> None:
+        """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over.
+
+        `keep` is given a part of the rows at a time, so that a large table is never held as a whole.
+        """
+
+    @abstractmethod
+    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """As `lookup`, in a large table."""
+
+    @abstractmethod
+    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
+        """A query on the table, called `source`, for one row per key as they were before a transaction."""
+
+    def row_count(self) -> int:
+        """The number of rows as they are stored. Raises `OperatingError`."""
+        return self.loaded.row_count()
+
+    # --- between two transactions -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def due(self, newest: TxId) -> Callable[[], object] | None:
+        """What the layout has to put together by now, None: nothing."""
+
+    @abstractmethod
+    def fold(self, newest: TxId) -> None:
+        """Leave one row per key of what was before transaction `newest`. Raises `WriteRefused`."""
+
+    def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Put together what is due, keep the log short, and now and then delete old files. Never fails.
+
+        `newest` is the transaction that was written last; readers may still want to see what was before it.
+        Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
+        the table's `delta.deletedFileRetentionDuration`.
+        """
+        self._writes += 1
+        if (work := self.due(newest)) is not None:
+            self._try(work, may_go_on)
+        self._try(self._tend_log, may_go_on)
+        if self._writes % VACUUM_INTERVAL == 0:
+            self._try(self.delete_old_files, may_go_on)
+        self._try(self.loaded.make_durable)
+
+    def delete_old_files(self) -> None:
+        """Delete files that are old and no part of the table. Raises `DeltaError`, `OSError`."""
+        # What the newest version does not need, the one before it may.
+        self.loaded.make_durable()
+        delete_old_files(self.loaded.location, self._if_still_own, self._removals)
+
+    def _if_still_own(self) -> DeltaTable | None:
+        """The newest snapshot, unless another coordinator has written to the table."""
+        written = self.version()
+        self.loaded.refresh()
+        return self.loaded.snapshot if self.version() == written else None
+
+    def _tend_log(self) -> None:
+        if not self.loaded.log.is_due(self.loaded.delta_version):
+            return
+        self._removals.follow(self.loaded.delta_version)
+        if self.loaded.log.run(self.loaded.snapshot, self.loaded.settle_checkpoint):
+            # The snapshot may be made of log files that are gone.
+            self.loaded.reload()
+
+    def _try(self, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
+        if may_go_on is not None and not may_go_on():
+            return
+        try:
+            work()
+        except (DeltaError, OSError, pa.ArrowException, WriteRefused) as error:
+            location = self.loaded.location
+            reason = location.reason(error)
+            _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", location, reason)
+
+    # --- for the layouts --------------------------------------------------------------------------------------------
+
+    def _sum_check(self, combine: Mapping[str, str]) -> SumCheck:
+        values = self.columns.values
+        return SumCheck(self._state, values, [combine[name] for name in values.names])
+
+    def _check_sums(self, txid: TxId, rows: pa.Table, check: SumCheck) -> None:
+        """Raise `SumOverflow` for a key whose sum does not fit: an engine does not tell which one it is."""
+        key = self.columns.key.names
+        check_sums(self.lookup(txid, rows.select(list(key))), rows, len(key), check)
+
+    def _schema(self) -> pa.Schema:
+        """Of key and value columns."""
+        schema = delta_schema(self.columns)
+        return pa.schema([schema.field(name) for name in (*self.columns.key.names, *self.columns.values.names)])

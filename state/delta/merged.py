@@ -1,0 +1,194 @@
+"""The merge layout: one row per key, with the transaction that wrote it and what was there before.
+
+Two ways of writing: a small table is made anew in memory (`state/delta/small.py`), a larger one is merged by delta-rs,
+which rewrites every file that has a touched key. A third way may be plugged in (`state.delta.layout.Writer`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+
+from state.delta.commit import (
+    DataFile,
+    as_attempt,
+    by_delta_rs,
+    commit_rows,
+    data_files,
+    replaceable_files,
+)
+from state.delta.compaction import compact
+from state.delta.layout import Layout, Writer
+from state.delta.log import NOTHING_AFTERWARDS
+from state.delta.lookup import with_keys
+from state.delta.small import SmallTable, is_small, visible
+from state.delta.sql import DATA_FUSION, Dialect, merge_clauses, visible_rows
+from state.delta.table import delta_schema, refused, unreadable
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
+from transactional.attempt import TransactionAttempt, TxId
+
+_log = logging.getLogger(__name__)
+COMPACTION_INTERVAL = 50
+"""Writes between two looks at the number of files."""
+FILES_MAX = 32
+"""So many files a table may have; a merge reads them all."""
+MERGED_ROWS_WISHED = 1_000_000
+"""A table of more rows is better off with the log layout."""
+
+Turn = Callable[[TransactionAttempt, Mapping[str, str]], Layout]
+"""Gives the table another layout, before a transaction that is not a replay is written: the table from then on."""
+
+
+class MergedTable(Layout):
+    """A table of a state in the merge layout. `turn` is called with the first new transaction."""
+
+    def __init__(
+        self, loaded: TableVersion, state: str, writer: Writer | None = None, turn: Turn | None = None
+    ) -> None:
+        super().__init__(loaded, state, writer)
+        self._small, self._turn = SmallTable(loaded.columns), turn
+
+    def apply(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+    ) -> None:
+        """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
+        self.loaded.settle()
+        if self._turn is not None and not is_replay:
+            # While the newest transaction may have to be rolled back, what was before it has to stay.
+            self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay)
+            return
+        try:
+            if self._writer is not None and rows.num_rows:
+                self._writer.write(self.loaded, attempt, rows, combine)
+            else:  # without rows it only rolls back
+                self._apply(attempt, rows, combine)
+        except WriteRefused as error:
+            check = self._sum_check(combine)
+            if check.columns and not error.is_conflict:
+                self._check_sums(attempt.txid, rows, check)
+            raise
+        if self.version() != attempt.attempt_id:
+            # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
+            self.write_version(attempt.attempt_id, attempt)
+
+    # --- a small table ----------------------------------------------------------------------------------------------
+
+    def _apply(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
+        try:
+            after = self._small.after(attempt.txid, rows, combine, self.loaded.delta_version, self._rows_if_small)
+            if after is None:
+                self._merge(attempt, rows, combine)
+            else:
+                self._rewrite(attempt, after)
+        except (DeltaError, OSError) as error:
+            raise refused(self.loaded.location, error) from None
+
+    def _rewrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
+        rows = rows.select(self.loaded.column_names)
+        written, files = self.loaded.judged + 1, self._replaceable_files()
+        if files is None:
+            self._overwrite(attempt, rows)
+            new = data_files(self.loaded.snapshot)
+        else:
+            new = [commit_rows(self.loaded, attempt, rows, files)]
+        if self.loaded.delta_version == written:
+            self._small.keep(written, rows, new)
+
+    def _replaceable_files(self) -> Sequence[DataFile] | None:
+        """The files of this Delta version, where the next one can be written without delta-rs."""
+        if self.loaded.is_ahead:
+            return self._small.files(self.loaded.delta_version)
+        return replaceable_files(self.loaded.snapshot) if self.loaded.location.scheme == "file" else None
+
+    def _overwrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
+        with by_delta_rs(self.loaded) as table:
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                commit_properties=as_attempt(self.loaded, attempt.attempt_id, attempt),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+
+    def _rows_if_small(self, rows_max: int) -> pa.Table | None:
+        if not is_small(self.loaded.snapshot, rows_max):
+            return None
+        schema = delta_schema(self.columns)
+        names = ", ".join(map(DATA_FUSION.name, schema.names))
+        return pa.table(self.loaded.query(f"SELECT {names} FROM t").read_all()).cast(schema)
+
+    # --- a larger one -----------------------------------------------------------------------------------------------
+
+    def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
+        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION)
+        with by_delta_rs(self.loaded) as table:
+            merger = table.merge(
+                rows,
+                clauses.condition,
+                source_alias="s",
+                target_alias="t",
+                commit_properties=as_attempt(self.loaded, attempt.attempt_id, attempt),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+            merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
+            merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
+            merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over."""
+        schema = self._schema()
+        if (known := self._small.rows(self.loaded.delta_version)) is not None:
+            return keep(visible(known, self.columns, before).cast(schema))
+        try:
+            reader = pa.RecordBatchReader.from_stream(
+                self.loaded.query(visible_rows(self.columns, before, DATA_FUSION))
+            )
+            parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.loaded.location, error) from None
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """The rows with a wanted key, maybe more."""
+        return self.rows(before, lambda rows: with_keys(rows, wanted))
+
+    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
+        """A query on the table, called `source`, for key and value columns as they were before a transaction."""
+        return visible_rows(self.columns, before, dialect, source)
+
+    def row_count(self) -> int:
+        """The number of rows, keys that are not yet committed included. Raises `OperatingError`."""
+        known = self._small.rows(self.loaded.delta_version)
+        return self.loaded.row_count() if known is None else int(known.num_rows)
+
+    def warn_when_large(self) -> None:
+        """Say that there is another layout, where it would be better."""
+        if (rows := self.row_count()) > MERGED_ROWS_WISHED:
+            _log.warning(
+                "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
+                "writes what changes only, and shows readers one row per key through a view",
+                *(self._state, rows),
+            )
+
+    # --- between two transactions -----------------------------------------------------------------------------------
+
+    def due(self, newest: TxId) -> Callable[[], object] | None:
+        """Putting small files together, so that a merge stays quick."""
+        is_time = self._writes % COMPACTION_INTERVAL == 0 and not self.loaded.is_ahead
+        return self._compact if is_time and len(self.loaded.snapshot.file_uris()) > FILES_MAX else None
+
+    def fold(self, newest: TxId) -> None:
+        """There is one row per key as it is."""
+
+    def _compact(self) -> None:
+        self.loaded.make_durable()
+        with by_delta_rs(self.loaded) as table:
+            if compact(table, self.loaded.location, self.loaded.owner):
+                table.update_incremental()

@@ -1,0 +1,292 @@
+"""The log layout: a transaction writes a segment of its own and touches no other row, whatever the table's size.
+
+The table is partitioned by txid; the rows of one txid are a segment. A transaction replaces the segment of its txid:
+what a dead attempt has left goes with it, and nothing has to be read. Folds go by an app id of their own, whose version
+is the txid up to which the table is folded. They replace segments of committed transactions only, by rows that say the
+same, in one Delta commit: so readers see no difference, and a crash leaves the table as it was, or folded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from state.delta.commit import as_attempt, by_delta_rs, commit_property, noted, under_fence
+from state.delta.folding import (
+    Fold,
+    LogLayout,
+    Segment,
+    SegmentQuery,
+    check_same_combine,
+    due_fold,
+    join_settings,
+    stored_combine,
+    whole_fold,
+)
+from state.delta.layout import Layout, Writer
+from state.delta.log import NOTHING_AFTERWARDS
+from state.delta.lookup import SegmentCopies, measured, newest_rows, with_keys
+from state.delta.sql import DATA_FUSION, Dialect
+from state.delta.table import delta_schema, refused, unreadable
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
+from state.sums import SumBounds
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import OperatingError
+from transactional.names import COMBINE_PROPERTY, fold_of
+from transactional.schema import Field
+
+_log = logging.getLogger(__name__)
+
+
+class SegmentsTable(Layout):
+    """A table of a state in the log layout. `folding` says what is folded when."""
+
+    def __init__(
+        self, loaded: TableVersion, state: str, writer: Writer | None = None, folding: LogLayout | None = None
+    ) -> None:
+        super().__init__(loaded, state, writer)
+        self._folding = folding or LogLayout()
+        self._copies = SegmentCopies(self.columns.key.names, self._load_segment)
+        self._came, self._folded_rows = 0, 0
+        self._bounds: tuple[TxId, SumBounds] | None = None
+
+    @property
+    def folded_txid(self) -> TxId:
+        """The transaction up to which the table was folded, 0: it never was."""
+        return TxId(self.loaded.version_of(fold_of(self.loaded.owner)) or 0)
+
+    def segments(self) -> list[Segment]:
+        """The segments of this Delta version, oldest first."""
+        files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
+        if not files.num_rows:
+            return []
+        txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())
+        columns = {"txid": txids, "rows": files.column("num_records").cast(pa.int64()), "path": files.column("path")}
+        steps = [("rows", "sum"), ("path", "list")]
+        grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
+        return [
+            Segment(TxId(each["txid"]), each["rows_sum"], frozenset(each["path_list"])) for each in grouped.to_pylist()
+        ]
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def apply(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+    ) -> None:
+        """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`."""
+        self.loaded.settle()
+        self.settle_combine(combine)
+        check = self._sum_check(combine)
+        if check.columns and not self.admits(rows, [field for _, field in check.columns]):
+            # A segment is written without a look at what is stored.
+            self._check_sums(attempt.txid, rows, check)
+        try:
+            if self._writer is not None and rows.num_rows:
+                self._writer.write(self.loaded, attempt, rows, combine)
+            else:
+                self._replace(attempt.txid, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
+        except WriteRefused as error:
+            if check.columns and not error.is_conflict:
+                self._check_sums(attempt.txid, rows, check)
+            raise
+        self._came += rows.num_rows
+
+    def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
+        """Replace one segment."""
+        schema = delta_schema(self.columns)
+        rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
+        with by_delta_rs(self.loaded) as table:
+            write_deltalake(
+                table,
+                rows.select(schema.names).cast(schema),
+                mode="overwrite",
+                predicate=f"{DATA_FUSION.name(self.columns.txid)} = {txid}",
+                commit_properties=properties,
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+
+    def settle_combine(self, combine: Mapping[str, str]) -> None:
+        """Note in the table how its values meet, before the first row; it stays so. Raises `WriteRefused`."""
+        stored = stored_combine(self.loaded.properties)
+        if stored is not None:
+            check_same_combine(stored, combine, str(self.loaded.location))
+            return
+        commit_property(self.loaded, COMBINE_PROPERTY, json.dumps(dict(combine)), under_fence(self.loaded))
+
+    def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
+        """Turn a table of the merge layout, which stands at a committed transaction, into the first segment.
+
+        Raises `WriteRefused` when the table is no longer the one of this version.
+        """
+        if self.version() != version:
+            raise WriteRefused("another writer came between", is_conflict=True)
+        txid = DATA_FUSION.name(self.columns.txid)
+        names = ", ".join(map(DATA_FUSION.name, self._schema().names))
+        reader = self.loaded.query(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
+        with by_delta_rs(self.loaded) as table:
+            write_deltalake(
+                table,
+                pa.RecordBatchReader.from_stream(reader).cast(delta_schema(self.columns)),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=[self.columns.txid],
+                commit_properties=under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest)),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+            self.loaded.make_durable()
+
+    # --- sums that fit ----------------------------------------------------------------------------------------------
+
+    def admits(self, rows: pa.Table, columns: Sequence[Field]) -> bool:
+        """Whether all sums in these columns fit, whichever keys the rows meet; and take them in."""
+        folded = self.folded_txid
+        # Folds put parts together that cancel out.
+        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(rows, columns)):
+            self._bounds = (folded, self._measured(columns))
+        fits = self._bounds[1].admit(rows, columns)
+        self._bounds[1].add(rows)
+        return fits
+
+    def _measured(self, columns: Sequence[Field]) -> SumBounds:
+        files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
+        return SumBounds(measured(files, self.columns.txid, columns, lambda sql: pa.concat_tables(self._parts(sql))))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
+        self._check_not_folded(before)
+        schema = self._schema()
+        query, segments = self._query(), self.segments()
+        if query is None or not segments or (before is not None and segments[0].txid >= before):
+            return schema.empty_table()
+        parts = self._parts(query.view_over_base(segments[0].txid, before), join_settings(segments))
+        kept = [keep(part.cast(schema)) for part in parts]
+        return pa.concat_tables(kept) if kept else schema.empty_table()
+
+    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
+        """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
+        self._check_not_folded(before)
+        combine = stored_combine(self.loaded.properties)
+        if combine is None:
+            raise OperatingError(
+                f"Delta table {self.loaded.location} is empty: how its rows meet is known with the first one"
+            )
+        where = "" if before is None else f"{dialect.name(self.columns.txid)} < {before}"
+        return SegmentQuery(self.columns, combine, dialect, source).view(where)
+
+    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """The rows of wanted keys: each segment is searched, and only what is found is put together."""
+        self._check_not_folded(before)
+        query, schema = self._query(), delta_schema(self.columns)
+        segments = {each.txid: (each.files, each.rows) for each in self.segments() if each.txid < before}
+        if query is None or not segments:
+            return self._schema().empty_table()
+        if self._folding.local_copies:
+            rows = self._copies.search(segments, wanted)
+        else:
+            found = [with_keys(part.cast(schema), wanted) for part in self._parts(query.rows(before))]
+            rows = pa.concat_tables(found) if found else schema.empty_table()
+        return newest_rows(rows, self.columns, query.combine).cast(self._schema())
+
+    def _load_segment(self, txid: TxId) -> pa.RecordBatchReader:
+        query = self._query()
+        assert query is not None, "a table with rows says how they are combined"
+        reader = pa.RecordBatchReader.from_stream(self.loaded.query(query.sorted_segment(txid)))
+        return reader.cast(delta_schema(self.columns))
+
+    def _query(self) -> SegmentQuery | None:
+        combine = stored_combine(self.loaded.properties)
+        return None if combine is None else SegmentQuery(self.columns, combine, DATA_FUSION)
+
+    def _parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
+        try:
+            for batch in pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings)):
+                yield pa.Table.from_batches([batch])
+        except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
+            raise unreadable(self.loaded.location, error) from None
+
+    def _check_not_folded(self, before: TxId | None) -> None:
+        if before is not None and before <= self.folded_txid:
+            raise OperatingError(
+                f"Delta table {self.loaded.location} is folded up to transaction {self.folded_txid}; what was before "
+                f"transaction {before} can't be told any more"
+            )
+
+    # --- between two transactions -----------------------------------------------------------------------------------
+
+    def due(self, newest: TxId) -> Callable[[], object] | None:
+        """Folding."""
+        after = self._folding.fold_after
+        return (
+            (lambda: self._fold_due(newest)) if after is not None and newest - 1 - self.folded_txid >= after else None
+        )
+
+    def fold(self, newest: TxId) -> None:
+        """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
+        fold = whole_fold(self.segments(), newest)
+        try:
+            if fold is not None:
+                self.make_one(fold)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise refused(self.loaded.location, error) from None
+
+    def make_one(self, fold: Fold) -> None:
+        """Make the segments of a fold one, in one Delta commit. Raises `WriteRefused`."""
+        self.loaded.make_durable()
+        query, segments = self._query(), self.segments()
+        assert query is not None, "a table with rows says how they are combined"
+        txid = DATA_FUSION.name(self.columns.txid)
+        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, segments[0].txid)}) f"
+        with by_delta_rs(self.loaded) as table:
+            rows = pa.RecordBatchReader.from_stream(self.loaded.query(sql, join_settings(segments)))
+            write_deltalake(
+                table,
+                rows.cast(delta_schema(self.columns)),
+                mode="overwrite",
+                predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
+                commit_properties=noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until)),
+                post_commithook_properties=NOTHING_AFTERWARDS,
+            )
+        self._note(fold)
+
+    def _fold_due(self, newest: TxId) -> None:
+        fold = due_fold(self.segments(), self.folded_txid, newest, self._folding)
+        if fold is not None:
+            self.make_one(fold)
+
+    def _note(self, fold: Fold) -> None:
+        written = next(segment.rows for segment in self.segments() if segment.txid == fold.until)
+        self._folded_rows += written
+        _log.info(
+            "Delta table %s: %d segments with %d rows up to transaction %d folded into %d rows; %s",
+            *(self.loaded.location, fold.segments, fold.rows, fold.until, written, self.write_amplification()),
+        )
+
+    def write_amplification(self) -> str:
+        """How many rows folds have written, per row that came, since the table was opened."""
+        return f"{self._folded_rows} rows written by folds for {self._came} that came" + (
+            f", {self._folded_rows / self._came:.1f} each" if self._came else ""
+        )
+
+    def delete_old_files(self) -> None:
+        """Delete files that are old and no part of the table, and folders that are empty then."""
+        super().delete_old_files()
+        if self.loaded.location.scheme == "file":
+            # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
+            remove_empty_folders(Path(self.loaded.location.uri), self.columns.txid, self.folded_txid)
+
+
+def remove_empty_folders(table: Path, column: str, before: TxId) -> None:
+    """Remove the folders of transactions before `before` that hold no file any more. Nobody writes there again."""
+    for folder in table.glob(f"{column}=*"):
+        text = folder.name.removeprefix(f"{column}=")
+        if text.isdigit() and int(text) < before and not any(folder.iterdir()):
+            folder.rmdir()

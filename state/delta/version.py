@@ -1,0 +1,258 @@
+"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when it is told to.
+
+It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
+version that was judged (`state/delta/commit.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from state.columns import StateColumns
+from state.delta.log import LogUpkeep, TableSyncs, check_not_foreign, entries_between, entries_since_own
+from state.delta.sql import DATA_FUSION
+from state.delta.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
+from state.fence import WriteRefused
+from transactional.attempt import AttemptId
+from transactional.errors import StoreMismatch
+from transactional.syncing import sync
+
+
+@dataclass(frozen=True, slots=True)
+class OwnVersion:
+    """A Delta version that was written without delta-rs, by this attempt; delta-rs' snapshot is older."""
+
+    delta_version: int
+    attempt_id: AttemptId
+
+
+class TableVersion:
+    """A Delta version of a state's table, for the one thread that writes the table, or for one reader."""
+
+    def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
+        self.location, self.owner, self.columns = location, owner, columns
+        self._snapshot = load_table(location)
+        self._own: OwnVersion | None = None
+        self.judged = self._snapshot.version()
+        """The Delta version over which is written."""
+        self.log = LogUpkeep(location, self._snapshot)
+        self._mismatch: StoreMismatch | None = None
+        self._versions_at, self._versions = -1, dict[str, int | None]()
+        self._syncs: TableSyncs | None = None
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> DeltaTable:
+        """delta-rs' snapshot of this Delta version."""
+        if self._own is not None:
+            self._snapshot.update_incremental()
+            if self._snapshot.version() != self._own.delta_version:
+                # Another writer's is for `refresh` to find.
+                self._snapshot.load_as_version(self._own.delta_version)
+            self._own = None
+        return self._snapshot
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether delta-rs' snapshot is older: then it takes a while to ask it."""
+        return self._own is not None
+
+    @property
+    def delta_version(self) -> int:
+        """The Delta version."""
+        return self._snapshot.version() if self._own is None else self._own.delta_version
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return {key: str(value) for key, value in self.snapshot.metadata().configuration.items()}
+
+    @property
+    def column_names(self) -> list[str]:
+        """The table's columns, in its own order, which no Delta commit of a state changes."""
+        names: list[str] = pa.schema(self._snapshot.schema()).names
+        return names
+
+    def version(self) -> AttemptId | None:
+        """The attempt id that this Delta version was written by."""
+        if self._own is not None:
+            return self._own.attempt_id
+        version = self.version_of(self.owner)
+        return None if version is None else AttemptId(version)
+
+    def version_of(self, app_id: str) -> int | None:
+        """The version of an app id. delta-rs reads the log each time; it is asked once per snapshot."""
+        delta_version = self.snapshot.version()
+        if self._versions_at != delta_version:
+            self._versions_at, self._versions = delta_version, {}
+        if app_id not in self._versions:
+            self._versions[app_id] = self.snapshot.transaction_version(app_id)
+        return self._versions[app_id]
+
+    # --- moving on --------------------------------------------------------------------------------------------------
+
+    def judge(self) -> AttemptId | None:
+        """Move to the newest snapshot, over which is written from now on; the attempt id that it was written by.
+
+        Raises `OperatingError`, and `StoreMismatch` when something else has changed rows.
+        """
+        self.refresh()
+        self.judged = self.delta_version
+        return self.version()
+
+    def refresh(self) -> None:
+        """Move to the newest snapshot. Raises as `judge`."""
+        if self._mismatch is not None:
+            raise self._mismatch
+        known = self.delta_version
+        try:
+            if self.log.is_newest(known):
+                return
+            self._own = None
+            self._snapshot.update_incremental()
+        except (DeltaError, OSError):
+            # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
+            self.reload()
+        self.look_at_others(known)
+
+    def reload(self) -> None:
+        """Load the newest snapshot anew, without what log files say that may be gone."""
+        self._snapshot, self._own = load_table(self.location), None
+
+    def look_at_others(self, after: int) -> None:
+        """Raise `StoreMismatch` when something else has changed rows since a Delta version, `SchemaMismatch` when the
+        table is not one for this state any more."""
+        entries = entries_between(self.location, after, self.delta_version)
+        try:
+            check_not_foreign(self.location, self.owner, entries)
+        except StoreMismatch as error:
+            self._mismatch = error
+            raise
+        if any(entry.changes_table for entry in entries):
+            self.check()
+
+    def check_as_left(self) -> None:
+        """Raise `StoreMismatch` when something else has changed rows since the owner's last Delta commit.
+
+        What comes after the next one of the owner is looked at as it comes (`refresh`).
+        """
+        if self.version() is not None:
+            since = entries_since_own(self.location, self.owner, self.delta_version)
+            check_not_foreign(self.location, self.owner, since)
+
+    def check(self) -> None:
+        """Raise `SchemaMismatch` when the table is not one for this state."""
+        protocol, name = self.snapshot.protocol(), str(self.location)
+        features = features_of(protocol)
+        check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
+        check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
+
+    # --- what Delta commits note ------------------------------------------------------------------------------------
+
+    def check_judged(self) -> None:
+        """Raise `WriteRefused` when this is not the version that was judged."""
+        if self.delta_version != self.judged:
+            reason = f"the table was judged at Delta version {self.judged}, and loaded again at {self.delta_version}"
+            raise WriteRefused(reason, is_conflict=True)
+
+    def has_moved(self) -> bool:
+        """Whether there is a later version than the judged one, or its log is gone: then any error may come of it."""
+        try:
+            return not self.log.is_newest(self.judged)
+        except OSError:
+            return False
+
+    def wrote(self, own: OwnVersion) -> None:
+        """Note a Delta version that was written without delta-rs."""
+        self._own, self.judged = own, own.delta_version
+
+    def wrote_durably(self) -> None:
+        """Note that entry and files of the version that was written without delta-rs are synced."""
+        if self._syncs is not None:
+            self._syncs.wrote(self.judged)
+
+    # --- what is in it ----------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, settings: Mapping[str, str] | None = None) -> Any:
+        """Run a query on the table, which it names `t`."""
+        # `to_pyarrow_table` of this release aborts the process at its exit.
+        return QueryBuilder(dict(settings or {})).register("t", self.snapshot).execute(sql)
+
+    def newest_txid(self) -> int:
+        """The highest transaction of any row, 0 without rows."""
+        query = f"SELECT max({DATA_FUSION.name(self.columns.txid)}) AS txid FROM t"
+        try:
+            rows = pa.table(self.query(query).read_all())
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.location, error) from None
+        return rows.column(0)[0].as_py() or 0
+
+    def row_count(self) -> int:
+        """The number of rows as they are stored. Raises `OperatingError`."""
+        try:
+            return self.snapshot.count()
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.location, error) from None
+
+    def files(self) -> list[dict[str, Any]]:
+        """The files of this Delta version, as its add actions tell of them. Raises `OperatingError`."""
+        try:
+            found: list[dict[str, Any]] = pa.table(self.snapshot.get_add_actions()).to_pylist()
+            return found
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.location, error) from None
+
+    # --- what is on a disk ------------------------------------------------------------------------------------------
+
+    @property
+    def is_kept_durable(self) -> bool:
+        """Whether what is written has to outlive a power cut, and lies on a disk of this machine."""
+        return self._syncs is not None
+
+    def keep_durable(self) -> None:
+        """Sync what is written from now on, where the table lies on a disk of this machine."""
+        if self.location.scheme == "file":
+            self._syncs = TableSyncs(Path(self.location.uri), self._file_paths)
+
+    def unsynced(self) -> Collection[Path]:
+        """What has to be synced before this Delta version is durable. Raises `OperatingError`."""
+        try:
+            return () if self._syncs is None else self._syncs.unsynced(self.delta_version)
+        except (DeltaError, OSError, ValueError) as error:
+            raise unreadable(self.location, error) from None
+
+    def synced(self) -> None:
+        """Note that what `unsynced` gave is synced."""
+        if self._syncs is not None:
+            self._syncs.synced()
+
+    def make_durable(self) -> None:
+        """Sync what was written. Raises `OSError`, `OperatingError`."""
+        if self._syncs is not None:
+            sync(self.unsynced())
+            self._syncs.synced()
+
+    def settle(self) -> None:
+        """Sync what was written, since what comes next builds on it. Raises `WriteRefused`, `OperatingError`."""
+        try:
+            self.make_durable()
+        except OSError as error:
+            raise WriteRefused(self.location.reason(error), is_conflict=False) from error
+
+    def settle_checkpoint(self) -> None:
+        """What a clean-up deletes is replaced by what may not be lost."""
+        if self._syncs is not None:
+            self.make_durable()
+            self._syncs.sync_checkpoints()
+
+    def _file_paths(self) -> list[str]:
+        paths: list[str] = pa.table(self.snapshot.get_add_actions())["path"].to_pylist()
+        return paths

@@ -1,0 +1,126 @@
+"""The fence of a state's table: whose turn it is to write, and what became of a write.
+
+A table's version is the attempt id that wrote it last. Each write goes over the version that was judged, as a
+compare-and-set; a write whose outcome is not known is judged by the version that is found afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import Fenced, OperatingError, ProtocolError, StoreMismatch, TableConflict
+from transactional.ports import StateKind
+
+WRITE_TRIES = 20
+"""So often a write is tried that others' maintenance of the table comes before; then its attempt fails."""
+
+
+class Verdict(Enum):
+    """What a writer has to do, as the table's version tells it."""
+
+    WRITE = "write the rows and the version"
+    WRITE_VERSION_ONLY = "write the version and no row"
+    NOTHING = "nothing: it is written"
+
+
+class WriteRefused(Exception):
+    """A write did not go through, or its outcome is not known: the table has to be read again.
+
+    Between a table and its state only; users get `Fenced`, `TableConflict`, or another `OperatingError`.
+    """
+
+    def __init__(self, reason: str, *, is_conflict: bool) -> None:
+        self.is_conflict = is_conflict
+        super().__init__(reason)
+
+
+@dataclass(slots=True)
+class Fence:
+    """The fence of one table: `state` is what messages call it, `owner` is `<topology>/<component>`.
+
+    `txid_of` tells which transaction an attempt id belongs to; it asks the coordinator's store.
+    """
+
+    state: str
+    owner: str
+    kind: StateKind
+    txid_of: Callable[[AttemptId], TxId]
+    _known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
+        if version == attempt.attempt_id:
+            # Its own earlier write, whose outcome was not known.
+            return Verdict.NOTHING
+        if version is None:
+            return Verdict.WRITE
+        self.check(version, attempt.attempt_id)
+        txid = self.txid_at(version)
+        if txid not in (attempt.txid - 1, attempt.txid):
+            raise StoreMismatch(
+                f"state {self.state} of {self.owner} is at transaction {txid}, and transaction {attempt.txid} comes: "
+                "store and table do not belong together; restore whichever is too old"
+            )
+        if self.kind is StateKind.TRANSACTIONAL and txid == attempt.txid:
+            return Verdict.WRITE_VERSION_ONLY
+        return Verdict.WRITE
+
+    def check(self, version: AttemptId | None, attempt_id: AttemptId) -> None:
+        """Raise `Fenced` when a table of this version was written after that attempt."""
+        if version is not None and version > attempt_id:
+            raise Fenced(
+                f"state {self.state} of {self.owner} was written by attempt {version}, after {attempt_id}: another "
+                "coordinator has taken over, this one has to stop"
+            )
+
+    def txid_at(self, version: AttemptId) -> TxId:
+        """The transaction of the attempt that wrote a version; the store is asked once for each."""
+        if self._known is None or self._known[0] != version:
+            self._known = (version, self.txid_of(version))
+        return self._known[1]
+
+    def is_replay(self, version: AttemptId | None, attempt: TransactionAttempt) -> bool:
+        """Whether the table may hold rows of an earlier attempt of the same transaction."""
+        return version is not None and self.txid_at(version) == attempt.txid
+
+    def wrote(self, attempt: TransactionAttempt) -> None:
+        """Note what needs not be asked: the attempt that has just been written."""
+        self._known = (attempt.attempt_id, attempt.txid)
+
+    def confirm(
+        self,
+        attempt_id: AttemptId,
+        judged: AttemptId | None,
+        write: Callable[[], AttemptId | None],
+        judge: Callable[[], AttemptId | None],
+    ) -> None:
+        """Write, and see that the table's version is the writer's. Raises `Fenced` or `TableConflict`.
+
+        `write` writes over the version that was `judged`, and gives the table's version afterwards; `judge` loads the
+        table. A write that is refused although the version is still the one that was judged was disturbed by somebody's
+        maintenance: the rows are the same, so what was judged holds, and it is written over the table as it is now.
+        """
+        for tries_left in reversed(range(WRITE_TRIES)):
+            refused: WriteRefused | None = None
+            try:
+                version = write()
+            except WriteRefused as error:
+                refused, version = error, judge()
+            if version == attempt_id:
+                # Also after an error: the write had gone through, only its outcome was not known.
+                return
+            self.check(version, attempt_id)
+            if refused is None:
+                raise ProtocolError(
+                    f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, and yet "
+                    f"the table's version is {version}; something else writes its version"
+                )
+            if version != judged or not refused.is_conflict or not tries_left:
+                kind = TableConflict if refused.is_conflict else OperatingError
+                raise kind(
+                    f"state {self.state} of {self.owner} is at version {version}; attempt {attempt_id} was not "
+                    f"written over it: {refused}"
+                ) from refused

@@ -1,0 +1,241 @@
+"""`MapState`: what all states share: their columns, their aggregates, and the walk of a read and of a write.
+
+A state has its columns, its fence, and, once it is opened, its table: reading, judging and writing go through the
+table that was loaded when it was judged, in that order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from state.columns import DeclaredColumns, StateColumns, check_combine, check_names
+from state.fence import Fence, Verdict
+from state.updates import Aggregate, Count, Max, Min, StateUpdate, Sum, check_unique, fitting_rows, rows_of
+from state.value_limits import ValueLimits
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
+from transactional.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
+from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
+
+
+class FencedTable(Protocol):
+    """The open table of a state, for the one thread that writes it."""
+
+    def judge(self) -> AttemptId | None:
+        """Load the table, over which is written from now on; the attempt id that it was last written by."""
+
+    def version(self) -> AttemptId | None:
+        """The version that was loaded last, or written since."""
+
+    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more."""
+
+    def apply(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+    ) -> None:
+        """Write rows, one per key, and the version, over the version that was judged. Raises `WriteRefused`.
+
+        What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
+        """
+
+    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+        """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
+
+
+TableT = TypeVar("TableT", bound=FencedTable)
+
+
+class MapState(ABC, Generic[TableT]):
+    """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
+    without user code.
+
+    `key` is a name, several names, or a DDL string with types; () is a state of one row. `values` is a DDL string.
+    """
+
+    def __init__(
+        self, table: str, key: str | Sequence[str], values: str, *, kind: StateKind, columns: Mapping[str, str] | None
+    ) -> None:
+        if kind is StateKind.NON_TRANSACTIONAL:
+            raise ConfigError(
+                f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
+            )
+        self.table = table
+        self._kind = kind
+        self._declared = DeclaredColumns(table, key, values, columns)
+        self._fence = Fence(table, "", kind, self._unopened)
+        self._opened: TableT | None = None
+        self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
+
+    @property
+    def kind(self) -> StateKind:
+        """Transactional or opaque."""
+        return self._kind
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return self._declared.key_names
+
+    @property
+    def key(self) -> Schema:
+        """The key columns. Raises `ConfigError` as long as their types are not known."""
+        return self._declared.key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns. Raises `ConfigError` as long as they are not known."""
+        return self._declared.values
+
+    @property
+    def columns(self) -> StateColumns:
+        """All columns."""
+        return self._declared.all
+
+    @property
+    def value_limits(self) -> ValueLimits | None:
+        """What it refuses of what Arrow holds; None: nothing."""
+        return None
+
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
+        self._declared.bind(key, values)
+
+    # --- updates without user code --------------------------------------------------------------------------------
+
+    def count(self, name: str = "count") -> StateUpdate:
+        """Count the tuples per key, in column `name`."""
+        return self.aggregate({name: Count()})
+
+    def sum(self, field: str, name: str | None = None) -> StateUpdate:
+        """Sum up a field per key, in column `name` (default `sum_<field>`)."""
+        return self.aggregate({name or f"sum_{field}": Sum(field)})
+
+    def min(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the smallest value of a field per key, in column `name` (default `min_<field>`)."""
+        return self.aggregate({name or f"min_{field}": Min(field)})
+
+    def max(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
+        return self.aggregate({name or f"max_{field}": Max(field)})
+
+    def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
+        """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
+        columns = {**(aggregates or {}), **named}
+        if not columns:
+            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
+        check_names([*self.key_names, *columns], self.table)
+        return StateUpdate(self, columns)
+
+    # --- the port -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, str]:
+        """What must stay the same over restarts: location, key, values, kind."""
+
+    @abstractmethod
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Create the table, or check the one that is there (see the port)."""
+
+    def version(self) -> AttemptId | None:
+        """Load the table; the attempt id that it was last written by."""
+        return self._open_table.judge()
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        """Write `attempt_id` as the version, over the one that `version()` has loaded, changing no row.
+
+        Raises `Fenced` when the version is higher, `TableConflict` when the table has moved. A version that is
+        `attempt_id` already is an own earlier write.
+        """
+        loaded = self._open_table.version()
+        self._fence.check(loaded, attempt_id)
+        if loaded != attempt_id:
+            self._confirm(attempt_id, lambda table: table.write_version(attempt_id, None))
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
+        wanted = self._fitting(keys, self.key)
+        # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
+        asked = rows_of(wanted) if self.key_names else [()] * len(keys)
+        width = len(self.key)
+        try:
+            rows = self._open_table.lookup(attempt.txid, wanted)
+        except StoreMismatch:
+            # Rows of a later transaction may have come since the version was read: then by another coordinator.
+            self._fence.check(self.version(), attempt.attempt_id)
+            raise
+        found = {row[:width]: row[width:] for row in rows_of(rows)}
+        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        """Set the values of the given keys (see the port). Raises `SchemaMismatch` for values of another type."""
+        source = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
+        self._write(attempt, source, dict.fromkeys(self.values.names, "last"))
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        """Combine partial aggregates with the values before this transaction (see the port)."""
+        check_combine(partials.combine, self.values.names, self.table)
+        columns = Schema((*self.key, *self.values))
+        self._write(attempt, partials.table.select(list(columns.names)).cast(arrow_schema(columns)), partials.combine)
+
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Nothing has to be looked after between two transactions, unless a state says so."""
+
+    def close(self) -> None:
+        """Let go of the table."""
+        self._opened, self._read_by = None, None
+
+    # --- the walk of a write --------------------------------------------------------------------------------------
+
+    def _write(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
+        """Judge the table, write over what was judged, and see that it is written."""
+        version = self.version()
+        verdict = self._fence.judge(version, attempt)
+        self._check_unchanged_since_read(attempt, version)
+        is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
+        if verdict is Verdict.WRITE and (rows.num_rows or is_replay):
+            check_unique(rows, self.key.names, self.table)
+            self._confirm(attempt.attempt_id, lambda table: table.apply(attempt, rows, combine, is_replay=is_replay))
+        elif verdict is not Verdict.NOTHING:
+            self._confirm(attempt.attempt_id, lambda table: table.write_version(attempt.attempt_id, attempt))
+        self._fence.wrote(attempt)
+
+    def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
+        def written() -> AttemptId | None:
+            write(self._open_table)
+            return self._open_table.version()
+
+        self._fence.confirm(attempt_id, self._open_table.version(), written, self.version)
+
+    def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
+        read_by, read_at = self._read_by or (None, None)
+        if read_by == attempt and version not in (read_at, attempt.attempt_id):
+            raise TableConflict(
+                f"state {self.table} of {self._fence.owner} was at version {read_at} when {attempt} read it and "
+                f"is at {version} now; nothing was written, the attempt has to be repeated"
+            )
+
+    def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """What comes first in `open`."""
+        self.columns.check(self.table)
+        self._fence = Fence(self.table, owner, self._kind, txid_of)
+
+    def _unopened(self, attempt_id: AttemptId) -> TxId:
+        raise ProtocolError(f"state {self.table} was used before open()")
+
+    @property
+    def _open_table(self) -> TableT:
+        if self._opened is None:
+            raise ProtocolError(f"state {self.table} was used before open()")
+        return self._opened
+
+    def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
+        return fitting_rows(rows, columns, self.table)

@@ -1,0 +1,103 @@
+"""The open table of a SQL state: each write is one database transaction that begins by moving the version on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from state.columns import StateColumns
+from state.fence import WriteRefused
+from state.sql.database import Database, DatabaseFailed
+from state.sql.registry import Registration
+from state.sql.table import StateTable
+from state.sums import SumCheck
+from state.updates import rows_of, table_of_rows
+from state.value_limits import ValueLimits
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.schema import Schema
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def telling(state: str) -> Iterator[None]:
+    """What a database that fails is to whoever uses a state."""
+    try:
+        yield
+    except DatabaseFailed as error:
+        if error.is_refusal:
+            raise ConfigError(f"state {state} can't be used: {error}") from error
+        raise OperatingError(
+            f"state {state}: the database does not answer: {error}. Check that it runs and can be reached"
+        ) from error
+
+
+class FencedSqlTable:
+    """A table of a database with its row in the registry. `name` is what messages call the state."""
+
+    def __init__(
+        self, database: Database, rows: StateTable, registration: Registration, columns: StateColumns, name: str
+    ) -> None:
+        self._database, self._rows, self._registration = database, rows, registration
+        self._columns, self._name = columns, name
+        self._limits = ValueLimits(name, zero_bytes=database.is_sqlite)
+        self._loaded: AttemptId | None = None
+        self.is_complete = True
+        """False: the state has gained value columns, which the next write adds."""
+
+    def judge(self) -> AttemptId | None:
+        """Ask for the attempt id that the table was last written by. Raises `OperatingError`, `ConfigError`."""
+        with telling(self._name), self._database.reading() as connection:
+            self._loaded = self._registration.version(connection)
+        return self._loaded
+
+    def version(self) -> AttemptId | None:
+        """The attempt id that was found last, or written since."""
+        return self._loaded
+
+    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """Key and value columns as they were before a transaction, of the rows with a wanted key."""
+        keys = rows_of(wanted) if self._columns.key else [()]
+        with telling(self._name), self._database.reading() as connection:
+            found = self._rows.rows_before(connection, before, keys)
+        return table_of_rows(found, Schema((*self._columns.key, *self._columns.values)))
+
+    def apply(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+    ) -> None:
+        """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
+        self._limits.check(rows, len(self._columns.key))
+        values = self._columns.values
+        new, check = rows_of(rows), SumCheck(self._name, values, [combine[name] for name in values.names])
+        with self._moving(attempt.attempt_id) as connection:
+            if is_replay:
+                self._rows.roll_back(connection, attempt.txid)
+            self._rows.apply(connection, attempt.txid, new, check)
+
+    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+        """Write the version and no row. Raises `WriteRefused`."""
+        with self._moving(attempt_id):
+            pass
+
+    @contextmanager
+    def _moving(self, attempt_id: AttemptId) -> Iterator[Connection]:
+        """A database transaction that has moved the version on from the loaded one. Raises `WriteRefused`."""
+        try:
+            with self._database.writing() as connection:
+                if not self._registration.move(connection, self._loaded, attempt_id):
+                    raise WriteRefused("another writer came between", is_conflict=True)
+                added = () if self.is_complete else self._registration.add_columns(connection)
+                yield connection
+        except DatabaseFailed as error:
+            if error.is_about_data:
+                raise SchemaMismatch(f"state {self._name} can't hold what was given: {error}") from error
+            raise WriteRefused(str(error), is_conflict=False) from error
+        self._loaded, self.is_complete = attempt_id, True
+        if added:
+            text = "state %s: columns %s added; the rows that were there have NULL in them"
+            _log.warning(text, self._name, ", ".join(added))
