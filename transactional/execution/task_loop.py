@@ -81,8 +81,8 @@ class TaskLoop(ABC):
         operator.faults = self.faults
         self.operators[component_id] = operator
         if component_id != self.components[0]:
-            [grouping] = bolt.inputs
-            self.emitters[grouping.source].connect(operator, grouping.stream)
+            for grouping in bolt.inputs:
+                self.emitters[grouping.source].connect(operator, grouping.stream)
 
     def _finish(self, component_id: str) -> None:
         """One component after another, so that each has all its tuples before its own `finish_batch` (row T12).

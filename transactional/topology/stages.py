@@ -103,7 +103,7 @@ class _Planner:
 
     def _place(self, component: Component) -> None:
         if self._fuses(component):
-            stage = self.stage_of[component.inputs[0].source]
+            stage = self.stage_of[component.inputs[0].source]  # that of all its inputs
             self.chains[stage].append(component.id)
         else:
             stage = len(self.chains)
@@ -115,13 +115,15 @@ class _Planner:
         self.stage_of[component.id] = stage
 
     def _fuses(self, component: Component) -> bool:
-        """A stage continues where tuples may stay in their task."""
-        grouping = component.inputs[0]
-        if len(component.inputs) > 1:
+        """A stage goes on where tuples may stay in their task: all inputs come out of it, none in the commit phase."""
+        sources = {grouping.source for grouping in component.inputs}
+        if any(self.phases[source] is not WorkPhase.PROCESSING for source in sources):
             return False
-        stage = self.stage_of[grouping.source]
+        stages = {self.stage_of[source] for source in sources}
+        stage = stages.pop()
         return (
-            grouping.kind.is_shuffle
+            not stages
+            and all(grouping.kind.is_shuffle for grouping in component.inputs)
             and not component.is_dataframe
             and not self.dataframe[stage]
             and self.tasks[stage] == component.parallelism

@@ -7,11 +7,16 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 
-from tests.unit.fakes import builder
+from tests.unit.fakes import Total, builder, total
 from tests.unit.shapes import committer, frame, topologies, update, upper
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import StagePlan, plan_stages
-from transactional.topology.topology import Component, Topology
+from transactional.topology.topology import Component, Topology, WorkPhase
+
+
+class TotalTold(Total):
+    output = "word string"
+
 
 Declare = Callable[[TransactionalTopologyBuilder], None]
 
@@ -94,6 +99,26 @@ def a_fan_in_of_one_stage(made: TransactionalTopologyBuilder) -> None:
     committer(made, "sum", 2).shuffle_grouping("both")
 
 
+def a_fan_in_that_also_groups(made: TransactionalTopologyBuilder) -> None:
+    upper(made, "left", 2).shuffle_grouping("spout")
+    upper(made, "right", 2).shuffle_grouping("spout")
+    upper(made, "both", 2).shuffle_grouping("left").fields_grouping("right", "word")
+    update(made, "count").shuffle_grouping("both")
+
+
+def a_fan_in_of_another_parallelism(made: TransactionalTopologyBuilder) -> None:
+    upper(made, "left", 2).shuffle_grouping("spout")
+    upper(made, "right", 2).shuffle_grouping("spout")
+    upper(made, "both", 3).shuffle_grouping("left").shuffle_grouping("right")
+    update(made, "count").shuffle_grouping("both")
+
+
+def a_fan_in_behind_a_committer(made: TransactionalTopologyBuilder) -> None:
+    upper(made, "left", 2).shuffle_grouping("spout")
+    made.set_committer_bolt("told", TotalTold(), 2, state=total()).shuffle_grouping("spout")
+    upper(made, "both", 2).shuffle_grouping("left").shuffle_grouping("told")
+
+
 def several_committers(made: TransactionalTopologyBuilder) -> None:
     upper(made, "a").fields_grouping("spout", "word")
     committer(made, "first").shuffle_grouping("a")
@@ -162,10 +187,24 @@ SHAPES = {
         a -global-> sum in 3
         b -global-> sum in 3""",
     a_fan_in_of_one_stage: """
+        0: spout left right both sum x2""",
+    a_fan_in_that_also_groups: """
         0: spout left right x2
-        1: both sum x2
+        1: both x2
         left -shuffle-> both in 1
-        right -shuffle-> both in 1""",
+        right -fields-> both in 1
+        both => count""",
+    a_fan_in_of_another_parallelism: """
+        0: spout left right x2
+        1: both x3
+        left -shuffle-> both in 1
+        right -shuffle-> both in 1
+        both => count""",
+    a_fan_in_behind_a_committer: """
+        0: spout left told x2
+        1: both x2
+        left -shuffle-> both in 1
+        told -shuffle-> both in -1""",
     several_committers: """
         0: spout x2
         1: a first x1
@@ -241,9 +280,10 @@ def check_inputs(plan: StagePlan, component: Component, chain: tuple[str, ...]) 
     if chain[0] == component.id:
         assert sorted(edges, key=str) == sorted(((g.source, g) for g in component.inputs), key=str)
     else:
-        [grouping] = component.inputs
         assert edges == []
-        assert grouping.kind.is_shuffle
-        assert chain.index(grouping.source) < chain.index(component.id)
+        for grouping in component.inputs:
+            assert grouping.kind.is_shuffle
+            assert plan.phases[grouping.source] is WorkPhase.PROCESSING
+            assert chain.index(grouping.source) < chain.index(component.id)
         assert not component.is_dataframe
         assert component.parallelism == next(s for s in plan.stages if component.id in s.components).task_count
