@@ -1,4 +1,4 @@
-"""A SQLite file or a PostgreSQL database that states keep their tables in: its URL, its connections, how it fails."""
+"""A SQLite file or a PostgreSQL database, of a state or of a store: its URL, its connections, how it fails."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class DatabaseFailed(Exception):
     """
 
     def __init__(self, error: DBAPIError | NoConnectionFree) -> None:
+        self.error = error
         self.is_refusal = isinstance(error, ProgrammingError | NotSupportedError)
         # A key may also be larger than an index of PostgreSQL takes.
         is_too_large = getattr(getattr(error, "orig", None), "sqlstate", None) == _PROGRAM_LIMIT_EXCEEDED
@@ -44,13 +45,16 @@ class Database:
 
     Nothing waits in it for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
     PostgreSQL ends a transaction of a process that was stopped inside it after half of that time, so that who waits
-    for its lock gets it; SQLite has no such means. Raises `ConfigError` for a URL that can't be used.
+    for its lock gets it; SQLite has no such means. `used_for` and `example` are for messages.
+    Raises `ConfigError` for a URL that can't be used.
     """
 
-    def __init__(self, url: str, *, timeout_ms: int) -> None:
-        self._url = parse_url(url, used_for="a state", example="states.db")
-        self._timeout_ms = timeout_ms
-        self._engine = self._make_engine()
+    def __init__(
+        self, url: str, *, timeout_ms: int, used_for: str = "a state", example: str = "states.db", pings: bool = True
+    ) -> None:
+        self._url = parse_url(url, used_for=used_for, example=example)
+        self._timeout_ms, self._used_for = timeout_ms, used_for
+        self._engine = self._make_engine(pings=pings)
         event.listen(self._engine, "connect", self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql)
         if self.is_sqlite:
             event.listen(self._engine, "begin", begin_sqlite)
@@ -99,26 +103,35 @@ class Database:
         with _telling(), self._engine.connect() as connection:
             yield connection.execution_options(only_reads=True)
 
+    def limit_timeout(self, timeout_ms: int) -> None:
+        """From now on nothing waits for longer than this, either."""
+        if timeout_ms < self._timeout_ms:
+            self._timeout_ms = max(1, timeout_ms)
+            self._engine.dispose()
+
     def close(self) -> None:
         """Close all connections. Later ones are opened anew."""
         self._engine.dispose()
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self, *, pings: bool) -> Engine:
         try:
             return create_engine(
                 self._url,
                 connect_args=connect_arguments(self._url, self._timeout_ms),
                 pool_timeout=self._timeout_ms / 1000,
-                # A server that was started anew costs no attempt.
-                pool_pre_ping=not self.is_sqlite,
+                # A server that was started anew costs no attempt; whoever tries again anyway saves the question.
+                pool_pre_ping=pings and not self.is_sqlite,
                 hide_parameters=True,
             )
         except ModuleNotFoundError as error:
-            raise ConfigError(f"the database {self} needs psycopg 3: install {DISTRIBUTION}[postgres]") from error
+            raise ConfigError(
+                f"{self._used_for} in {self} needs psycopg 3: install {DISTRIBUTION}[postgres]"
+            ) from error
 
     def _set_up_sqlite(self, connection: Any, _record: object) -> None:
         connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
         connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
         switch_to_wal(connection.execute)
 

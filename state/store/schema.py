@@ -15,22 +15,18 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    create_engine,
-    event,
     func,
     insert,
     inspect,
     select,
     update,
 )
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from state.sql.database import begin_sqlite, connect_arguments, parse_url, shown, sqlite_file, switch_to_wal
+from state.sql.database import Database, DatabaseFailed
 from state.store.migrations import MIGRATIONS
-from transactional.distribution import DISTRIBUTION
 from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 3
@@ -166,8 +162,8 @@ def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
-class Database:
-    """A SQLite file or a PostgreSQL database. Opened, and its tables created, on first use.
+class StoreDatabase:
+    """The database of a coordinator's store: its tables are created, or brought to this version, on first use.
 
     Nothing waits longer than `timeout_ms` in it: not for a connection, a lock or a statement, nor may a connection of
     this process hold a lock for longer while the process is stopped (PostgreSQL ends it; SQLite has no such means, so
@@ -175,43 +171,32 @@ class Database:
     """
 
     def __init__(self, url: str, *, timeout_ms: int) -> None:
-        self._url = parse_url(url, used_for="the coordinator's store", example="transactional.db")
-        self._timeout_ms = timeout_ms
+        # What fails is tried again by its caller.
+        self._database = Database(
+            url, timeout_ms=timeout_ms, used_for="the coordinator's store", example="transactional.db", pings=False
+        )
         self._is_ready = False
         self._preparing = threading.Lock()
-        try:
-            self._engine = create_engine(
-                self._url,
-                connect_args=connect_arguments(self._url, timeout_ms),
-                pool_timeout=timeout_ms / 1000,
-                hide_parameters=True,
-            )
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"the store {self} needs psycopg 3: install {DISTRIBUTION}[postgres]") from error
-        set_up = self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql
-        event.listen(self._engine, "connect", set_up)
-        if self.is_sqlite:
-            event.listen(self._engine, "begin", begin_sqlite)
 
     @property
     def is_sqlite(self) -> bool:
         """True for SQLite, False for PostgreSQL."""
-        return self._url.get_backend_name() == "sqlite"
+        return self._database.is_sqlite
 
     @property
     def file(self) -> str | None:
         """The path of a SQLite file."""
-        return sqlite_file(self._url)
+        return self._database.file
 
     def __str__(self) -> str:
-        return shown(self._url)
+        return str(self._database)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One database transaction that may write. Raises `StoreUnavailable`; then it is not known whether it has."""
         with self._answering():
             self._prepare_once()
-            with self._engine.begin() as connection:
+            with self._database.writing() as connection:
                 yield connection
 
     @contextmanager
@@ -219,31 +204,28 @@ class Database:
         """One database transaction that only reads, and waits for no writer. Raises `StoreUnavailable`."""
         with self._answering():
             self._prepare_once()
-            with self._engine.connect() as connection:
-                yield connection.execution_options(only_reads=True)
+            with self._database.reading() as connection:
+                yield connection
 
     def limit_timeout(self, lease_ms: int) -> None:
         """Make sure that what waits or is stopped here ends well before a lease of this length does."""
-        if self._timeout_ms > lease_ms // 2:
-            self._timeout_ms = max(1, lease_ms // 2)
-            self._engine.dispose()
+        self._database.limit_timeout(lease_ms // 2)
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._database.close()
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
         try:
             yield
-        except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
-            raise
-        except (DBAPIError, NoConnectionFree) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
+        except DatabaseFailed as failed:
+            if isinstance(failed.error, DataError | IntegrityError | NotSupportedError | ProgrammingError):
+                raise failed.error from None
             raise StoreUnavailable(
-                f"the coordinator's store {self} does not answer: {' '.join(str(cause).split())}. Check that it runs, "
-                "can be reached and has room; what was to be written may or may not be there, and can be written again"
-            ) from error
+                f"the coordinator's store {self} does not answer: {failed}. Check that it runs, can be reached and has "
+                "room; what was to be written may or may not be there, and can be written again"
+            ) from failed.error
 
     def _prepare_once(self) -> None:
         with self._preparing:
@@ -254,15 +236,17 @@ class Database:
     def _prepare(self) -> None:
         """Create the tables, or bring them to this version. Two processes that start at once do so one by one."""
         try:
-            with self._engine.connect().execution_options(only_reads=True) as connection:
+            with self._database.reading() as connection:
                 if self._schema_version(connection) == SCHEMA_VERSION:
                     return
-            with self._engine.begin() as connection:
+            with self._database.writing() as connection:
                 if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
                     connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
                 self._bring_up(connection, self._schema_version(connection))
-        except ProgrammingError as error:
-            raise ConfigError(f"the store {self} can't be used: {' '.join(str(error.orig).split())}") from error
+        except DatabaseFailed as failed:
+            if not isinstance(failed.error, ProgrammingError):
+                raise
+            raise ConfigError(f"the store {self} can't be used: {failed}") from failed.error
 
     @staticmethod
     def _bring_up(connection: Connection, found: int | None) -> None:
@@ -288,15 +272,3 @@ class Database:
                 f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
             )
         return found
-
-    def _set_up_sqlite(self, connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
-        connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA synchronous = FULL")
-        switch_to_wal(connection.execute)
-
-    def _set_up_postgresql(self, connection: Any, _record: object) -> None:
-        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
-            connection.execute(f"SET {name} = {self._timeout_ms}")
-        connection.commit()

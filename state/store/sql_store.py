@@ -25,7 +25,7 @@ from state.store.rows import (
     status_of,
     whole,
 )
-from state.store.schema import Database
+from state.store.schema import StoreDatabase
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
@@ -63,7 +63,7 @@ class SqlCoordinatorStore:
     """
 
     def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
-        self._database = Database(url, timeout_ms=timeout_ms)
+        self._database = StoreDatabase(url, timeout_ms=timeout_ms)
 
     def __repr__(self) -> str:
         return f"SqlCoordinatorStore({str(self._database)!r})"
