@@ -20,6 +20,9 @@ help: ## Say what there is
 run: java $(READY) ## Run the global count example on a local Spark (needs Java)
 	@$(IN_VENV) -m examples.transactional_global_count
 
+# Compiled once, whatever a machine says: each of some hundred processes would compile all of it anew.
+check test proof: export PYTHONDONTWRITEBYTECODE :=
+
 check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
 	@tools/at_once.sh '$(IN_VENV) -m mypy' '$(FAST_TESTS) $(OTHER_HALF)' '$(FAST_TESTS) $(ONE_HALF)' \
 		'$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'

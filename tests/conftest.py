@@ -44,16 +44,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under --sample, the first, the n-th after it and so on of each test that is marked: always the same ones."""
+    """Under --sample, each n-th case of what is marked: always the same ones.
+
+    Of a test with several parameters, as a table has rows and columns, these are diagonals: each value is met.
+    """
     if not config.getoption("--sample"):
         return
-    met, kept, left_out = Counter[str](), list[pytest.Item](), list[pytest.Item]()
+    kept, left_out, met = list[pytest.Item](), list[pytest.Item](), defaultdict[tuple[str, int], list[str]](list)
     for item in items:
-        sampled, test = item.get_closest_marker("sampled"), item.nodeid.split("[")[0]
-        (left_out if sampled and met[test] % sampled.args[0] else kept).append(item)
-        met[test] += 1
+        sampled = item.get_closest_marker("sampled")
+        (left_out if sampled and diagonal_of(item, met) % sampled.args[0] else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+def diagonal_of(item: pytest.Item, met: dict[tuple[str, int], list[str]]) -> int:
+    """The diagonal of a case, by the numbers that the values of its parameters have: as they were met, per test."""
+    diagonal = 0
+    for axis, value in enumerate(getattr(getattr(item, "callspec", None), "_idlist", ())):
+        values = met[item.nodeid.split("[")[0], axis]
+        if value not in values:
+            values.append(value)
+        diagonal += values.index(value)
+    return diagonal
 
 
 def not_run(config: pytest.Config) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.states import AnyState, Place, content, counts, look_up_always
+from tests.examples import examples
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
@@ -369,6 +370,7 @@ KEYS: dict[str, list[Any]] = {
 
 
 class TestKeys:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("type_", KEYS)
     def test_of_every_type_are_told_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
         place, key, words = quick_place, f"K {type_}", [*KEYS[type_], None]
@@ -442,7 +444,7 @@ EVERY_WORD = [("a",), ("b",), ("c",)]
 
 
 @pytest.mark.parametrize("engine", [engine for engine in QUICK if isinstance(engine, str)])
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(
     tmp_path_factory: pytest.TempPathFactory, engine: str, history: list[tuple[dict[str, int], str]]

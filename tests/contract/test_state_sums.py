@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from state.updates import Aggregator, Count, Sum
 from tests.contract.states import AnyState, Place, content
 from tests.contract.test_state import ENGINES, QUICK, delta_spark, url_of_engine
+from tests.examples import examples
 from transactional.arrow import arrow_schema, arrow_type
 from transactional.attempt import TxId
 from transactional.errors import SumOverflow
@@ -89,6 +90,7 @@ SIGNED = [(type_, (-1) ** number) for number, type_ in enumerate(LARGEST)]
 """Each type with one of its two limits."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("type_", "sign"), [*SIGNED, ("long", 1)])
 def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(quick_place: Place, type_: str, sign: int) -> None:
     is_exact_up_to_the_limit(quick_place, type_, sign)
@@ -136,6 +138,7 @@ def test_a_replay_starts_from_what_was_before_it(place: Place, type_: str) -> No
     assert totals(again, type_) == {"cat": 0}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("type_", list(LARGEST))
 def test_a_sum_fits_though_a_part_of_it_would_not(quick_place: Place, type_: str) -> None:
     """In a log, what came after the oldest transaction is put together before it meets that."""
@@ -172,7 +175,7 @@ def near_limits(type_: str) -> st.SearchStrategy[int]:
 
 
 @given(data=st.data())
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_sums_are_those_of_python(
     data: st.DataObject, quick_place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -207,7 +210,7 @@ class TestPartialAggregates:
     """In tasks, and where the driver puts them together."""
 
     @given(data=st.data())
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     def test_random_sums_are_those_of_python(self, data: st.DataObject) -> None:
         type_ = data.draw(st.sampled_from(["byte", "int", "long", "decimal(10,2)", "decimal(28,3)", "decimal(38,0)"]))
         limit = LARGEST.get(type_) or 10 ** int(type_[8:10]) - 1

@@ -27,8 +27,10 @@ from tests.docs.pages import Block, blocks, commands
 
 ADDRESS = "localhost:9092"
 COMMAND_TIMEOUT_S = 120
-FOR_A_SHELL = frozenset("|&;<>()$`\\*?[#~=%\n")
+FOR_A_SHELL = frozenset("|&;<>()$`\\*?[#~%\n")
 """A command with one of them is not only words."""
+ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+"""As a shell takes it before the words of a command."""
 SAID_BY_JAVA = re.compile(r"^WARNING: Using incubator modules.*\n", re.MULTILINE)
 """Some versions of Java say this when Spark starts them."""
 
@@ -79,12 +81,21 @@ class PageRunner:
 
     def _command(self, block: Block) -> None:
         for command, expected in commands(block):
-            words = shlex.split(command)
-            if self.forking is None or FOR_A_SHELL & set(command) or words[0] != "transactional":
+            words, environment = without_assignments(shlex.split(command))
+            if self.forking is None or FOR_A_SHELL & set(command) or words[:1] != ["transactional"]:
                 printed = printed_in_shell(command)
             else:
-                printed = self.forking.run(words, Path.cwd(), os.environ).printed
+                printed = self.forking.run(words, Path.cwd(), {**os.environ, **environment}).printed
             compare(f"{self.page}, line {block.line}: $ {command}", expected, SAID_BY_JAVA.sub("", printed))
+
+
+def without_assignments(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of a command, and the variables that are set before them."""
+    environment = dict[str, str]()
+    while words and (found := ASSIGNMENT.fullmatch(words[0])):
+        environment[found[1]] = found[2]
+        words = words[1:]
+    return words, environment
 
 
 def printed_in_shell(command: str) -> str:

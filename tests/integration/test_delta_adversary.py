@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copytree
 
 import pyarrow as pa
 import pytest
@@ -113,7 +114,7 @@ BY_SPARK = {
 
 @dataclass(frozen=True)
 class Scene:
-    """A table at its second transaction, and the state that is about to write."""
+    """A table at its third transaction, and the state that is about to write."""
 
     way: Way
     place: Place
@@ -141,8 +142,30 @@ class Scene:
             assert table.count() == len(expected)
 
 
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
+    """The table at its third transaction; those that come about in one way are written once."""
+    folder = tmp_path_factory.mktemp("tables")
+
+    def table(way: Way) -> Path:
+        path = folder / f"{way.engine}-{way.layout}-{way.by_delta_rs}-{way.is_small}"
+        if not path.exists():
+            place = Place(way.engine, folder)
+            state = DeltaMapState(path, "word string", "count long", layout=way.layout)
+            state.open(OWNER, place.txids.__getitem__)
+            state.merge(place.attempt(1, 1), counts({"dog": 1}))
+            state.merge(place.attempt(2, 2), counts({"dog": 1, "cat": 1}))
+            state.merge(place.attempt(3, 3), counts({"cow": 1}))
+            state.close()
+        return path
+
+    return table
+
+
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: Callable[[Way], Path]
+) -> Scene:
     way: Way = {**WAYS, **BY_SPARK}[request.param]
     if way.engine == "spark":
         spark_session(master="local[2]")
@@ -151,12 +174,10 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if not way.is_small:
         monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
+    for number in range(1, 4):
+        place.attempt(number, number)
+    copytree(tables(way), others.path)
     state = DeltaMapState(others.path, "word string", "count long", layout=way.layout)
-    state.open(OWNER, place.txids.__getitem__)
-    state.merge(place.attempt(1, 1), counts({"dog": 1}))
-    state.merge(place.attempt(2, 2), counts({"dog": 1, "cat": 1}))
-    state.merge(place.attempt(3, 3), counts({"cow": 1}))
-    state.close()
     if way.is_upkeep:
         monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
         monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,12 +83,15 @@ def test_each_nth_case_is_run_where_a_sample_will_do(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sampled: sampled\n")
     cases = "@pytest.mark.parametrize('n', range(7))\n"
     some = f"@pytest.mark.sampled(3)\n{cases}def test_some(n): pass\n"
-    (tmp_path / "test_them.py").write_text(f"import pytest\n{cases}def test_all(n): pass\n{some}")
+    table = f"@pytest.mark.sampled(3)\n@pytest.mark.parametrize('m', range(3))\n{cases}def test_table(m, n): pass\n"
+    (tmp_path / "test_them.py").write_text(f"import pytest\n{cases}def test_all(n): pass\n{some}{table}")
     command = [sys.executable, "-m", "pytest", "--quiet", "--collect-only", "-p", "no:cacheprovider"]
     sample = run([*command, "--sample"], tmp_path, PATH=os.environ["PATH"]).stdout
     assert [n for n in range(7) if f"test_some[{n}]" in sample] == [0, 3, 6]
-    assert "10/14 tests collected (4 deselected)" in sample
-    assert "14 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+    assert {n for n in range(7) if f"test_table[{n}-" in sample} == set(range(7)), "each row"
+    assert {m for m in range(3) if re.search(rf"test_table\[.-{m}\]", sample)} == set(range(3)), "each column"
+    assert "17/35 tests collected (18 deselected)" in sample
+    assert "35 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
 
 
 def test_what_each_part_took_is_told(tmp_path: Path) -> None:

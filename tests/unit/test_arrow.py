@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transactional.arrow import (
     RecordDigest,
     arrow_schema,
@@ -302,7 +303,7 @@ def pieces(whole: pa.RecordBatch, cuts: list[int], made_by: str) -> Iterator[pa.
         yield piece if made_by == "slicing" else piece.take(pa.array(range(piece.num_rows), pa.int64()))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(VALUES, max_size=12), st.lists(st.integers(0, 12), max_size=4), st.sampled_from(["slicing", "copying"]))
 def test_a_digest_is_independent_of_how_the_records_are_cut(
     rows: list[tuple[Any, ...]], cuts: list[int], made_by: str
@@ -311,7 +312,7 @@ def test_a_digest_is_independent_of_how_the_records_are_cut(
     assert digest(list(pieces(whole, cuts, made_by))) == digest([whole])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(VALUES, min_size=1, max_size=6), st.lists(VALUES, min_size=1, max_size=6))
 def test_other_records_have_another_digest(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> None:
     schema = arrow_schema(FIELDS)

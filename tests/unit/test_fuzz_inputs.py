@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from spouts.kafka.json_records import JsonTranslator
 from spouts.kafka.settings import FIELD_TYPES, record_schema
 from state.store.sql_store import SqlCoordinatorStore
+from tests.examples import examples
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
@@ -224,7 +225,7 @@ def tables_of(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
-@settings(max_examples=40, suppress_health_check=SHARED_FOLDER)
+@settings(max_examples=examples(40), suppress_health_check=SHARED_FOLDER)
 @given(CELLS, SQL_VALUES)
 @example(("topologies", "fingerprint"), "no JSON")
 @example(("topologies", "fingerprint"), "[]")
@@ -381,7 +382,7 @@ def test_the_log_of_a_delta_table(tmp_path: Path, document: Any, end: bytes) -> 
     cleanly(lambda: read_log(FolderStorage(str(tmp_path))))
 
 
-@settings(max_examples=30, suppress_health_check=SHARED_FOLDER)
+@settings(max_examples=examples(30), suppress_health_check=SHARED_FOLDER)
 @given(st.binary(max_size=60))
 def test_the_checkpoint_of_a_delta_table(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "_delta_log"
@@ -417,7 +418,7 @@ def records_of(values: list[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(record_schema(FIELD_TYPES)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(SCHEMAS), st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["fail", "null", "skip"]))
 def test_the_records_of_a_topic(schema: str, values: list[bytes | None], on_error: Any) -> None:
     translator = JsonTranslator(schema, on_error=on_error)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from state.memory import MemoryMapState, MemoryTable
+from tests.examples import examples
 from tests.unit.attempts import FIRST, everything, processed
 from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, opaque_words, total, words
 from tests.unit.shapes import topologies
@@ -300,7 +301,7 @@ def expected_counts(topology: Topology, read: int) -> dict[str, int]:
     return received
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(topologies(frames=False))
 def test_every_tuple_arrives_in_a_topology_of_any_shape(topology: Topology) -> None:
     made, expected = processed(topology), expected_counts(topology, 9)

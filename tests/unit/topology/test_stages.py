@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 
+from tests.examples import examples
 from tests.unit.fakes import Total, builder, total
 from tests.unit.shapes import committer, frame, topologies, update, upper
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -255,7 +256,7 @@ def test_slots_number_the_tasks_of_a_level() -> None:
 # --- any shape ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(topologies(frames=True))
 def test_every_bolt_gets_each_of_its_inputs_once_and_from_a_higher_level(topology: Topology) -> None:
     plan = plan_stages(topology)
