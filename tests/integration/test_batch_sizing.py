@@ -16,13 +16,13 @@ from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState
 from tests.integration.kafka_topics import new_topic, put
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, Tuple
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit
-from transactional.core.protocol import Action, BatchPlanned, Event, PlanBatch, RecordCommit
+from transactional.batch import BatchLimit, BatchMetadata
+from transactional.core.protocol import BatchPlanned
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter, read_journal
 from transactional.engine.replay import replay
 from transactional.engine.sizing import BatchSizer
+from transactional.engine.timeline import Flight
 from transactional.execution.local_executor import LocalExecutor
 from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
@@ -49,31 +49,23 @@ def parse(tuple: Tuple) -> Tuple:
 
 
 class NotingSizer(BatchSizer):
-    """Notes what it is told, and when."""
+    """Notes what it learns from."""
 
     def __init__(self, in_flight: int) -> None:
         super().__init__(TARGET_MS, in_flight=in_flight, records_min=100, records_max=100_000)
-        self.told: list[tuple[Event | Action, int]] = []
+        self.learned: list[tuple[Flight, BatchMetadata]] = []
 
-    def tell_event(self, event: Event, now_ms: int) -> None:
-        self.told.append((event, now_ms))
-        super().tell_event(event, now_ms)
+    def learn(self, flight: Flight, batch: BatchMetadata) -> None:
+        self.learned.append((flight, batch))
+        super().learn(flight, batch)
 
-    def tell_action(self, action: Action, now_ms: int) -> None:
-        self.told.append((action, now_ms))
-        super().tell_action(action, now_ms)
-
-    def again(self) -> dict[TransactionAttempt, BatchLimit]:
-        """The limits that another one chooses, told the same: for each attempt that is planned."""
+    def again(self) -> list[BatchLimit]:
+        """The limits that another one chooses that learns the same: the first one, and that after each transaction."""
         other = BatchSizer(TARGET_MS, in_flight=self.in_flight, records_min=100, records_max=100_000)
-        limits: dict[TransactionAttempt, BatchLimit] = {}
-        for what, now_ms in self.told:
-            if isinstance(what, Event):
-                other.tell_event(what, now_ms)
-            else:
-                other.tell_action(what, now_ms)
-            if isinstance(what, PlanBatch):
-                limits[what.attempt] = other.limit
+        limits = [other.limit]
+        for flight, batch in self.learned:
+            other.learn(flight, batch)
+            limits.append(other.limit)
         return limits
 
 
@@ -127,13 +119,15 @@ def test_batches_grow_as_the_measured_latencies_say_and_every_record_is_counted_
     assert counted[THE_ONE] == 1
 
     first, again = BatchLimit(1_000, None, "nothing is measured yet"), sizer.again()
-    batches = [(event.attempt, event.batch, event.limit) for event in planned(tmp_path) if event.batch is not None]
-    assert batches[0][2] == first
-    for attempt, batch, limit in batches:
-        assert limit == again[attempt], "the limits follow from what was measured, and from nothing else"
+    batches = [(event.batch, event.limit) for event in planned(tmp_path) if event.batch is not None]
+    assert batches[0][1] == first
+    for flight, _ in sizer.learned:
+        assert flight.limit in (None, again[flight.commits_before]), "that which was known when it was issued"
+    for batch, limit in batches:
+        assert limit in again, "the limits follow from what was measured, and from nothing else"
         assert batch.offset_count <= limit.records
         assert limit == first or limit.record_bytes
-    sizes = [action.batch.offset_count for action, _ in sizer.told if isinstance(action, RecordCommit)]
+    sizes = [batch.offset_count for _, batch in sizer.learned]
     assert sum(sizes) == RECORDS
     assert max(sizes) >= 5_000, "they have grown"
     assert all(later <= 8 * max(sizes[:number]) for number, later in enumerate(sizes[1:], 1))

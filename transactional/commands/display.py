@@ -16,29 +16,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata
+from transactional.batch import BatchMetadata
 from transactional.commands.status_json import state_of
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
-    AbortAttempt,
     Action,
-    AttemptFailed,
-    BatchPlanned,
     DrainRequested,
     Event,
     Halt,
     PauseRequested,
-    PlanBatch,
-    ProcessingSucceeded,
-    RecordAttempt,
     RecordCommit,
     RecordFailure,
     ResumeRequested,
-    StartCommit,
     StopRequested,
 )
 from transactional.engine.clock import SystemClock
+from transactional.engine.timeline import Moment, Timeline
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
@@ -102,18 +95,6 @@ def first_line(text: str | None) -> str:
     return next(iter((text or "").splitlines()), "")
 
 
-@dataclass(slots=True)
-class Flight:
-    """A transaction in flight, as shown."""
-
-    attempt: TransactionAttempt
-    phase: str
-    since_ms: int
-    started_ms: int
-    offsets: int = 0
-    limit: BatchLimit | None = None
-
-
 RECENT = 10
 """Rows per second are computed over this many of the last transactions."""
 
@@ -142,7 +123,7 @@ class Display:
 
     def __init__(self, topology: Topology, console: Console | None = None) -> None:
         self._topology, self._console = topology, console or plain_console()
-        self._flights: dict[int, Flight] = {}
+        self._timeline = Timeline()
         self._live: Live | None = None
         self._stopping = False
         self._recent = deque[Spell](maxlen=RECENT)
@@ -162,58 +143,31 @@ class Display:
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Process one event."""
         self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
-        if isinstance(event, ProcessingSucceeded):
-            self._enter(event.attempt, "processed", at_ms)
-        elif isinstance(event, BatchPlanned):
-            self._note_limit(event)
-        elif isinstance(event, AttemptFailed):
-            self._drop(event.attempt)
-        elif type(event) in REQUESTS:
+        at = Moment(at_ms, at_ms)
+        self._timeline.tell_event(event, at)
+        if type(event) in REQUESTS:
             self._line(REQUESTS[type(event)])
         for action in actions:
+            self._timeline.tell_action(action, at)
             self._show(action, at_ms)
         if self._live is not None:
             self._live.update(self._table(at_ms))
 
     def _show(self, action: Action, at_ms: int) -> None:
         match action:
-            case PlanBatch(attempt, _, _):
-                self._enter(attempt, "planning", at_ms)
-            case RecordAttempt(attempt, batch, _):
-                self._enter(attempt, "processing", at_ms).offsets = batch.offset_count
-            case StartCommit(attempt, _):
-                self._enter(attempt, "committing", at_ms)
-            case AbortAttempt(attempt, _):
-                self._enter(attempt, "aborting", at_ms)
             case RecordFailure(attempt, phase, reason, retry_in_ms):
                 when = f"in {retry_in_ms} ms" if retry_in_ms else "immediately"
                 again = "" if self._stopping else f", retrying {when}"
                 self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
             case RecordCommit(attempt, batch):
-                flight = self._flights.pop(attempt.txid, None)
-                self._recent.append(Spell(flight.started_ms if flight else at_ms, at_ms, batch.record_count or 0))
-                took = f" in {at_ms - flight.started_ms} ms" if flight else ""
+                flight = self._timeline.find(attempt)
+                began_ms = flight.issued.wall_ms if flight else at_ms
+                self._recent.append(Spell(began_ms, at_ms, batch.record_count or 0))
+                took = f" in {at_ms - began_ms} ms" if flight else ""
                 took += f", {flight.limit}" if flight and flight.limit else ""
                 self._line(
                     f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(batch)}"
                 )
-
-    def _enter(self, attempt: TransactionAttempt, phase: str, at_ms: int) -> Flight:
-        flight = self._flights.get(attempt.txid)
-        if flight is None or flight.attempt != attempt:
-            flight = self._flights[attempt.txid] = Flight(attempt, phase, at_ms, at_ms)
-        flight.phase, flight.since_ms = phase, at_ms
-        return flight
-
-    def _note_limit(self, event: BatchPlanned) -> None:
-        flight = self._flights.get(event.attempt.txid)
-        if flight is not None and flight.attempt == event.attempt:
-            flight.limit = event.limit
-
-    def _drop(self, attempt: TransactionAttempt) -> None:
-        flight = self._flights.get(attempt.txid)
-        if flight is not None and flight.attempt == attempt:
-            del self._flights[attempt.txid]
 
     def _pace(self, batch: BatchMetadata) -> str:
         lag = self._topology.spout.lag(batch)
@@ -227,15 +181,10 @@ class Display:
 
     def _table(self, at_ms: int) -> Table:
         table = Table("txid", "attempt", "phase", "offsets", "in phase", box=None)
-        for txid in sorted(self._flights):
-            flight = self._flights[txid]
-            table.add_row(
-                str(txid),
-                str(flight.attempt.attempt_id),
-                flight.phase,
-                str(flight.offsets),
-                f"{at_ms - flight.since_ms} ms",
-            )
+        for flight in self._timeline:
+            txid, attempt_id = str(flight.attempt.txid), str(flight.attempt.attempt_id)
+            offsets = flight.batch.offset_count if flight.batch is not None else 0
+            table.add_row(txid, attempt_id, flight.step, str(offsets), f"{at_ms - flight.since.wall_ms} ms")
         return table
 
 

@@ -44,7 +44,7 @@ from transactional.engine.run_history import about, end_of, kept, lag_of
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.sizing import BatchSizer
 from transactional.engine.standby import Standby
-from transactional.engine.timeline import AttemptTimes
+from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import TroubleTeller
 from transactional.errors import (
     CommitStuck,
@@ -119,7 +119,7 @@ class TopologyDriver:
         self._is_performed = False
         self._pause = threading.Event()
         self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
-        self._times = AttemptTimes()
+        self.timeline = Timeline()
         self._troubles = TroubleTeller(topology.id)
 
     def stop(self) -> None:
@@ -317,13 +317,11 @@ class TopologyDriver:
     def step(self, event: Event) -> None:
         """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
         self._is_performed = False
-        self._times.tell_event(event, self.clock.wall_ms())
+        self.timeline.tell_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
         if isinstance(event, StopRequested):
             self.runner.hurry()
-        if self.sizer is not None:
-            self.sizer.tell_event(event, self.clock.monotonic_ms())
         if self._troubles.is_over(event, self.clock.wall_ms()):
             self._write(lambda: self.store.record_recovery(self.lease))
         actions = self.coordinator.handle(event)
@@ -340,33 +338,33 @@ class TopologyDriver:
 
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()
-        self._times.tell_action(action, now_ms)
-        if self.sizer is not None:
-            self.sizer.tell_action(action, self.clock.monotonic_ms())
+        self.timeline.tell_action(action, Moment(now_ms, self.clock.monotonic_ms()))
         match action:
             case PlanBatch(attempt, after, replay):
                 limit = None if self.sizer is None else self.sizer.limit
                 self.runner.plan(attempt, after, replay=replay, limit=limit)
             case RecordAttempt(attempt, batch, forget_later):
-                record = self._times.record_of(attempt, batch, now_ms)
+                record = self.timeline[attempt].record(batch)
                 self._write(lambda: self.store.record_attempt(self.lease, record, forget_later=forget_later))
             case StartProcessing(attempt, batch):
                 self.runner.process(attempt, batch)
             case RecordProcessed(attempt, batch):
-                ended = self._times.of_processed(attempt)
-                self._write(lambda: self.store.record_processed(self.lease, attempt, batch, at_ms=ended))
+                processed = self.timeline[attempt].processed.wall_ms
+                self._write(lambda: self.store.record_processed(self.lease, attempt, batch, at_ms=processed))
             case StartCommit(attempt, _):
                 self.runner.commit(attempt)
             case RecordCommit(attempt, batch):
-                ended, started = self._times.of_commit(attempt)
+                flight = self.timeline[attempt]
+                if self.sizer is not None:
+                    self.sizer.learn(flight, batch)
                 details = {"lag": lag_of(self.topology.spout, batch)}
                 self._write(
                     lambda: self.store.record_commit(
                         self.lease,
                         attempt,
                         batch,
-                        processed_at_ms=ended,
-                        started_at_ms=started,
+                        processed_at_ms=flight.processed.wall_ms,
+                        started_at_ms=flight.commit_started.wall_ms,
                         at_ms=now_ms,
                         details=details,
                         keep=kept(self.config, now_ms),

@@ -40,22 +40,11 @@ commits stand in line it settles at one and a half times the target.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
-from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata
-from transactional.core.protocol import (
-    Action,
-    AttemptFailed,
-    Event,
-    PlanBatch,
-    ProcessingSucceeded,
-    RecordAttempt,
-    RecordCommit,
-    StartCommit,
-)
 from transactional.engine.cost_estimate import CostEstimate
+from transactional.engine.timeline import Flight
 
 FIRST_RECORDS: Final = 1_000
 """So many records a batch may have before anything was measured: enough to see more than fixed costs in."""
@@ -66,17 +55,6 @@ RECORDS_PART_MIN: Final = 0.25
 """The records of a batch may take this part of its fixed cost, whatever the target."""
 _RECORDS_MAX: Final = 10**12
 """No batch is larger. Where a record seems to cost nothing there still is an end."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """What is measured of a transaction in flight. Times are monotonic milliseconds."""
-
-    limit: int
-    is_counted: bool
-    planned_at_ms: int = 0
-    processed_at_ms: int = 0
-    commit_started_at_ms: int = 0
 
 
 class BatchSizer:
@@ -91,50 +69,24 @@ class BatchSizer:
         self.records_max = _RECORDS_MAX if records_max is None else records_max
         self.records_min = min(records_min, self.records_max)
         self.processing, self.commit = CostEstimate(), CostEstimate()
-        self._flights: dict[TransactionAttempt, _Flight] = {}
-        self._has_committed = False
         self._record_bytes: int | None = None
         first = min(max(FIRST_RECORDS, self.records_min), self.records_max)
         self.limit = BatchLimit(first, None, "nothing is measured yet")
 
-    def tell_event(self, event: Event, now_ms: int) -> None:
-        """Take in an event; `now_ms` is a monotonic time in milliseconds."""
-        match event:
-            case ProcessingSucceeded(attempt, _):
-                self._flight(attempt).processed_at_ms = now_ms
-            case AttemptFailed(attempt, _, _):
-                self._flights.pop(attempt, None)
+    def learn(self, flight: Flight, batch: BatchMetadata) -> None:
+        """Take in a transaction that was committed; after it `limit` may be another one.
 
-    def tell_action(self, action: Action, now_ms: int) -> None:
-        """Take in an action that is about to be performed. After a commit is told, `limit` may be another one."""
-        match action:
-            case PlanBatch(attempt, _, _):
-                self._flights[attempt] = self._new_flight()
-            case RecordAttempt(attempt, _, _):
-                self._flight(attempt).planned_at_ms = now_ms
-            case StartCommit(attempt, _):
-                self._flight(attempt).commit_started_at_ms = now_ms
-            case RecordCommit(attempt, batch):
-                flight = self._flight(attempt)
-                self._flights = {later: known for later, known in self._flights.items() if later > attempt}
-                self._has_committed = True
-                if flight.is_counted:
-                    self._learn(flight, batch, now_ms)
-
-    def _flight(self, attempt: TransactionAttempt) -> _Flight:
-        return self._flights.setdefault(attempt, self._new_flight())
-
-    def _new_flight(self) -> _Flight:
-        return _Flight(self.limit.records, self._has_committed)
-
-    def _learn(self, flight: _Flight, batch: BatchMetadata, now_ms: int) -> None:
-        size = size_of(batch)
-        self.processing.learn(size, flight.processed_at_ms - flight.planned_at_ms, limit=flight.limit)
-        self.commit.learn(size, now_ms - flight.commit_started_at_ms, limit=flight.limit)
+        The first ones, planned before any was committed, are not counted.
+        """
+        if not flight.commits_before:
+            return
+        size, limit = size_of(batch), (flight.limit or self.limit).records
+        self.processing.learn(size, flight.processing_ms, limit=limit)
+        self.commit.learn(size, flight.commit_ms, limit=limit)
         read_bytes = sum(digest.bytes for digest in batch.digests.values())
         if size and read_bytes:
             self._record_bytes = math.ceil(read_bytes / size)
-        records, reason = self._bounded(self.records_wanted(), flight.limit, size)
+        records, reason = self._bounded(self.records_wanted(), limit, size)
         self.limit = BatchLimit(records, self._record_bytes, f"{self._cost()}{reason}")
 
     def records_wanted(self) -> float:

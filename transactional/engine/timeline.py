@@ -1,74 +1,137 @@
-"""`AttemptTimes`: when what is in flight was issued, processed and begun to be committed, for the driver's records."""
+"""`Timeline`: how far each attempt in flight is, and when it reached each step. Kept once, for the store's records, for
+the sizing of batches, and for whatever shows a run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
+from transactional.batch import BatchLimit, BatchMetadata
 from transactional.core.protocol import (
+    AbortAttempt,
     Action,
     AttemptFailed,
+    BatchPlanned,
     Event,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
+    RecordCommit,
     StartCommit,
 )
 from transactional.store import AttemptRecord
 from transactional.store_rules import PROCESSING
 
+Step = Literal["planning", "processing", "processed", "committing", "aborting", "committed"]
+
+
+class Moment(NamedTuple):
+    """One moment by both clocks, in milliseconds: since 1970, and monotonic, which is for durations."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+NEVER = Moment(0, 0)
+"""Of a step that is not reached yet."""
+
 
 @dataclass(slots=True)
-class Times:
-    """Of one attempt, in wall-clock milliseconds since 1970; 0: not reached."""
+class Flight:
+    """One attempt in flight: its step, since when, and when it reached each step."""
 
-    issued_at_ms: int
-    processed_at_ms: int = 0
-    commit_started_at_ms: int = 0
+    attempt: TransactionAttempt
+    issued: Moment
+    commits_before: int
+    """So many transactions were committed when it was issued, of those that the timeline has seen."""
+    step: Step
+    since: Moment
+    limit: BatchLimit | None = None
+    batch: BatchMetadata | None = None
+    planned: Moment = NEVER
+    processed: Moment = NEVER
+    commit_started: Moment = NEVER
+    committed: Moment = NEVER
+
+    @property
+    def processing_ms(self) -> int:
+        """How long it was processed."""
+        return self.processed.monotonic_ms - self.planned.monotonic_ms
+
+    @property
+    def commit_ms(self) -> int:
+        """How long its commit phase took, with what the driver had to do before it saw its end."""
+        return self.committed.monotonic_ms - self.commit_started.monotonic_ms
+
+    def record(self, batch: BatchMetadata) -> AttemptRecord:
+        """What is stored of it once its batch is planned."""
+        issued, planned = self.issued.wall_ms, self.planned.wall_ms
+        return AttemptRecord(self.attempt, PROCESSING, batch, None, issued, planned, None, None, None, None)
 
 
-class AttemptTimes:
-    """Listens to the driver's events and actions. Nothing is kept of what has failed or was committed."""
+class Timeline:
+    """Listens to events, and to actions that are about to be performed. Nothing is kept of what has failed; of what was
+    committed, only the last transaction. Iterates over what is in flight, in order."""
 
     def __init__(self) -> None:
-        self._of: dict[TransactionAttempt, Times] = {}
+        self._flights: dict[TransactionAttempt, Flight] = {}
+        self._last: Flight | None = None
+        self._commits = 0
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter([self._flights[attempt] for attempt in sorted(self._flights)])
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._flights)
 
-    def tell_event(self, event: Event, at_ms: int) -> None:
+    def find(self, attempt: TransactionAttempt) -> Flight | None:
+        """An attempt in flight, or the one that was committed last."""
+        if self._last is not None and self._last.attempt == attempt:
+            return self._last
+        return self._flights.get(attempt)
+
+    def __getitem__(self, attempt: TransactionAttempt) -> Flight:
+        flight = self.find(attempt)
+        if flight is None:
+            raise KeyError(attempt)
+        return flight
+
+    def tell_event(self, event: Event, at: Moment) -> None:
         """Take in an event; a copy of one, or one that comes late, changes nothing."""
         match event:
-            case ProcessingSucceeded(attempt) if attempt in self._of:
-                times = self._of[attempt]
-                times.processed_at_ms = times.processed_at_ms or at_ms
+            case BatchPlanned(attempt, _, limit) if attempt in self._flights:
+                self._flights[attempt].limit = limit
+            case ProcessingSucceeded(attempt) if attempt in self._flights:
+                if self._flights[attempt].processed is NEVER:
+                    self._reach(attempt, "processed", at).processed = at
             case AttemptFailed(attempt):  # also how what was given up ends
-                self._of.pop(attempt, None)
+                self._flights.pop(attempt, None)
 
-    def tell_action(self, action: Action, at_ms: int) -> None:
-        """Take in what is about to be done. What is replayed as recorded was never planned: it is issued only then."""
+    def tell_action(self, action: Action, at: Moment) -> None:
+        """Take in an action. What is replayed as recorded was never planned: it is issued only then."""
         match action:
-            case PlanBatch(attempt) | RecordAttempt(attempt):
-                self._of.setdefault(attempt, Times(at_ms))
+            case PlanBatch(attempt):
+                self._reach(attempt, "planning", at)
+            case RecordAttempt(attempt, batch):
+                flight = self._reach(attempt, "processing", at)
+                flight.planned, flight.batch = at, batch
             case StartCommit(attempt):
-                self._of[attempt].commit_started_at_ms = at_ms
+                self._reach(attempt, "committing", at).commit_started = at
+            case AbortAttempt(attempt) if attempt in self._flights:
+                self._reach(attempt, "aborting", at)
+            case RecordCommit(attempt) if attempt in self._flights:
+                self._last = self._reach(attempt, "committed", at)
+                self._last.committed = at
+                self._commits += 1
+                self._flights = {later: flight for later, flight in self._flights.items() if later > attempt}
 
-    def record_of(self, attempt: TransactionAttempt, batch: BatchMetadata, at_ms: int) -> AttemptRecord:
-        """The record of an attempt whose batch was planned at `at_ms`."""
-        issued_at_ms = self._of[attempt].issued_at_ms
-        return AttemptRecord(attempt, PROCESSING, batch, None, issued_at_ms, at_ms, None, None, None, None)
-
-    def of_processed(self, attempt: TransactionAttempt) -> int:
-        """When the processing phase ended."""
-        return self._of[attempt].processed_at_ms
-
-    def of_commit(self, attempt: TransactionAttempt) -> tuple[int, int]:
-        """When the processing phase ended and when the commit phase began, of a transaction that is committed.
-
-        Its times are forgotten, and those of all before it: an attempt that had no batch and was given up ends in
-        no event.
-        """
-        times = self._of[attempt]
-        self._of = {later: kept for later, kept in self._of.items() if later > attempt}
-        return times.processed_at_ms, times.commit_started_at_ms
+    def _reach(self, attempt: TransactionAttempt, step: Step, at: Moment) -> Flight:
+        flight = self._flights.get(attempt)
+        if flight is None:
+            # An attempt that had no batch and was given up ends in no event.
+            self._flights = {other: known for other, known in self._flights.items() if other.txid != attempt.txid}
+            flight = self._flights[attempt] = Flight(attempt, at, self._commits, step, at)
+        flight.step, flight.since = step, at
+        return flight

@@ -77,7 +77,7 @@ def test_a_transaction_takes_two_writes_to_the_store_or_three_where_replays_are_
     driver = world.driver(world.topology(spout()))
     assert driver.run().transactions == 3
     assert sorted(call for call in made if call.startswith("record_")) == sorted(3 * writes)
-    assert {attempt.txid for attempt in driver._times._of} <= {4}, "nothing but of the one that waited at the end"
+    assert {flight.attempt.txid for flight in driver.timeline} <= {4}, "nothing but of the one that waited at the end"
     for record in world.store.attempts("words", limit=9):
         assert (record.phase, record.rows) == ("committed", record.batch.record_count)
         times: list[Any] = [record.issued_at_ms, record.planned_at_ms, record.processed_at_ms]
@@ -208,7 +208,7 @@ def test_a_failure_aborts_every_later_transaction_and_they_come_back_as_new_atte
     assert stored(world.total) == {(): 3}
     runner = driver.runner
     kept: list[Any] = [
-        driver._times._of,
+        driver.timeline._flights,
         runner._running,
         runner._processed,
         runner._progress,

@@ -15,7 +15,7 @@ import pytest
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import (
-    AttemptFailed,
+    BatchPlanned,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
@@ -23,6 +23,7 @@ from transactional.core.protocol import (
     StartCommit,
 )
 from transactional.engine.sizing import BatchSizer, size_of
+from transactional.engine.timeline import Moment, Timeline
 
 TARGET_MS = 1_000
 SETTLED_WITHIN = 10
@@ -88,6 +89,7 @@ class Pipeline:
     ) -> None:
         self.in_flight = in_flight
         self.sizer = BatchSizer(TARGET_MS, in_flight=in_flight, records_min=records_min, records_max=records_max)
+        self.told = Told(self.sizer)
         self.random, self.noise = random.Random(7), noise
         self.batches: list[Batch] = []
         self._committed_at_ms: list[float] = []
@@ -111,43 +113,54 @@ class Pipeline:
         ended_at_ms = started_at_ms + load.commit(size) * self._noise()
         self._committed_at_ms.append(ended_at_ms)
         self.batches.append(Batch(limit.records, size, load.latency(size, self.in_flight), limit.reason))
-        tell(self.sizer, attempt(number), size, planned_at_ms)
+        self.told.plan(attempt(number), size, planned_at_ms)
         self._commits.append(
-            lambda: committed(self.sizer, attempt(number), size, processed_at_ms, started_at_ms, ended_at_ms)
+            lambda: self.told.commit(attempt(number), size, processed_at_ms, started_at_ms, ended_at_ms)
         )
 
     def _noise(self) -> float:
         return math.exp(self.random.gauss(0, self.noise))
 
 
-def tell(sizer: BatchSizer, attempt: TransactionAttempt, size: int, at_ms: float) -> None:
-    """The batch is planned and recorded."""
-    sizer.tell_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), round(at_ms))
-    sizer.tell_action(RecordAttempt(attempt, batch_of(size), forget_later=False), round(at_ms))
+def at(at_ms: float) -> Moment:
+    return Moment(0, round(at_ms))
 
 
-def committed(
-    sizer: BatchSizer,
-    attempt: TransactionAttempt,
-    size: int,
-    processed_at_ms: float,
-    started_at_ms: float,
-    ended_at_ms: float,
-    record_bytes: int = 0,
-) -> None:
-    """All that comes after."""
-    sizer.tell_event(ProcessingSucceeded(attempt), round(processed_at_ms))
-    sizer.tell_action(StartCommit(attempt, batch_of(size)), round(started_at_ms))
-    sizer.tell_action(RecordCommit(attempt, batch_of(size, record_bytes)), round(ended_at_ms))
+class Told:
+    """Tells a sizer of transactions, as the driver does."""
 
+    def __init__(self, sizer: BatchSizer) -> None:
+        self.sizer, self.timeline = sizer, Timeline()
 
-def one(sizer: BatchSizer, number: int, size: int, *, processing_ms: int = 100, record_bytes: int = 0) -> BatchLimit:
-    """One transaction alone; the limit after it."""
-    at_ms = number * 10_000
-    tell(sizer, attempt(number), size, at_ms)
-    ended_at_ms = at_ms + processing_ms
-    committed(sizer, attempt(number), size, ended_at_ms, ended_at_ms, ended_at_ms + 10, record_bytes)
-    return sizer.limit
+    def plan(self, attempt: TransactionAttempt, size: int, at_ms: float) -> None:
+        """The batch is planned and recorded."""
+        self.timeline.tell_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), at(at_ms))
+        self.timeline.tell_event(BatchPlanned(attempt, batch_of(size), self.sizer.limit), at(at_ms))
+        self.timeline.tell_action(RecordAttempt(attempt, batch_of(size), forget_later=False), at(at_ms))
+
+    def commit(
+        self,
+        attempt: TransactionAttempt,
+        size: int,
+        processed_at_ms: float,
+        started_at_ms: float,
+        ended_at_ms: float,
+        record_bytes: int = 0,
+    ) -> None:
+        """All that comes after."""
+        self.timeline.tell_event(ProcessingSucceeded(attempt), at(processed_at_ms))
+        self.timeline.tell_action(StartCommit(attempt, batch_of(size)), at(started_at_ms))
+        batch = batch_of(size, record_bytes)
+        self.timeline.tell_action(RecordCommit(attempt, batch), at(ended_at_ms))
+        self.sizer.learn(self.timeline[attempt], batch)
+
+    def one(self, number: int, size: int, *, processing_ms: int = 100, record_bytes: int = 0) -> BatchLimit:
+        """One transaction alone; the limit after it."""
+        at_ms = number * 10_000
+        self.plan(attempt(number), size, at_ms)
+        ended_at_ms = at_ms + processing_ms
+        self.commit(attempt(number), size, ended_at_ms, ended_at_ms, ended_at_ms + 10, record_bytes)
+        return self.sizer.limit
 
 
 # --- settling -----------------------------------------------------------------------------------------------------
@@ -257,12 +270,13 @@ def test_it_never_leaves_its_limits(before: Load, after: Load, least: int, most:
 
 def test_the_limit_says_why_it_is_what_it_is() -> None:
     sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100, records_max=50_000)
+    told = Told(sizer)
     assert str(sizer.limit) == "limit 1000 (nothing is measured yet)"
-    assert one(sizer, 0, 1_000).reason == "nothing is measured yet", "what runs it starts with the first one"
-    assert str(one(sizer, 1, 1_000)) == "limit 8000 (96 ms + 13.8 µs a record, but at most 8 times the last batch)"
-    assert one(sizer, 2, 300).reason.endswith(", and the last batch had only 300")
-    assert one(sizer, 3, 8_000).reason.endswith(", and the spout takes no more")
-    assert one(sizer, 4, 50_000, processing_ms=300).records == 50_000
+    assert told.one(0, 1_000).reason == "nothing is measured yet", "what runs it starts with the first one"
+    assert str(told.one(1, 1_000)) == "limit 8000 (96 ms + 13.8 µs a record, but at most 8 times the last batch)"
+    assert told.one(2, 300).reason.endswith(", and the last batch had only 300")
+    assert told.one(3, 8_000).reason.endswith(", and the spout takes no more")
+    assert told.one(4, 50_000, processing_ms=300).records == 50_000
 
 
 def test_the_reason_tells_when_commits_stand_in_line() -> None:
@@ -281,11 +295,12 @@ def test_the_least_is_told() -> None:
 
 def test_bytes_are_bounded_by_what_records_had() -> None:
     sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100)
+    told = Told(sizer)
     assert (sizer.limit.record_bytes, sizer.limit.bytes) == (None, None)
-    one(sizer, 0, 1_000, record_bytes=70)
-    limit = one(sizer, 1, 1_000, record_bytes=70)
+    told.one(0, 1_000, record_bytes=70)
+    limit = told.one(1, 1_000, record_bytes=70)
     assert (limit.records, limit.record_bytes, limit.bytes) == (8_000, 70, 2 * 8_000 * 70)
-    assert one(sizer, 2, 0).record_bytes == 70, "an empty batch tells nothing of them"
+    assert told.one(2, 0).record_bytes == 70, "an empty batch tells nothing of them"
 
 
 def test_the_size_is_offsets_or_where_these_only_count_steps_records() -> None:
@@ -294,24 +309,21 @@ def test_the_size_is_offsets_or_where_these_only_count_steps_records() -> None:
     assert size_of(EMPTY_BATCH) == 0
 
 
-def test_attempts_that_failed_are_forgotten_and_replays_are_measured() -> None:
+def test_replays_as_recorded_are_measured() -> None:
     """A transactional replay is not planned; it is measured from when it is recorded again."""
     sizer = BatchSizer(TARGET_MS, in_flight=3, records_min=100)
-    one(sizer, 0, 1_000)
-    for number in (1, 2):
-        tell(sizer, attempt(number), 1_000, 10_000)
-        sizer.tell_event(AttemptFailed(attempt(number), "no"), 15_000)
-    assert not sizer._flights
+    told = Told(sizer)
+    told.one(0, 1_000)
     again = TransactionAttempt(TxId(2), AttemptId(9))
-    sizer.tell_action(RecordAttempt(again, batch_of(1_000), forget_later=False), 20_000)
-    committed(sizer, again, 1_000, 20_100, 20_100, 20_110)
+    told.timeline.tell_action(RecordAttempt(again, batch_of(1_000), forget_later=False), at(20_000))
+    told.commit(again, 1_000, 20_100, 20_100, 20_110)
     assert sizer.limit.records == 8_000
-    assert not sizer._flights
 
 
 def test_empty_batches_say_what_a_transaction_costs_in_any_case() -> None:
     sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100)
+    told = Told(sizer)
     for number in range(20):
-        one(sizer, number, 0, processing_ms=200)
+        told.one(number, 0, processing_ms=200)
     assert sizer.limit.records == 1_000
     assert sizer.processing.plus(sizer.commit).fixed_ms == pytest.approx(210, abs=2)
