@@ -87,6 +87,8 @@ def _import(module_name: str, target: str) -> ModuleType:
 def open_existing_store(url: str) -> CoordinatorStore:
     """As `open_store`, for readers: a missing file is an error, not a new store."""
     scheme, _, path = url.partition(":///")
+    if url.startswith("sqlite://") and path.partition("?")[0] in ("", ":memory:"):
+        raise ConfigError(f"{url} is in the memory of the process that uses it; name the file of a store: sqlite:///…")
     if scheme == "sqlite" and not Path(path).is_file():
         raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")
     return open_store(url)

@@ -42,6 +42,8 @@ def _url(url: str, what: str) -> Any:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
         raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    if parsed.database in (None, "", ":memory:"):
+        raise CheckImpossible(f"a {what} in memory is seen by its own process alone, and not from here")
     path = Path(str(parsed.database))
     if not path.is_file():
         raise CheckImpossible(f"there is no {what} at {path}")

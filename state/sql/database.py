@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.pool import QueuePool
 
 from transactional.distribution import DISTRIBUTION
 from transactional.errors import ConfigError
@@ -45,7 +47,8 @@ class Database:
 
     Nothing waits in it for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
     PostgreSQL ends a transaction of a process that was stopped inside it after half of that time, so that who waits
-    for its lock gets it; SQLite has no such means. `used_for` and `example` are for messages.
+    for its lock gets it; SQLite has no such means. `sqlite://` is in the memory of this process, and there for all who
+    name it (`sqlite://?name=…` is another one). `used_for` and `example` are for messages.
     Raises `ConfigError` for a URL that can't be used.
     """
 
@@ -54,6 +57,9 @@ class Database:
     ) -> None:
         self._url = parse_url(url, used_for=used_for, example=example)
         self._timeout_ms, self._used_for = timeout_ms, used_for
+        if is_in_memory(self._url):
+            self._engine = _engine_in_memory(str(self._url))
+            return
         self._engine = self._make_engine(pings=pings)
         event.listen(self._engine, "connect", self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql)
         if self.is_sqlite:
@@ -65,9 +71,9 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     @property
-    def url(self) -> str:
-        """As it was given, with its passwords."""
-        return self._url.render_as_string(hide_password=False)
+    def url(self) -> str | None:
+        """As it was given, with its passwords; None for a database in memory, which only this process can find."""
+        return None if is_in_memory(self._url) else self._url.render_as_string(hide_password=False)
 
     @property
     def file(self) -> str | None:
@@ -82,7 +88,7 @@ class Database:
     def place(self) -> str:
         """The database, and the schemas to look in, without the rest: what stays the same however one logs in."""
         if self.is_sqlite:
-            return f"sqlite:///{Path(str(self._url.database)).absolute()}"
+            return str(self._url) if self.file is None else f"sqlite:///{self.file}"
         host, port, options = (_joined(self._url.query.get(name, "")) for name in ("host", "port", "options"))
         where = f"{host or self._url.host or 'localhost'}:{port or self._url.port or 5432}"
         path = re.search(r"search_path=(\S+)", options)
@@ -107,11 +113,12 @@ class Database:
         """From now on nothing waits for longer than this, either."""
         if timeout_ms < self._timeout_ms:
             self._timeout_ms = max(1, timeout_ms)
-            self._engine.dispose()
+            self.close()
 
     def close(self) -> None:
-        """Close all connections. Later ones are opened anew."""
-        self._engine.dispose()
+        """Close all connections. Later ones are opened anew; what is in memory stays there."""
+        if not is_in_memory(self._url):
+            self._engine.dispose()
 
     def _make_engine(self, *, pings: bool) -> Engine:
         try:
@@ -129,9 +136,8 @@ class Database:
             ) from error
 
     def _set_up_sqlite(self, connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
+        _prepare_sqlite(connection)
         connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
-        connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
         switch_to_wal(connection.execute)
 
@@ -154,9 +160,35 @@ def _telling() -> Iterator[None]:
         raise DatabaseFailed(error) from error
 
 
+def _prepare_sqlite(connection: Any, _record: object = None) -> None:
+    connection.isolation_level = None  # otherwise sqlite3 decides by itself when a transaction begins
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+@cache
+def _engine_in_memory(url: str) -> Engine:
+    """The one connection to a database in memory: whoever comes second waits for the first, in whatever thread."""
+    engine = create_engine(
+        "sqlite://",
+        connect_args={"check_same_thread": False},
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        hide_parameters=True,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", begin_sqlite)
+    return engine
+
+
+def is_in_memory(url: URL) -> bool:
+    """Whether a database is in the memory of this process."""
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+
+
 def sqlite_file(url: URL) -> str | None:
     """The path of a SQLite file; None for a database in memory or on a server."""
-    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    is_file = url.get_backend_name() == "sqlite" and not is_in_memory(url)
     return str(Path(str(url.database)).absolute()) if is_file else None
 
 
@@ -173,8 +205,8 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ConfigError(f"{used_for} can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
-    if parsed.database in (None, "", ":memory:"):
-        raise ConfigError(f"{used_for} in SQLite is forgotten without a file; give it one: sqlite:///{example}")
+    if is_in_memory(parsed):
+        return URL.create(parsed.drivername, query=parsed.query)
     if not Path(str(parsed.database)).parent.is_dir():
         raise ConfigError(f"the folder of {used_for}, {parsed.database}, does not exist; create it")
     _check_writable(Path(str(parsed.database)), used_for)

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 class SqlMapState(MapState[FencedSqlTable]):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
-    `url` is `sqlite:///path` or `postgresql://user:password@host/database`. `key` is a name, several names, or a DDL
-    string with types (`carrier string`); names alone take their types from the input. () is a state of one row.
+    `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
+    this process. `key` is a name, several names, or a DDL string with types (`carrier string`); names alone take their
+    types from the input. () is a state of one row.
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
     renames `txid`, `prev_txid` and `prev_<value>`. The table is made when a topology first runs. No wait for the
     database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value

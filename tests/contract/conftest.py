@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -63,7 +64,14 @@ def memory_storage() -> Storage:
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
-@pytest.fixture(params=["memory", *DATABASES])
+@pytest.fixture
+def in_memory_storage(tmp_path: Path) -> Iterator[Storage]:
+    storage = Storage(f"sqlite://?name={quote(str(tmp_path))}")
+    yield storage
+    storage.close()
+
+
+@pytest.fixture(params=["memory", "in_memory", *DATABASES])
 def storage(request: pytest.FixtureRequest) -> Storage:
     """Each kind of storage."""
     storage: Storage = request.getfixturevalue(f"{request.param}_storage")

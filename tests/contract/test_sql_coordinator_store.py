@@ -81,8 +81,6 @@ def end_of(started: subprocess.Popen[str]) -> str:
     [
         ("mysql://me:hidden@host/db", r"sqlite:///… or postgresql://…, not mysql://…"),
         ("me:hidden@host", r"needs a URL such as sqlite:///transactional\.db"),
-        ("sqlite://", "the coordinator's store in SQLite is forgotten without a file"),
-        ("sqlite:///:memory:", "the coordinator's store in SQLite is forgotten without a file"),
         (
             "sqlite:////no/such/folder/store.db",
             "store, /no/such/folder/store.db, does not exist; create it",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from transactional.spark_session import spark_session
 QUICK = [
     "memory",
     "sqlite",
+    "sqlite in memory",
     pytest.param("postgres", marks=pytest.mark.postgres),
     "delta-rs",
     "delta-rs/merge",
@@ -73,7 +75,13 @@ def url_of_engine(request: pytest.FixtureRequest, folder: Path) -> str:
     if request.param == "postgres":
         sockets: Path = request.getfixturevalue("postgres_sockets")
         return url_of(sockets, request.getfixturevalue("postgres_schema"))
-    return f"sqlite:///{folder}/states.db" if request.param == "sqlite" else ""
+    return url_in(folder, request.param)
+
+
+def url_in(folder: Path, engine: str) -> str:
+    """The URL of a new SQLite database, "" for engines that are none."""
+    urls = {"sqlite": f"sqlite:///{folder}/states.db", "sqlite in memory": f"sqlite://?name={quote(str(folder))}"}
+    return urls.get(engine, "")
 
 
 @pytest.fixture
@@ -450,7 +458,7 @@ def test_random_histories_count_every_committed_batch_once(
     tmp_path_factory: pytest.TempPathFactory, engine: str, history: list[tuple[dict[str, int], str]]
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
-    place = Place(engine, folder, url=f"sqlite:///{folder}/states.db" if engine == "sqlite" else "")
+    place = Place(engine, folder, url=url_in(folder, engine))
     with pytest.MonkeyPatch.context() as monkeypatch:
         prepare(engine, monkeypatch)
         state, total, txid = place.state(), dict[str, int](), 1

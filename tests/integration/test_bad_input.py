@@ -76,7 +76,6 @@ def test_a_topology_that_can_not_be(target: str, line: str, tmp_path: Path) -> N
             "sqlite:///no/such/folder/store.db",
             r"TX100: the folder of the coordinator's store, .*, does not exist; create it",
         ),
-        ("sqlite://", r"TX100: the coordinator's store in SQLite is forgotten without a file"),
     ],
 )
 def test_a_store_that_can_not_be(store: str, line: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
         state: object = component.state
         address = state.address() if isinstance(state, Addressed) else None
         counted = _counted(topology, component)
-        if address is None:
+        if address is None or (address.uri is None and address.format == "sql"):
             unknown[component.id] = f"the state of {component.id!r} has no persistent table: it was not checked"
         elif address.uri is None:
             unknown[component.id] = (

@@ -67,8 +67,6 @@ class TestUrls:
             ("mysql://me:hidden@host/db", r"sqlite:///… or postgresql://…, not mysql://…"),
             ("me:hidden@host", r"a state needs a URL such as sqlite:///states\.db"),
             ("postgresql://me:hidden@host:port/db", "the one given can't be read"),
-            ("sqlite://", "a state in SQLite is forgotten without a file"),
-            ("sqlite:///:memory:", "a state in SQLite is forgotten without a file"),
             ("sqlite:////no/such/folder/counts.db", "the folder of a state, /no/such/folder/counts.db, does not exist"),
         ],
     )
