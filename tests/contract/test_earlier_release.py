@@ -1,0 +1,82 @@
+"""What an earlier release has left is read, checked, and gone on with: see `tests/fixtures/earlier/make.py`."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.fixtures.earlier.make import unpack
+from tests.unit.command_line import Command, command
+
+__all__ = ["command"]
+
+EARLIER = Path(__file__).parent.parent / "fixtures" / "earlier"
+RUN = ("run", "--master", "none", "--until-drained", "--journal", "journal")
+COUNTED = {"cat": 3, "dog": 2, "owl": 2, "emu": 2}
+COUNTED_LATER = {**COUNTED, "cat": 5, "owl": 3, "yak": 1}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The current folder is a copy of what was left, the module its topology."""
+    unpack(tmp_path)
+    (tmp_path / "birds.py").write_text((EARLIER / "topology.py").read_text("utf-8"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "birds", raising=False)
+    return "birds"
+
+
+def counted() -> list[dict[str, int]]:
+    """What each table has counted; the log's sums of letters, three a word."""
+    merged = {row["word"]: row["count"] for row in DeltaTable("tables/merged").to_pyarrow_table().to_pylist()}
+    letters: dict[str, int] = {}
+    for row in DeltaTable("tables/log").to_pyarrow_table().to_pylist():
+        if row["word"] is not None:
+            letters[row["word"]] = letters.get(row["word"], 0) + row["total"]
+    with closing(sqlite3.connect("states.db")) as connection:
+        rows = dict(connection.execute("SELECT word, count FROM words"))
+    return [merged, {word: total // 3 for word, total in letters.items()}, rows]
+
+
+def test_it_is_verified_and_the_doctor_finds_nothing(command: Command) -> None:
+    verified = command("verify", "{m}:first")
+    assert (verified.code, verified.err) == (0, "")
+    assert re.search(r"birds: nothing is wrong; .*\b3 transactions", verified.out), verified.out
+    assert command("doctor", "{m}:first").out.endswith("birds: nothing is wrong\n")
+    letters = command("deadletters", "{m}:first").out
+    assert "poison" in letters
+    assert counted() == [COUNTED] * 3
+
+
+def test_its_journal_replays(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from transactional.engine.journal import read_journal
+    from transactional.engine.replay import replay
+
+    events = list(read_journal("journal"))
+    assert replay(events) == len(events) - 1
+
+
+def test_it_goes_on(command: Command) -> None:
+    """With what has come since, over a tuple that is set aside, in the same tables, store and journal."""
+    done = command(*RUN, "{m}:later")
+    assert done.code == 0, done.out + done.err
+    assert "the last is 5; 2 attempts failed" in done.out
+    verified = command("verify", "{m}:later")
+    assert re.search(r"birds: nothing is wrong; .*\b5 transactions", verified.out), verified.out
+    assert "venom" in command("deadletters", "{m}:later").out
+    assert counted() == [COUNTED_LATER] * 3
+
+
+def test_what_is_lost_of_it_comes_back_by_its_journal(command: Command) -> None:
+    Path("transactional.db").unlink()
+    done = command("doctor", "{m}:first", "--repair", "--journal", "journal")
+    assert "the store of topology 'birds' says again that transaction 3 is committed" in done.out, done.out + done.err
+    assert command(*RUN, "{m}:later").code == 0
+    assert counted() == [COUNTED_LATER] * 3
