@@ -153,6 +153,7 @@ PAGES = {
         "Testing",
         "For tests of your topologies; [how to use them](../howto/test-your-topology.md).",
         (
+            "transactional.testing.complete_topology",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",
             "transactional.execution.local_executor.LocalExecutor",

@@ -1,10 +1,11 @@
-"""For tests of topologies: a coordinator's store in memory, and a clock that only moves when advanced."""
+"""For tests of topologies: a run over given rows, a coordinator's store in memory, and a clock that only moves when
+advanced."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -12,6 +13,7 @@ from typing import Any
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
+from transactional.config import TopologyConfig
 from transactional.core.memory_topology import (
     NO_ATTEMPT,
     MemoryTopology,
@@ -23,6 +25,12 @@ from transactional.core.memory_topology import (
     snapshot_of,
     trim,
 )
+from transactional.core.protocol import Action, Event, RecordCommit
+from transactional.engine.driver import TopologyDriver
+from transactional.execution.committing import CommitPhase
+from transactional.execution.local_executor import LocalExecutor
+from transactional.execution.recording import Emitted, Recorder
+from transactional.execution.rows_spout import RowsSpout
 from transactional.ports import Clock
 from transactional.progress import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
@@ -53,6 +61,39 @@ from transactional.store_rules import (
     not_in_flight,
     trouble_after,
 )
+from transactional.topology.topology import Topology
+
+
+def complete_topology(
+    topology: Topology,
+    rows: Iterable[Sequence[Any]] | None = None,
+    *,
+    take: int | None = None,
+    config: TopologyConfig | None = None,
+) -> Emitted:
+    """Run a topology over some rows until all are committed, and return what each component has emitted.
+
+    `rows` stand for what the spout reads, a tuple with a value for each of its fields; `take` of them make a batch, or
+    all make one. Without rows the topology's own spout is read until it is drained. Bolts run in this process, with all
+    that failures and replays mean to them; each batch has three attempts, if `config` does not say otherwise. States
+    and the table of dead letters are the topology's own, and **are written**: build it with states in memory.
+
+    `emitted["split"]` are the tuples that the component `split` has emitted on its default stream, in txid order, and
+    in the order of its tasks; `emitted["split", "late"]` are those on its stream `late`. What attempts emitted that had
+    to be replayed is not among them. Raises what a run raises.
+    """
+    if rows is not None:
+        topology = replace(topology, spout=RowsSpout(topology.spout_id, topology.spout, rows, take))
+    recorder, committed = Recorder(), list[TransactionAttempt]()
+
+    def note(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        committed.extend(action.attempt for action in actions if isinstance(action, RecordCommit))
+
+    config = replace(config or TopologyConfig(attempts_max=3, retry_pause_ms=1), stop_when_drained=True)
+    executor, commit_phase = LocalExecutor(topology, record=recorder), CommitPhase(topology, record=recorder)
+    store = MemoryCoordinatorStore()
+    TopologyDriver(topology, store, executor, config, observers=[note], commit_phase=commit_phase).run()
+    return recorder.emitted(topology, committed)
 
 
 class ManualClock:

@@ -55,6 +55,7 @@ from transactional.errors import (
     TopologyInUse,
     by_code,
 )
+from transactional.execution.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor, SizedSpout
 from transactional.store import CoordinatorStore, Desired, DesiredState
 from transactional.topology.places import check_places
@@ -89,7 +90,10 @@ class RunSummary:
 
 
 class TopologyDriver:
-    """Runs one topology until it is stopped, drained, fenced or out of retries."""
+    """Runs one topology until it is stopped, drained, fenced or out of retries.
+
+    `commit_phase` runs commit phases in place of the one that is made for the topology.
+    """
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class TopologyDriver:
         accept_changes: bool = False,
         name: str | None = None,
         standby: bool = False,
+        commit_phase: CommitPhase | None = None,
     ) -> None:
         check_places(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
@@ -112,6 +117,7 @@ class TopologyDriver:
         self.observers = observers
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name, self.standby = accept_changes, name, standby
+        self.commit_phase = commit_phase or CommitPhase(topology)
         self.failures = 0
         self.sizer = sizer_of(topology, self.config)
         self._halt: FatalError | None = None
@@ -237,7 +243,9 @@ class TopologyDriver:
             sets_aside=self.topology.dead_letters is not None,
         )
         pending = self.config.max_spout_pending
-        self.runner = PhaseRunner(self.topology, self.executor, self._events.put, max_pending=pending)
+        self.runner = PhaseRunner(
+            self.topology, self.executor, self._events.put, max_pending=pending, commit_phase=self.commit_phase
+        )
         if snapshot.committed_txid:
             # Told again: who has committed it may have died before the spout was told.
             attempt = TransactionAttempt(snapshot.committed_txid, self.lease.fence_id)

@@ -56,7 +56,15 @@ Post = Callable[[Event | Fatal], None]
 class PhaseRunner:
     """Plans batches, runs processing and commit phases, aborts. `post` takes the answers; it must be thread-safe."""
 
-    def __init__(self, topology: Topology, executor: JobExecutor, post: Post, *, max_pending: int) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        executor: JobExecutor,
+        post: Post,
+        *,
+        max_pending: int,
+        commit_phase: CommitPhase | None = None,
+    ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
         self._planning = DaemonPool(1, "planning")
         # What was given up may still hold a thread.
@@ -67,7 +75,7 @@ class PhaseRunner:
         self._processed: dict[TransactionAttempt, Processed] = {}
         self._progress: dict[TransactionAttempt, int] = {}
         self._spout = threading.Lock()
-        self._commit_phase = CommitPhase(topology)
+        self._commit_phase = commit_phase or CommitPhase(topology)
         states = [component.state for component in topology.committers]
         self._tidying = Tidying([state for state in states if state is not None])
 

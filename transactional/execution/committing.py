@@ -17,7 +17,7 @@ from transactional.execution.failures import TaskFailed, error_of, told_of_all
 from transactional.execution.map_state import MapStateView
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
-from transactional.execution.program import make_program
+from transactional.execution.program import Record, make_program
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.ports import DeadLetter, DiskState, Partials, Processed
@@ -62,9 +62,9 @@ class CommitPhase:
     transaction (row R24), so it emits what fits to what it writes then.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
         self.topology = topology
-        self.program = make_program(topology, reader=None)
+        self.program = make_program(topology, reader=None, record=record)
         self.phases = self.program.plan.phases
         self.components = [c for c in topology.components if self.phases[c.id] is not WorkPhase.PROCESSING]
 

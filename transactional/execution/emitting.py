@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ class _Stream:
         self.direct_rows: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
         self.sent: dict[Subscription, int] = {}
         self.emitted = 0
+        self.record: Callable[[str, pa.RecordBatch], None] | None = None
 
     def refuse(self, values: tuple[Any, ...]) -> NoReturn:
         """There are more values than fields, or less."""
@@ -63,9 +64,10 @@ class _Stream:
         direct, self.direct_rows = self.direct_rows, {}
         for (target, task), rows in direct.items():
             spreader = next(s for s in self.spreaders if s.edge.target == target)
-            self.addressed[spreader.edge].setdefault(task, []).append(self._batch(rows))
+            batch = self._batch(rows)
+            self.addressed[spreader.edge].setdefault(task, []).append(batch)
             self._count(target, len(rows))
-            self.emitted += len(rows)
+            self._note(batch)
 
     def check(self, values: tuple[Any, ...]) -> None:
         """Fail for values that don't fit, or that a state behind would refuse."""
@@ -90,7 +92,7 @@ class _Stream:
                     f"{self.component!r} emitted to nobody in particular on stream {self.name!r}, whose subscribers "
                     "have direct_grouping: use emit_direct"
                 )
-        self.emitted += batch.num_rows
+        self._note(batch)
         for operator in self.inner:
             self._count(operator.component, batch.num_rows)
             operator.receive(batch, self.component, self.name)
@@ -102,6 +104,11 @@ class _Stream:
             self._count(spreader.edge.target, spreader.copies(batch.num_rows, parts))
             for task, part in parts:
                 self.addressed[spreader.edge].setdefault(task, []).append(part)
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        self.emitted += batch.num_rows
+        if self.record is not None:
+            self.record(self.name, batch)
 
     def _count(self, target: str, rows: int) -> None:
         subscription = (self.component, self.name, target)
@@ -142,6 +149,11 @@ class Emitter:
     def connect(self, operator: Receiver, stream: str) -> None:
         """Let a bolt in the same task receive a stream."""
         self.streams[stream].inner.append(operator)
+
+    def tell(self, record: Callable[[str, pa.RecordBatch], None]) -> None:
+        """Tell of everything that is emitted, and on which stream."""
+        for stream in self.streams.values():
+            stream.record = record
 
     def aggregate(self, committer: str, aggregator: Aggregator, stream: str) -> None:
         """Let a state's update take a stream."""

@@ -9,7 +9,7 @@ from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.gathering import gather
 from transactional.execution.items import Item, is_for_level, is_for_task
-from transactional.execution.program import AttemptInput, check_sendable, make_program
+from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
 from transactional.execution.tasks import run_task
 from transactional.ports import Processed
 from transactional.topology.topology import Topology
@@ -19,13 +19,14 @@ class LocalExecutor:
     """A `JobExecutor` that runs the tasks of an attempt one after the other in the calling thread.
 
     A bolt that hangs can't be interrupted; between two tasks an attempt can be cancelled. DataFrame bolts need Spark.
+    `record` is told what components emit.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
         dataframe = [component.id for component in topology.components if component.is_dataframe]
         if dataframe:
             raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
-        self.program = make_program(topology, topology.spout.reader())
+        self.program = make_program(topology, topology.spout.reader(), record)
         check_sendable(self.program)
         self._lock = threading.Lock()
         self._done: dict[TransactionAttempt, int] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, OffsetRange, PartitionId
@@ -57,11 +59,16 @@ class BoltSpec:
         return next((grouping for grouping in self.inputs if grouping.origin == (source, stream)), None)
 
 
+Record = Callable[[TransactionAttempt, str, str, pa.RecordBatch], None]
+"""Told in which attempt which component has emitted what on which stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskProgram:
     """All that tasks need to know of a topology. Sent to executors once.
 
-    `slot_of` says where in its level a task of a stage stands.
+    `slot_of` says where in its level a task of a stage stands. `record` is told what components emit, where they run in
+    the process that has made it.
     """
 
     topology_id: str
@@ -71,6 +78,7 @@ class TaskProgram:
     options: Mapping[str, Any]
     plan: StagePlan
     slot_of: Mapping[tuple[int, int], int]
+    record: Record | None = None
 
     def slot(self, edge: Edge, task: int) -> int:
         """The slot (partition number in its level) of a task of the edge's target."""
@@ -92,7 +100,7 @@ class TaskProgram:
         return {bolt.id: bolt.parallelism for bolt in subscribers}
 
 
-def make_program(topology: Topology, reader: PartitionReader | None) -> TaskProgram:
+def make_program(topology: Topology, reader: PartitionReader | None, record: Record | None = None) -> TaskProgram:
     """Put a topology's program together. Reads nothing of the outside."""
     plan = plan_stages(topology)
     slots = {
@@ -108,7 +116,7 @@ def make_program(topology: Topology, reader: PartitionReader | None) -> TaskProg
         bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, is_committer=c.is_committer)
         if not isinstance(c.bolt, Bolt | BoltFunction):
             aggregators[c.id] = c.bolt.aggregator()
-    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots)
+    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots, record)
 
 
 def check_sendable(program: TaskProgram) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -71,6 +72,8 @@ class TaskLoop(ABC):
     def _add(self, component_id: str) -> None:
         emitter = make_emitter(self.program, component_id, self.info.task, looks_closer=self.looks_closer)
         self.emitters[component_id] = emitter
+        if self.program.record is not None:
+            emitter.tell(partial(self.program.record, self.info.attempt, component_id))
         if component_id == self.program.spout.id:
             return
         bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)

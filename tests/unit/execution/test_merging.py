@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from state.memory import MemoryTable
 from tests.unit.attempts import everything
 from tests.unit.fakes import builder, total, words
 from tests.unit.shapes import update
+from tests.unit.telling import TASKS, Event, Told, merges
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.errors import TransactionalError
 from transactional.execution import emitting, tasks
 from transactional.execution.committing import CommitPhase
@@ -29,56 +26,6 @@ from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import _Planner, plan_stages
 from transactional.topology.topology import Component, Topology, WorkPhase
-
-TASKS = 2
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a bolt in one task was given, has emitted, or that it began or ended."""
-
-    component: str
-    task: int
-    what: str
-    label: str = ""
-    source: str = ""
-    stream: str = DEFAULT_STREAM
-
-
-class Told(BatchBolt):
-    """Passes on what it is given, under its own name and a number; every third as late news. At its end one more."""
-
-    output = "word string"
-    streams: ClassVar = {"late": "word string"}
-    events: ClassVar[list[Event]] = []
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        self.component, self.task = context.component_id, context.task_index
-        self.collector, self.state, self.number = collector, context.state, 0
-        self.tell("prepare")
-
-    def execute(self, tuple: Tuple) -> None:
-        self.tell("given", tuple.word, tuple.source, tuple.stream)
-        self.emit()
-        if self.number % 3 == 0:
-            self.emit("late")
-
-    def finish_batch(self) -> None:
-        self.emit()
-        self.tell("finish")
-        if self.state is not None:
-            self.state.put((), 1)
-
-    def emit(self, stream: str = DEFAULT_STREAM) -> None:
-        self.number += 1
-        label = f"{self.component}.{self.task}.{self.number}"
-        self.tell("emit", label, self.component, stream)
-        self.collector.emit(label, stream=stream)
-
-    def tell(self, what: str, label: str = "", source: str = "", stream: str = DEFAULT_STREAM) -> None:
-        self.events.append(Event(self.component, self.task, what, label, source, stream))
-
-    state: MapState | None
 
 
 def told(topology: Topology) -> list[Event]:
@@ -211,28 +158,6 @@ def test_what_bolts_with_several_inputs_are_given(declare: Callable[[Transaction
 def test_a_split_and_merge_costs_no_exchange(declare: Callable[[TransactionalTopologyBuilder], None]) -> None:
     plan = plan_stages(built(declare))
     assert (plan.depth, plan.edges) == (1, {})
-
-
-@st.composite
-def merges(draw: st.DrawFn) -> Topology:
-    """Bolts and committers that read from any before them, most by shuffles in the same parallelism."""
-    made = builder(parallelism=TASKS)
-    known = [("spout", DEFAULT_STREAM)]
-    for number in range(draw(st.integers(1, 5))):
-        parallelism = draw(st.sampled_from([TASKS, TASKS, TASKS, 1]))
-        bolt_id, is_committer = f"bolt{number}", draw(st.integers(0, 4)) == 0
-        if is_committer:
-            declarer = made.set_committer_bolt(bolt_id, Told(), parallelism, state=total(MemoryTable(bolt_id)))
-        else:
-            declarer = made.set_bolt(bolt_id, Told(), parallelism)
-        for source, stream in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
-            if draw(st.integers(0, 5)) == 0:
-                declarer.fields_grouping(source, "word", stream=stream)
-            else:
-                declarer.shuffle_grouping(source, stream=stream)
-        known += [(bolt_id, DEFAULT_STREAM), (bolt_id, "late")]
-    update(made, "count").shuffle_grouping("spout")
-    return made.build()
 
 
 @settings(max_examples=40)

@@ -1,0 +1,38 @@
+"""What the components of a topology emit, kept while it runs in this process: see `testing.complete_topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import Tuple
+from transactional.execution.faults import tuples
+from transactional.groupings import DEFAULT_STREAM
+from transactional.topology.topology import Topology
+
+Emitted = dict[str | tuple[str, str], list[Tuple]]
+"""By component the tuples of its default stream, by component and stream those of others."""
+
+
+class Recorder:
+    """A `Record` that keeps everything, of attempts that fail as well."""
+
+    def __init__(self) -> None:
+        self._batches: dict[TransactionAttempt, list[tuple[str, str, pa.RecordBatch]]] = {}
+
+    def __call__(self, attempt: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch) -> None:
+        """Keep some tuples."""
+        self._batches.setdefault(attempt, []).append((component, stream, batch))
+
+    def emitted(self, topology: Topology, attempts: Iterable[TransactionAttempt]) -> Emitted:
+        """What was emitted in these attempts, one after the other, with every stream that a component declares."""
+        found: Emitted = {topology.spout_id: []}
+        for component in topology.components:
+            found[component.id] = []
+            found |= {(component.id, stream): [] for stream in component.streams}
+        for attempt in attempts:
+            for source, stream, batch in self._batches.get(attempt, []):
+                found[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(batch, source, stream)
+        return found

@@ -1,0 +1,82 @@
+"""A spout over the rows of a test, in place of the one that a topology has: see `testing.complete_topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.errors import ConfigError
+from transactional.ports import Spout
+from transactional.schema import Schema
+
+_PARTITION = PartitionId("rows", 0)
+
+
+class RowsSpout:
+    """Gives the rows, `take` of them per batch, with the fields and the guarantee of the spout that it stands for."""
+
+    def __init__(self, spout_id: str, stands_for: Spout, rows: Iterable[Sequence[Any]], take: int | None) -> None:
+        self.output, self.replays_exactly = stands_for.output, stands_for.replays_exactly
+        if take is not None and (type(take) is not int or take < 1):
+            raise ConfigError(f"take is the number of rows per batch, at least 1; got {take!r}")
+        self.rows = _batch_of(spout_id, list(rows), self.output)
+        self.take = len(self.rows) if take is None else take
+
+    def identity(self) -> dict[str, str]:
+        """One for all rows: a test starts from nothing."""
+        return {"kind": type(self).__name__}
+
+    def open(self) -> None:
+        """Nothing to connect to."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """The next rows."""
+        start = after.positions().get(_PARTITION, Offset(0))
+        until = Offset(min(start + self.take, len(self.rows)))
+        return BatchMetadata({_PARTITION: OffsetRange(start, until)}) if until > start or replay else None
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """All rows stay."""
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """All rows stay what they are."""
+
+    def reader(self) -> RowsReader:
+        """What reads the rows."""
+        return RowsReader(self.rows)
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """Nobody is told."""
+
+    def lag(self, after: BatchMetadata) -> int | None:
+        """The rows to come."""
+        return len(self.rows) - after.positions().get(_PARTITION, Offset(0))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True)
+class RowsReader:
+    """Reads ranges of a record batch."""
+
+    rows: pa.RecordBatch
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        yield self.rows.slice(offsets.start, len(offsets))
+
+
+def _batch_of(spout_id: str, rows: list[Sequence[Any]], output: Schema) -> pa.RecordBatch:
+    for number, row in enumerate(rows):
+        if not isinstance(row, tuple | list) or len(row) != len(output):
+            raise ConfigError(
+                f"row {number} for spout {spout_id!r} is {row!r}; expected a tuple with a value for each of its "
+                f"{len(output)} fields, '{output}'"
+            )
+    return batch_from_rows([tuple(row) for row in rows], arrow_schema(output), component=spout_id)
