@@ -1,0 +1,45 @@
+"""The opaque rule as one table: a row before a transaction, what the transaction does to its key, the row afterwards.
+
+A row is value, previous value, txid, previous txid. The transaction is number 5; 99 is what a dead attempt of it wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TXID = 5
+There = tuple[int | None, int | None, int, int | None]
+Row = There | None
+"""None: there is no row."""
+
+DOES = (None, ("sum", 3), ("sum", None), ("last", 3), ("last", None), ("min", 3), ("max", 3), ("max", None))
+"""What a transaction does to a key: nothing, or it gives a partial value, which meets the one before in some way."""
+
+ABSENT = "absent"
+
+_NEW = [(3, None, 5, None), (None, None, 5, None)]
+_OF_10 = [
+    (13, 10, 5, 4),
+    (10, 10, 5, 4),
+    (3, 10, 5, 4),
+    (None, 10, 5, 4),
+    (3, 10, 5, 4),
+    (10, 10, 5, 4),
+    (10, 10, 5, 4),
+]
+_OF_NULL = [(3, None, 5, 4), (None, None, 5, 4)]
+
+RULE: dict[str, tuple[Row, Any, list[Row]]] = {
+    # before: its row, the value that a bolt and a reader see, and the row after each of DOES
+    "no row": (None, ABSENT, [None, *_NEW, *_NEW, _NEW[0], *_NEW]),
+    "an older one": ((10, 7, 4, 2), 10, [(10, 7, 4, 2), *_OF_10]),
+    "one that was new": ((10, None, 4, None), 10, [(10, None, 4, None), *_OF_10]),
+    "one that was rolled back": ((10, 10, 4, 4), 10, [(10, 10, 4, 4), *_OF_10]),
+    "an older NULL": ((None, 7, 4, 2), None, [(None, 7, 4, 2), *_OF_NULL, *_OF_NULL, _OF_NULL[0], *_OF_NULL]),
+    "a dead attempt's": ((99, 10, 5, 4), 10, [(10, 10, 4, 4), *_OF_10]),
+    "a dead attempt's new one": ((99, None, 5, None), ABSENT, [None, *_NEW, *_NEW, _NEW[0], *_NEW]),
+    "a dead attempt's over NULL": (
+        *((99, None, 5, 4), None),
+        [(None, None, 4, 4), *_OF_NULL, *_OF_NULL, _OF_NULL[0], *_OF_NULL],
+    ),
+}
