@@ -28,6 +28,18 @@ class LoggedCommit(Protocol):
         """Whether it marks any file as changing rows: files that were only rewritten are no change."""
 
 
+class MovingCommit(LoggedCommit, Protocol):
+    """A Delta commit with the files that it moves."""
+
+    @property
+    def added(self) -> frozenset[str]:
+        """The files that it adds."""
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The files that it removes."""
+
+
 AnyCommit = TypeVar("AnyCommit", bound=LoggedCommit)
 
 
@@ -45,3 +57,23 @@ def foreign_change(commits: Sequence[AnyCommit], owner: str) -> AnyCommit | None
 def named(commit: LoggedCommit) -> str:
     """A Delta commit in words."""
     return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
+
+
+def healed_by_others(commits: Sequence[MovingCommit], owner: str) -> set[int]:
+    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
+    healed, open_since = set[int](), list[int]()
+    # The files that there are by now and were not before the first of them, and the other way round.
+    more, fewer = set[str](), set[str]()
+    for commit in commits:
+        if owner in commit.app_versions:
+            open_since = []
+        elif is_foreign(commit, owner):
+            more, fewer = (more, fewer) if open_since else (set(), set())
+            open_since.append(commit.version)
+        if open_since:
+            gone = commit.removed - commit.added
+            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
+            if not more and not fewer:
+                healed |= set(open_since)
+                open_since = []
+    return healed

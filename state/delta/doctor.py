@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +17,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.commit import write_entry
+from state.delta.log import UNREADABLE, Entry, read_entry
 from state.delta.table import DeltaLocation, is_known_protocol
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
 from transactional.examining import Diagnosis, Problem, in_words
-from transactional.foreign import is_foreign, named
+from transactional.foreign import healed_by_others, is_foreign, named
 from transactional.names import owner_of, repair_of
 from transactional.torn_log import Torn, set_aside, torn_files
 
@@ -34,20 +34,6 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 
 class _Broken(Exception):
     """The log has a hole, or can't be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One Delta commit of the log."""
-
-    version: int
-    operation: str
-    app_versions: Mapping[str, int]
-    changes_data: bool
-    added: frozenset[str]
-    removed: frozenset[str]
-    protocol: Mapping[str, Any] | None
-    """Declared anew by this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +56,7 @@ class ExaminedDelta:
     def __init__(self, location: DeltaLocation, topology_id: str, component_id: str) -> None:
         self.location, self.owner = location, owner_of(topology_id, component_id)
         self.where, self._component = in_words(component_id, location), component_id
-        self._commits: Sequence[Commit] = ()
+        self._commits: Sequence[Entry] = ()
         self._torn: Sequence[Torn] = ()
         self._broken, self._shape = "", Shape(1, 2, frozenset())
         self._table: DeltaTable | None = None
@@ -198,14 +184,15 @@ class ExaminedDelta:
 
     def _read(self) -> None:
         """Read as much of the log as is there. Raises `_Broken`."""
-        files = _files(self.location)
+        storage = DeltaStorageHandler(self.location.uri, dict(self.location.storage_options))
+        files = pafs.PyFileSystem(storage)
         names = [info.base_name for info in files.get_file_info(pafs.FileSelector(_LOG)) if info.is_file]
         versions = sorted((int(match[1]) for match in map(_ENTRY.fullmatch, names) if match), reverse=True)
         checkpoints = {int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match}
         whole = [version for n, version in enumerate(versions) if version == versions[0] - n]
         if whole and whole[-1] > 0 and max(checkpoints, default=-1) < whole[-1] - 1:
             raise _Broken(f"the log has a hole: Delta version {whole[-1] - 1} is missing")
-        self._commits = [commit for version in whole[::-1] if (commit := _commit(files, version)) is not None]
+        self._commits = [commit for version in whole[::-1] if (commit := _entry(storage, version)) is not None]
         declared = next((each.protocol for each in reversed(self._commits) if each.protocol is not None), None)
         if declared is not None:
             self._shape = _shape_of(declared)
@@ -295,26 +282,6 @@ def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
     return f"{diagnosis.where}: its rows are again those of Delta version {diagnosis.target}"
 
 
-def healed_by_others(commits: Sequence[Commit], owner: str) -> set[int]:
-    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
-    healed, open_since = set[int](), list[int]()
-    # The files that there are by now and were not before the first of them, and the other way round.
-    more, fewer = set[str](), set[str]()
-    for commit in commits:
-        if owner in commit.app_versions:
-            open_since = []
-        elif is_foreign(commit, owner):
-            more, fewer = (more, fewer) if open_since else (set(), set())
-            open_since.append(commit.version)
-        if open_since:
-            gone = commit.removed - commit.added
-            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
-            if not more and not fewer:
-                healed |= set(open_since)
-                open_since = []
-    return healed
-
-
 def _files(location: DeltaLocation) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
 
@@ -324,29 +291,11 @@ def _shape_of(protocol: Mapping[str, Any]) -> Shape:
     return Shape(protocol["minReaderVersion"], protocol["minWriterVersion"], frozenset(features))
 
 
-def _commit(files: pafs.FileSystem, version: int) -> Commit | None:
+def _entry(files: DeltaStorageHandler, version: int) -> Entry | None:
     """One entry of the log; None when it has been cleaned out by now. Raises `_Broken`."""
     try:
-        with files.open_input_stream(f"{_LOG}/{version:020}.json") as stream:
-            actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
-        return _commit_of(version, actions)
+        return read_entry(files, version)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _Broken(f"Delta version {version} is not readable: {error!r}") from error
-
-
-def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
-    def every(name: str) -> list[Mapping[str, Any]]:
-        return [action[name] for action in actions if action.get(name)]
-
-    moved = [*every("add"), *every("remove")]
-    return Commit(
-        version,
-        next((info.get("operation", "") for info in every("commitInfo")), ""),
-        {txn["appId"]: int(txn["version"]) for txn in every("txn")},
-        any(file["dataChange"] for file in moved),
-        frozenset(file["path"] for file in every("add")),
-        frozenset(file["path"] for file in every("remove")),
-        next(iter(every("protocol")), None),
-    )

@@ -17,10 +17,10 @@ from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
 from state.delta.commit import as_attempt, commit_files
+from state.delta.files import Removals, delete_old_files
 from state.delta.lookup import check_sums, with_keys
 from state.delta.sql import Dialect
 from state.delta.table import delta_schema
-from state.delta.vacuum import Removals, delete_old_files
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
 from state.sums import SumCheck

@@ -119,6 +119,10 @@ def entry_name(version: int) -> str:
 # --- what others have written ---------------------------------------------------------------------------------------
 
 
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What comes of an entry that is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One Delta commit of the log."""
@@ -129,6 +133,10 @@ class Entry:
     changes_data: bool
     changes_table: bool
     """Whether columns, properties or protocol are declared anew."""
+    added: frozenset[str]
+    removed: frozenset[str]
+    protocol: Mapping[str, Any] | None
+    """As it is declared anew, if it is."""
 
 
 def entries_between(location: DeltaLocation, after: int, until: int) -> list[Entry]:
@@ -180,27 +188,33 @@ def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]
 def _read(files: DeltaStorageHandler, location: DeltaLocation, version: int) -> Entry:
     """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
     try:
-        with files.open_input_file(commit_path(version)) as file:
-            text = file.read()
-        return _entry(version, map(json.loads, text.splitlines()))
+        return read_entry(files, version)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, *UNREADABLE) as error:
         reason = location.reason(error)
         raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
 
 
-def _entry(version: int, actions: Iterator[dict[str, Any]]) -> Entry:
-    app_versions, operation, changes_data, changes_table = dict[str, int](), "", False, False
-    for action in actions:
-        if moved := action.get("add") or action.get("remove"):
-            changes_data = changes_data or moved["dataChange"]
-        elif transaction := action.get("txn"):
-            app_versions[transaction["appId"]] = transaction["version"]
-        elif information := action.get("commitInfo"):
-            operation = information.get("operation", "")
-        changes_table = changes_table or "metaData" in action or "protocol" in action
-    return Entry(version, operation, app_versions, changes_data, changes_table)
+def read_entry(files: DeltaStorageHandler, version: int) -> Entry:
+    """One entry of the log. Raises `OSError`, or what is in `UNREADABLE`."""
+    with files.open_input_file(commit_path(version)) as file:
+        actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]
+
+    def every(name: str) -> list[dict[str, Any]]:
+        return [action[name] for action in actions if action.get(name)]
+
+    added, removed, protocols = every("add"), every("remove"), every("protocol")
+    return Entry(
+        version,
+        next((info.get("operation", "") for info in every("commitInfo")), ""),
+        {txn["appId"]: int(txn["version"]) for txn in every("txn")},
+        any(file["dataChange"] for file in (*added, *removed)),
+        bool(protocols or every("metaData")),
+        frozenset(file["path"] for file in added),
+        frozenset(file["path"] for file in removed),
+        protocols[0] if protocols else None,
+    )
 
 
 # --- what is not yet durable ----------------------------------------------------------------------------------------

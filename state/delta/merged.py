@@ -21,7 +21,7 @@ from state.delta.commit import (
     data_files,
     replaceable_files,
 )
-from state.delta.compaction import compact
+from state.delta.files import compact
 from state.delta.layout import Layout, Writer
 from state.delta.log import NOTHING_AFTERWARDS
 from state.delta.lookup import with_keys

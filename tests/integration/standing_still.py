@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, event
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.delta import compaction as delta_compaction
+from state.delta import files as delta_files
 from state.delta import merged as delta_merged
 from state.delta import small as delta_small
 from state.store.sql_store import SqlCoordinatorStore
@@ -111,7 +111,7 @@ class StillState(DeltaMapState):
         table.apply = still
 
 
-replace_files = delta_compaction._replace
+replace_files = delta_files._replace
 
 
 def replace_files_later(*given: Any) -> None:
@@ -202,7 +202,7 @@ def main(point: str) -> None:
     POINT.chosen = point
     setattr(delta_merged, "COMPACTION_INTERVAL", 2)  # noqa: B010
     setattr(delta_merged, "FILES_MAX", 1)  # noqa: B010
-    setattr(delta_compaction, "_replace", replace_files_later)  # noqa: B010
+    setattr(delta_files, "_replace", replace_files_later)  # noqa: B010
     if point == FOLDING:
         # A small table is one file all the time.
         setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)  # noqa: B010

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 import state.delta.layout
 import state.delta.merged
 import state.delta.state
+from state.delta.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, catalog_table
-from state.delta.vacuum import LISTED_WITHIN_S, delete_old_files
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.ports import StateKind
@@ -285,13 +285,15 @@ class TestEngines:
             opened(catalog_table("words"), place)
 
     @pytest.mark.spark
-    def test_take_turns_at_one_table(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_take_turns_at_one_table(self, place: Place) -> None:
         spark_session(master="local[2]")
-        monkeypatch.setattr(state.delta.state, "DELTA_RS_ROWS_MAX", 2)
-        words = opened(place.folder / "t", place, properties={"delta.checkpointInterval": "2"})
-        words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
+        properties = {"delta.checkpointInterval": "2"}
+        by_spark, words = (
+            opened(place.folder / "t", place, engine=engine, properties=properties) for engine in ("spark", "auto")
+        )
+        by_spark.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
         words.merge(place.attempt(2, 2), counts({"a": 1}))
-        words.merge(place.attempt(2, 3), counts({"a": 1, "b": 1, "d": 1}))
+        by_spark.merge(place.attempt(2, 3), counts({"a": 1, "b": 1, "d": 1}))
         words.merge(place.attempt(3, 4), counts({"a": 1}))
         assert content(words) == {"a": 3, "b": 2, "c": 1, "d": 1}
         assert [writers_of(place.folder / "t", number) for number in range(1, 5)] == [
@@ -337,7 +339,7 @@ class TestOldFiles:
         stale = written(tmp_path / "t", 1)
         times = iter([0.0, LISTED_WITHIN_S + 1.0])
         with monkeypatch.context() as held_up:
-            held_up.setattr("state.delta.vacuum.time.monotonic", lambda: next(times))
+            held_up.setattr("state.delta.files.time.monotonic", lambda: next(times))
             written(tmp_path / "t", 2)
             assert delete_old_files(location, lambda: stale) == 0
         [live] = DeltaTable(tmp_path / "t").file_uris()

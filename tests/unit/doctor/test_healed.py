@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from state.delta.doctor import Commit, healed_by_others
+from state.delta.log import Entry
+from transactional.foreign import healed_by_others
 
 OWNER = "words/count"
 
 
-def commit(version: int, text: str, *, own: bool = False) -> Commit:
+def commit(version: int, text: str, *, own: bool = False) -> Entry:
     """`+a -b` adds the file a and removes b."""
     words = text.split()
     added, removed = (frozenset(word[1:] for word in words if word[0] == sign) for sign in "+-")
-    return Commit(version, "WRITE", {OWNER: version} if own else {}, True, added, removed, None)
+    return Entry(version, "WRITE", {OWNER: version} if own else {}, True, False, added, removed, None)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,5 @@ def commit(version: int, text: str, *, own: bool = False) -> Commit:
         ([commit(1, "+b -a"), commit(2, "+a -b"), commit(3, "+e")], {1, 2}),
     ],
 )
-def test_commits_are_healed_when_all_files_are_there_again_and_no_other(
-    commits: list[Commit], healed: set[int]
-) -> None:
+def test_commits_are_healed_when_all_files_are_there_again_and_no_other(commits: list[Entry], healed: set[int]) -> None:
     assert healed_by_others(commits, OWNER) == healed
