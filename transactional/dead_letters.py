@@ -11,8 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.beyond_python import BeyondPython
-from transactional.bolts import Key
+from transactional.bolts import BeyondPython, Key
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.letters import Letter
 from transactional.ports import DeadLetter, TransactionState

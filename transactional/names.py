@@ -1,11 +1,12 @@
-"""Every name that is stored and later compared: app transactions, properties and notes of tables, our component ids.
-
-They exist in stored tables and stores: a name may be added here, never changed.
-"""
+"""The project's name, and every name that is stored and later compared: app transactions, properties and notes of
+tables, our component ids. They stand in tables and stores that exist: one may be added here, none changed."""
 
 from __future__ import annotations
 
 from typing import Final
+
+DISTRIBUTION: Final = "transactional-topologies"
+"""What this project is installed as. Another one on the package index uses the name of our package and our command."""
 
 DEAD_LETTERS: Final = "dead-letters"
 """The component that keeps dead letters. No bolt may have this id."""

@@ -1,10 +1,16 @@
-"""Texts from libraries, without the secrets that were passed to them."""
+"""Texts from libraries, without the secrets that were passed to them, and fit to be shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 SHOWN_INSTEAD = "***"
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
+_SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
+_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def without(secrets: Iterable[object], text: str) -> str:
@@ -12,3 +18,10 @@ def without(secrets: Iterable[object], text: str) -> str:
     for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
         text = text.replace(secret, SHOWN_INSTEAD)
     return text
+
+
+def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
+    """The text of delta-rs' error, safe to display, for a table that was opened with these storage options."""
+    text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
+    secrets = (value for name, value in options.items() if _SECRET.search(name))
+    return _USER.sub(SHOWN_INSTEAD, without(secrets, text))

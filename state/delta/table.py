@@ -17,9 +17,9 @@ from deltalake.table import ProtocolVersions
 from state.columns import StateColumns
 from state.fence import WriteRefused
 from transactional.arrow import arrow_schema
-from transactional.delta_errors import reason_of
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.names import LOG_COMMITS_PROPERTY, SCHEMA_VERSION_PROPERTY
+from transactional.redaction import reason_of
 
 SCHEMA_VERSION = 1
 

@@ -17,8 +17,8 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedErr
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
-from transactional.distribution import DISTRIBUTION
 from transactional.errors import ConfigError
+from transactional.names import DISTRIBUTION
 
 _SQLITE = b"SQLite format 3\0"
 _SECRETS = ("password", "sslpassword")

@@ -20,8 +20,8 @@ from state.delta.table import DeltaLocation
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import Command
-from transactional.delta_errors import reason_of
 from transactional.errors import TransactionalError
+from transactional.redaction import reason_of
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

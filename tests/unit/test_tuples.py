@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transactional import bolts
-from transactional.beyond_python import BeyondPython, PartlyReadable
-from transactional.bolts import Tuple, tuple_class
+from transactional.bolts import BeyondPython, PartlyReadable, Tuple, tuple_class
 from transactional.errors import SchemaMismatch
 
 TAKEN = sorted({*dir(Tuple), *dir(type), "known", "_0", "_1", "__0", "__bool__", "__call__", "__del__", "__set_name__"})

@@ -39,11 +39,11 @@ from transactional.commands.standby import StandbyTeller
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
-from transactional.distribution import installed_version
 from transactional.doctor.start import explaining
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.engine.observing import Observer
+from transactional.engine.run_history import installed_version
 from transactional.engine.troubles import LOGGER as TROUBLES
 from transactional.errors import CommitStuck, TransactionalError
 from transactional.loading import load_topology, open_existing_store, open_store

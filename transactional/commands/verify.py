@@ -11,11 +11,11 @@ import typer
 
 from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.delta_errors import reason_of
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import Addressed, ExaminableSpout, TableAddress
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
+from transactional.redaction import reason_of
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:

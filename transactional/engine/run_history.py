@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
-from transactional.distribution import installed_version
 from transactional.errors import TransactionalError
+from transactional.names import DISTRIBUTION
 from transactional.ports import Spout
 from transactional.store import DesiredState
 from transactional.store_history import EndedHow, Keep, RunAbout, RunEnd
@@ -18,6 +20,15 @@ from transactional.topology.topology import Topology
 
 _DAY_MS: Final = 86_400_000
 _log: Final = logging.getLogger(__name__)
+
+
+@cache
+def installed_version() -> str:
+    """The installed version; empty if the code is only in a folder."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return ""
 
 
 def about(topology: Topology, config: TopologyConfig) -> RunAbout:

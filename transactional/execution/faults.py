@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.beyond_python import BeyondPython, PartlyReadable, known_values
-from transactional.bolts import Tuple, tuple_class
+from transactional.bolts import BeyondPython, PartlyReadable, Tuple, known_values, tuple_class
 from transactional.dead_letters import values_to_json
 from transactional.errors import FatalError, OperatingError
 from transactional.execution.failures import TaskFailed
