@@ -1,7 +1,7 @@
-"""`PartitionedSpout`: the driver's side of a spout over partitions with offsets. A source adds what its logs hold.
+"""`PartitionedSpout`: the driver's side of a spout over partitions with offsets. Subclasses provide the logs.
 
-Storm's `IPartitionedTransactionalSpout` and `IOpaquePartitionedTransactionalSpout` (rows T10, T11) in one: the two
-kinds plan alike, and differ in what happens when the source has lost something.
+Storm's `IPartitionedTransactionalSpout` and `IOpaquePartitionedTransactionalSpout` in one: both kinds plan in the
+same way, and differ in what happens when the source has lost something.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionedSpout(ABC):
-    """Base of the spouts here, and of your own: say what the logs hold, and what reads a range of them.
+    """Base of the built-in spouts, and of your own: report what the logs hold, and provide a reader for their ranges.
 
-    `limits` bounds a batch, and so does, with `target_latency_ms`, what `limit_batches` was told last. The driver plans
-    in one thread, and may check replays, ask for the lag and tell of commits in others meanwhile.
+    `limits` bounds a batch, and so does, with `target_latency_ms`, the last call of `limit_batches`. The driver plans
+    in one thread, and may meanwhile check replays, read the lag and report commits in others.
     """
 
     def __init__(self, output: Schema, limits: Limits) -> None:
@@ -46,23 +46,23 @@ class PartitionedSpout(ABC):
     def logs(self, after: BatchMetadata) -> Logs:
         """What the partitions hold now. Takes a bounded time, else raises `SourceUnavailable`.
 
-        `after` is the batch whose positions are going to be compared with the answer.
+        `after` is the batch whose positions will be compared with the result.
         """
 
     @abstractmethod
     def reader(self) -> PartitionReader:
-        """What reads the ranges on the executors. May be asked for before `open`."""
+        """The reader of the ranges, for the executors. May be called before `open`."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same over restarts, for the topology's fingerprint. Asked for after `open`."""
+        """What must stay the same across restarts, for the topology's fingerprint. Called after `open`."""
 
     def open(self) -> None:  # noqa: B027 - optional
         """Connect and check. Raises `ConfigError`, or `SourceUnavailable` within a bounded time."""
 
     @property
     def batch_records_max(self) -> int | None:
-        """The most offsets that a batch takes by `limits`; None: no limit."""
+        """The maximum number of offsets per batch by `limits`; None: no limit."""
         return self.limits.batch_records_max
 
     def limit_batches(self, limit: BatchLimit) -> None:
@@ -70,7 +70,7 @@ class PartitionedSpout(ABC):
         self._limit = limit
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch that starts where `after` ends, or None when there is nothing new (see `planning.plan_batch`)."""
+        """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
         logs = self._seen = self.logs(after)
         plan = plan_batch(
             after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
@@ -82,31 +82,31 @@ class PartitionedSpout(ABC):
         return plan.batch
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Raise `BatchLost` when a recorded batch of a transactional spout is no longer there to be read."""
+        """Raise `BatchLost` if a recorded batch of a transactional spout can no longer be read."""
         if self.replays_exactly:
             check_ranges(batch, self.logs(batch))
 
     def check_read(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Asked after a batch was read. Raises nothing here."""
+        """Called after a batch was read. Raises nothing here."""
 
     def committed(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Told after each transaction commit. Does nothing here."""
+        """Called after each transaction commit. Does nothing here."""
 
     def lag(self, after: BatchMetadata) -> int | None:
-        """Number of offsets behind the given batch that were there when the last one was planned; None: not known.
+        """Number of offsets behind the given batch, as of the last planning; None: unknown.
 
-        The source is not asked again, so this takes no time, whatever state the source is in.
+        The source is not queried again, so this is fast, whatever state the source is in.
         """
         return None if self._seen is None else lag(after, self._seen)
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Release what `open` has taken."""
+        """Release what `open` acquired."""
 
     @property
     def lost_offsets(self) -> int:
-        """How many offsets were skipped since the start because the source had lost them; more than 0 only if opaque.
+        """How many offsets were skipped since the start because the source had lost them; above 0 only if opaque.
 
-        A gap is counted when a batch with it is planned, and once, however often that batch is replayed.
+        A gap is counted when a batch with it is planned, and only once, however often that batch is replayed.
         """
         return sum(len(gap.lost) for gap in self._gaps.values())
 

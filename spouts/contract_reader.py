@@ -1,4 +1,4 @@
-"""What emits on the executors for `spouts.contracts`, and how it is told where user code has raised something."""
+"""Emits on the executors for `spouts.contracts`, and attributes errors in user code."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from transactional.errors import BoltFailed, CorruptRecord, ReplayMismatch, Sche
 from transactional.schema import Schema
 
 ROWS_PER_BATCH = 10_000
-"""Tuples that are emitted one by one are gathered into record batches of so many rows."""
+"""Tuples that are emitted one by one are collected into record batches of this many rows."""
 
 Row = tuple[Any, ...]
 
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Turn what user code raises into `BoltFailed` that says where it was. Errors of our own tree stay as they are."""
+    """Turn an exception in user code into `BoltFailed` that says where it was raised. Our own errors are unchanged."""
     try:
         yield
-    except (TransactionalError, GeneratorExit):  # the latter: nobody reads on
+    except (TransactionalError, GeneratorExit):  # the latter: nobody continues reading
         raise
     except BaseException as error:
         trace = "".join(traceback.format_exception(error)).rstrip()
@@ -44,7 +44,7 @@ class ContractReader(ABC):
 
     @abstractmethod
     def where(self, partition: PartitionId) -> str:
-        """Who emits, for messages."""
+        """The emitter, for messages."""
 
     @abstractmethod
     def emission(self, partition: PartitionId, metadata: Any) -> Any:
@@ -53,13 +53,13 @@ class ContractReader(ABC):
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield what the contract emits for the metadata, with the columns of `output`.
 
-        Raises `SchemaMismatch` for tuples that don't fit it, `BoltFailed` when the contract raises something.
+        Raises `SchemaMismatch` for tuples that do not match it, `BoltFailed` if the contract raises an exception.
         """
         if not len(offsets):
             return
         where = self.where(partition)
         if len(offsets) != 1:
-            raise ReplayMismatch(f"{where}: a batch holds one step of it, and not {offsets}")
+            raise ReplayMismatch(f"{where}: a batch holds one step of it, not {offsets}")
         if metadata is None:
             raise CorruptRecord(f"{where}: the recorded batch {offsets} has no metadata to emit from")
         emitted = self._emitted(where, partition, metadata)
@@ -67,14 +67,14 @@ class ContractReader(ABC):
 
     def _emitted(self, where: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
         with told(where):
-            # The metadata belong to the recorded batch, whatever user code does to what it is given.
+            # The metadata belong to the recorded batch, whatever user code does to its arguments.
             emission = self.emission(partition, copy.deepcopy(metadata))
             if isinstance(emission, pa.RecordBatch | pa.Table):
                 yield emission
             elif isinstance(emission, Iterable) and not isinstance(emission, str | bytes):
                 yield from emission
             else:
-                raise SchemaMismatch(f"{where} must yield tuples or record batches, it returned {shown(emission)}")
+                raise SchemaMismatch(f"{where} must yield tuples or record batches, but returned {shown(emission)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class PartsReader(ContractReader):
         return f"{type(self.contract).__name__}.emit_batch for part {partition.index}"
 
     def emission(self, partition: PartitionId, metadata: Any) -> Any:
-        """What the contract emits for one part; the metadata are in the form of `contract_spout`."""
+        """What the contract emits for one part; the metadata have the format of `contract_spout`."""
         return self.contract.emit_batch(metadata["metadata"], partition.index, metadata["parts"])
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReader(ContractReader):
-    """Emits the partitions of the contracts that have some."""
+    """Emits the partitions of the contracts that have them."""
 
     contract: ContractOfPartitions
 
@@ -110,7 +110,7 @@ class PartitionsReader(ContractReader):
 def _record_batches(emitted: Iterator[Any], output: Schema, where: str) -> Iterator[pa.RecordBatch]:
     schema, width, rows = arrow_schema(output), len(output), list[Row]()
     for each in emitted:
-        if type(each) is tuple and len(each) == width:  # first, since it is asked for every single tuple
+        if type(each) is tuple and len(each) == width:  # first, since it is checked for every single tuple
             rows.append(each)
         elif isinstance(each, pa.RecordBatch | pa.Table):
             yield from _as_batches(rows, schema, where)
@@ -130,7 +130,7 @@ def _as_batches(rows: list[Row], schema: pa.Schema, where: str) -> list[pa.Recor
 
 def _row(emitted: Any, output: Schema, where: str) -> Row:
     if not isinstance(emitted, tuple | list):
-        raise SchemaMismatch(f"{where} must yield tuples or record batches, it yielded {shown(emitted)}")
+        raise SchemaMismatch(f"{where} must yield tuples or record batches, but yielded {shown(emitted)}")
     if len(emitted) != len(output):
         raise SchemaMismatch(
             f"{where} yielded {len(emitted)} values, {shown(emitted)}, but a tuple has one for each of the "

@@ -1,8 +1,8 @@
-"""`ContractSpout`: makes a `Spout` of what a user wrote against `spouts.contracts`, and tells mistakes by name.
+"""`ContractSpout`: turns a user's implementation of `spouts.contracts` into a `Spout`, and reports mistakes by name.
 
-A batch keeps the user's metadata per partition, as JSON; its offsets only count: [k, k + 1) is the batch number k that
-has something of the partition, [k, k) says that this one has nothing. So positions, digests and replays work as they do
-for the offsets of a log. A contract without partitions has a partition for each of its parts.
+A batch keeps the user's metadata per partition, as JSON; its offsets only count: [k, k + 1) is batch number k that has
+something of the partition, [k, k) means that this batch has nothing of it. So positions, digests and replays work as
+they do for the offsets of a log. A contract without partitions has a partition for each of its parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transactional.errors import ConfigError
 from transactional.schema import Schema
 
 METADATA_CHARACTERS_MAX = 1_000_000
-"""How long the JSON of one partition's metadata may be: a batch is written to the store as a whole."""
+"""The maximum length of the JSON of one partition's metadata: a batch is written to the store as a whole."""
 
 _PART = "part"
 _START = Offset(0)
@@ -62,18 +62,18 @@ class ContractSpout(ABC):
 
     @property
     def batch_records_max(self) -> int | None:
-        """None: how much a contract takes at most is not known."""
+        """None: how much a contract takes at most is unknown."""
         return None
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Tell the contract."""
+        """Pass the limit to the contract."""
         with told(f"{self.name}.limit_batches"):
             self._contract.limit_batches(limit)
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch after `after`: what the contract has new, and all that is known of other partitions (row T46).
+        """The batch after `after`: what the contract has new, and everything known about other partitions.
 
-        Raises `BoltFailed` when the contract raises something, `ConfigError` for metadata that JSON does not keep.
+        Raises `BoltFailed` if the contract raises an exception, `ConfigError` for metadata that JSON does not preserve.
         """
         new = self._next(after) if replay or self._is_ready() else {}
         if not new and not replay:
@@ -89,32 +89,32 @@ class ContractSpout(ABC):
 
     @abstractmethod
     def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
-        """The metadata of the partitions of which the next batch has something."""
+        """The metadata of the partitions that the next batch reads."""
 
     @abstractmethod
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Ask an exact contract whether the batch can be emitted again."""
+        """Check with an exact contract whether the batch can be emitted again."""
 
     def check_read(self, batch: BatchMetadata) -> None:
-        """Raises nothing: what a contract's metadata says is all that there is to say."""
+        """Raises nothing: a contract's metadata describe the batch completely."""
         del batch
 
     @abstractmethod
     def reader(self) -> ContractReader:
-        """What emits on the executors."""
+        """The emitter for the executors."""
 
     @abstractmethod
     def committed(self, batch: BatchMetadata) -> None:
-        """Tell the contract of a transaction commit, unless the batch is empty."""
+        """Notify the contract of a transaction commit, unless the batch is empty."""
 
     def lag(self, after: BatchMetadata) -> int | None:
-        """None: a contract says what comes next, not how much there is."""
+        """None: a contract knows what comes next, not how much there is."""
         del after
         return None
 
 
 class PartsContractSpout(ContractSpout):
-    """A `TransactionalSpout`: all parts of a batch keep the same metadata."""
+    """A `TransactionalSpout`: all parts of a batch have the same metadata."""
 
     def __init__(self, contract: ContractOfParts, parts: int) -> None:
         super().__init__(contract, replays_exactly=True)
@@ -133,17 +133,17 @@ class PartsContractSpout(ContractSpout):
         return {PartitionId(_PART, part): kept for part in range(self._parts)}
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Ask the contract whether the batch can be emitted again."""
+        """Check with the contract whether the batch can be emitted again."""
         for _, kept in _kept(batch)[:1]:
             with told(f"{self.name}.check_replay"):
                 self._whole.check_replay(kept["metadata"])
 
     def reader(self) -> PartsReader:
-        """What emits the parts: from the contract as it was before `open`."""
+        """The emitter of the parts: the contract as it was before `open`."""
         return self._reader
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Tell the contract of a transaction commit, unless the batch is empty."""
+        """Notify the contract of a transaction commit, unless the batch is empty."""
         for _, kept in _kept(batch)[:1]:
             self._whole.committed(kept["metadata"])
 
@@ -170,7 +170,7 @@ class PartitionsContractSpout(ContractSpout):
         return None if answer is None else as_json(where, answer)
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Ask an exact contract whether every partition's part of the batch can be emitted again."""
+        """Check with an exact contract whether every partition's part of the batch can be emitted again."""
         if self._check_replay is None:
             return
         for partition, metadata in _kept(batch):
@@ -178,29 +178,29 @@ class PartitionsContractSpout(ContractSpout):
                 self._check_replay(partition.source, metadata)
 
     def reader(self) -> PartitionsReader:
-        """What emits the partitions: from the contract as it was before `open`."""
+        """The emitter of the partitions: the contract as it was before `open`."""
         return self._reader
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Tell the contract of a transaction commit, unless the batch is empty."""
+        """Notify the contract of a transaction commit, unless the batch is empty."""
         metadata = {partition.source: kept for partition, kept in _kept(batch)}
         if metadata:
             self._partitioned.committed(metadata)
 
 
 def as_json(where: str, value: Any) -> Any:
-    """The value as it comes back from JSON. Raises `ConfigError` when that is another one (row T58), or too long."""
+    """The value as it comes back from JSON. Raises `ConfigError` if that differs, or is too long."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where} returned metadata that are not JSON: {error}; {_JSON}") from error
     back = json.loads(text)
     if back != value:
-        raise ConfigError(f"{where} returned {shown(value)}, which JSON gives back as {shown(back)}; {_JSON}")
+        raise ConfigError(f"{where} returned {shown(value)}, which JSON turns into {shown(back)}; {_JSON}")
     if len(text) > METADATA_CHARACTERS_MAX:
         raise ConfigError(
             f"{where} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
-            "partition: say where the tuples are, not what they are"
+            "partition: return where the tuples are, not what they are"
         )
     return back
 
@@ -209,7 +209,7 @@ _JSON = "return dictionaries with text as keys, lists, text, numbers, True, Fals
 
 
 def _kept(batch: BatchMetadata) -> list[tuple[PartitionId, Any]]:
-    """The partitions of which the batch has something, and copies of their metadata for user code."""
+    """The partitions that the batch reads, and copies of their metadata for user code."""
     return [(partition, copy.deepcopy(batch.metadata[partition])) for partition, _ in batch.non_empty()]
 
 
@@ -221,7 +221,7 @@ def _names(where: str, partitions: Any) -> list[str]:
     names = list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"{where} returned {shown(partitions if names is None else names)}; it has to return the partitions' "
+            f"{where} returned {shown(partitions if names is None else names)}; it must return the partitions' "
             'names, such as ["0", "1", "2"]'
         )
     return sorted(set(names))
@@ -230,10 +230,10 @@ def _names(where: str, partitions: Any) -> list[str]:
 def _parse_output(name: str, output: Any) -> Schema:
     if not isinstance(output, str) or not output.strip():
         raise ConfigError(
-            f"spout {name} declares no output; give the class the fields of its tuples, for example "
+            f"spout {name} declares no output; add the fields of its tuples to the class, for example "
             'output = "line string, number long"'
         )
     try:
         return Schema.parse(output)
     except ConfigError as error:
-        raise ConfigError(f"the output of spout {name} is declared wrongly: {error}") from None
+        raise ConfigError(f"the output of spout {name} is declared incorrectly: {error}") from None

@@ -1,6 +1,6 @@
-"""What tests, examples and benchmarks do to a Kafka cluster around a topology: make topics, and write records.
+"""Administers Kafka clusters for tests, examples and benchmarks: creates topics, writes records.
 
-Each call returns when its effect can be seen by the next client, so that nobody has to wait after it.
+Each call returns once the next client can see its effect, so that nobody has to wait afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANY_PARTITION = -1
 
 
 def cluster_id(bootstrap: str, *, timeout_ms: int = 30_000) -> str | None:
-    """The id of the cluster behind `bootstrap`, or None when no broker answers within `timeout_ms`."""
+    """The id of the cluster behind `bootstrap`, or None if no broker responds within `timeout_ms`."""
     with _admin(bootstrap) as admin:
         try:
             metadata = admin.list_topics(timeout=timeout_ms / 1000)
@@ -39,7 +39,7 @@ def cluster_id(bootstrap: str, *, timeout_ms: int = 30_000) -> str | None:
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
     """Create a topic, with a replication factor of 1 and the given topic configs, and wait for its leaders.
 
-    Raises OperatingError when the cluster refuses it, for example because it exists.
+    Raises OperatingError if the cluster refuses it, for example because it exists.
     """
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     with _admin(bootstrap) as admin:
@@ -48,7 +48,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping
 
 
 def add_partitions(bootstrap: str, name: str, partitions: int) -> None:
-    """Let a topic grow to `partitions` in all, and wait for the leaders. Raises OperatingError when it is refused."""
+    """Extend a topic to `partitions` in total, and wait for the leaders. Raises OperatingError if that is refused."""
     with _admin(bootstrap) as admin:
         wanted = [NewPartitions(name, partitions)]
         _done(f"add partitions to {name!r} at {bootstrap}", admin.create_partitions(wanted))
@@ -56,16 +56,16 @@ def add_partitions(bootstrap: str, name: str, partitions: int) -> None:
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    """Delete a topic and wait until it is gone. Raises OperatingError when the cluster refuses, or has none."""
+    """Delete a topic and wait until it is gone. Raises OperatingError if the cluster refuses, or has none."""
     with _admin(bootstrap) as admin:
         _done(f"delete topic {name!r} at {bootstrap}", admin.delete_topics([name], operation_timeout=_TIMEOUT_S))
         _await_metadata(admin, f"topic {name!r} gone", lambda metadata: name not in metadata.topics)
 
 
 def delete_records(bootstrap: str, name: str, before: Mapping[int, int]) -> None:
-    """Move the log start of each partition to an offset, as retention would, but at once.
+    """Move the log start of each partition to an offset, as retention would, but immediately.
 
-    `before` maps partition to the first offset that stays. Raises OperatingError when the cluster refuses.
+    `before` maps a partition to the first offset that is kept. Raises OperatingError if the cluster refuses.
     """
     starts = [TopicPartition(name, partition, offset) for partition, offset in before.items()]
     with _admin(bootstrap) as admin:
@@ -75,7 +75,7 @@ def delete_records(bootstrap: str, name: str, before: Mapping[int, int]) -> None
 def watermarks(bootstrap: str, name: str) -> dict[int, tuple[int, int]]:
     """For each partition of a topic its log start and its high watermark: one past the last record.
 
-    Raises SourceUnavailable when the cluster does not answer, or has no such topic.
+    Raises SourceUnavailable if the cluster does not respond, or has no such topic.
     """
     consumer = Consumer({**_client(bootstrap), "group.id": "watermarks", "enable.auto.commit": False})
     try:
@@ -100,9 +100,9 @@ def produce(
 ) -> int:
     """Write records `(partition or None, key, value)` in their order, and return how many the broker acknowledged.
 
-    Without a partition the key chooses, by librdkafka's CRC-32, not by Java's murmur2. `settings` are librdkafka's and
-    go before ours.
-    Raises OperatingError, with the first reason, when a record was not acknowledged within half a minute.
+    Without a partition the key determines it, by librdkafka's CRC-32, not by Java's murmur2. `settings` are
+    librdkafka's and override ours. Raises OperatingError, with the first reason, if a record was not acknowledged
+    within half a minute.
     """
     failures: list[str] = []
     producer = Producer({**_producer_settings(bootstrap), **(settings or {})})
@@ -118,7 +118,7 @@ def produce(
             except BufferError:
                 producer.poll(_PAUSE_S)
             except KafkaException as error:
-                # A partition that is not there is told here, where the topic's metadata are known already.
+                # A missing partition is reported here, where the topic's metadata are already known.
                 return failures.append(str(error))
 
     count = 0
@@ -132,7 +132,7 @@ def produce(
     if failures:
         raise OperatingError(
             f"{len(failures)} of {count} records for topic {topic!r} at {bootstrap} were not acknowledged: "
-            f"{failures[0]}; check that the topic and the partition exist, and that the broker runs"
+            f"{failures[0]}; check that the topic and the partition exist, and that the broker is running"
         )
     return count
 

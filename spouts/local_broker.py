@@ -3,7 +3,7 @@
     with LocalBroker() as broker:
         create_topic(broker.bootstrap, "flights", partitions=4)
 
-It starts in about a second and a half, needs Java and nothing else, and never outlives the process that started it.
+It starts in about a second and a half, needs only Java, and never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ rootLogger.appenderRef.out.ref=out
 """
 
 _COARSER = {"log.retention.ms": ("log.retention.minutes", "log.retention.hours")}
-"""Kafka takes no notice of a setting in a coarser unit beside one of ours."""
+"""Kafka ignores a setting in a coarser unit beside one of ours."""
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -53,7 +53,7 @@ _SETTINGS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "auto.create.topics.enable": "false",
     "num.partitions": "1",
-    # One node can't replicate; and each partition of an internal topic that is not there starts that much sooner.
+    # One node can't replicate; and each partition less of an internal topic makes its creation that much faster.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -69,12 +69,12 @@ _SETTINGS = {
     "log.segment.delete.delay.ms": "500",
     "log.cleaner.backoff.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # A broker that was killed is let in again only when its old session has ended; the default is 9 s.
+    # A killed broker is admitted again only when its old session has expired; the default is 9 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
     "log.segment.bytes": str(16 * 2**20),
     "log.index.size.max.bytes": str(2**20),
-    # Records are kept, and taken, whatever their times: history that is loaded here was old at once, and went.
+    # Records are accepted and kept, whatever their timestamps: history loaded here would otherwise be deleted at once.
     "log.retention.ms": "-1",
     "log.message.timestamp.after.max.ms": str(2**63 - 1),
     "log.cleaner.dedupe.buffer.size": str(4 * 2**20),
@@ -82,13 +82,13 @@ _SETTINGS = {
 
 
 class LocalBroker:
-    """One Kafka broker as a child process; a context manager that starts, and at its end stops it.
+    """One Kafka broker as a child process; a context manager that starts it, and stops it on exit.
 
-    `directory` holds its settings, log and data: the same one started again has the same cluster id, topics, records
-    and groups. Without it a temporary one is made, and removed by `close`. `port` 0 takes a free one, and keeps it
-    over restarts of this object. Records are kept for ever, whatever their times. `overrides` are broker settings that
-    go before ours. `java` is the executable; else
-    `JAVA_HOME` and the `PATH` are asked. The first start on a machine also fetches Kafka (41 MB).
+    `directory` holds its settings, log and data: a broker started again in the same one has the same cluster id,
+    topics, records and groups. Without it a temporary one is created, and removed by `close`. `port` 0 takes a free
+    one, and keeps it across restarts of this object. Records are kept forever, whatever their timestamps. `overrides`
+    are broker settings that override ours. `java` is the executable; by default `JAVA_HOME` and the `PATH` are
+    searched. The first start on a machine also downloads Kafka (41 MB).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class LocalBroker:
         self._heap_mb = heap_mb
         self._start_timeout_ms = start_timeout_ms
         self._process: subprocess.Popen[bytes] | None = None
-        # The JVM writes its class archive here at a graceful end; it is moved to its place when it is whole.
+        # The JVM writes its class archive here on a graceful exit; it is moved to its place once it is complete.
         self._new_archive: tuple[Path, Path] | None = None
 
     @property
@@ -124,7 +124,7 @@ class LocalBroker:
     def pid(self) -> int:
         """The pid of the broker's JVM. Raises ConfigError while it is not started."""
         if self._process is None:
-            raise ConfigError("this LocalBroker does not run: start it first")
+            raise ConfigError("this LocalBroker is not running: start it first")
         return self._process.pid
 
     @property
@@ -134,18 +134,18 @@ class LocalBroker:
 
     @property
     def log(self) -> Path:
-        """What the broker printed, over all its starts."""
+        """The broker's output, across all of its starts."""
         return self._file("broker.log")
 
     def start(self) -> Self:
-        """Start the broker and return when it answers.
+        """Start the broker and return once it responds.
 
-        Raises ConfigError when Java is missing or too old; OperatingError when another broker runs in the directory,
-        when the port is taken, and, with the end of the log, when Kafka can't be fetched or does not answer within
+        Raises ConfigError if Java is missing or too old; OperatingError if another broker is running in the directory,
+        if the port is taken, and, with the end of the log, if Kafka can't be downloaded or does not respond within
         `start_timeout_ms`.
         """
         if self._process is not None:
-            raise ConfigError(f"the Kafka broker in {self._directory} runs already: stop it first")
+            raise ConfigError(f"the Kafka broker in {self._directory} is already running: stop it first")
         jvm = kafka_jvm(self._java)
         self._directory.mkdir(parents=True, exist_ok=True)
         with self._alone():
@@ -155,8 +155,8 @@ class LocalBroker:
     def _start(self, jvm: KafkaJvm) -> None:
         if self._port_is_fixed and not _is_free(self._port):
             raise OperatingError(
-                f"port {self._port} of 127.0.0.1 is taken, so that no Kafka broker can start there: end what listens "
-                "on it, or give LocalBroker another port; with none it takes one that is free."
+                f"port {self._port} of 127.0.0.1 is taken, so no Kafka broker can start there: stop the process that "
+                "listens on it, or give LocalBroker another port; without one it picks a free port."
             )
         for attempt in range(1, _PORT_ATTEMPTS_MAX + 1):
             self._prepare(jvm)
@@ -167,7 +167,7 @@ class LocalBroker:
                 break
             self.kill()
             log_tail = tail(self.log, start=log_start)
-            # Between our look for a free port and the broker's bind someone else may have taken it.
+            # Between our search for a free port and the broker's bind another process may have taken it.
             if "Address already in use" in log_tail and not self._port_is_fixed and attempt < _PORT_ATTEMPTS_MAX:
                 self._port = 0
                 continue
@@ -179,9 +179,9 @@ class LocalBroker:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raise OperatingError when another broker has the directory, and keep others out while ours is starting.
+        """Raise OperatingError if another broker uses the directory, and lock it while ours is starting.
 
-        Kafka locks its data too, but only after it has written to the log of its metadata, which ruins that of both.
+        Kafka locks its data too, but only after it has written to its metadata log, which corrupts both.
         """
         with self._file("starting").open("w") as starting, contextlib.ExitStack() as stack:
             try:
@@ -190,13 +190,13 @@ class LocalBroker:
                     fcntl.lockf(stack.enter_context(kafkas.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise OperatingError(
-                    f"another Kafka broker runs in {self._directory}: end it first, or take another directory"
+                    f"another Kafka broker is running in {self._directory}: stop it first, or use another directory"
                 ) from error
             stack.close()
             yield
 
     def stop(self, *, timeout_ms: int = 30_000) -> None:
-        """End the broker gracefully, or kill it when that takes longer than `timeout_ms`. Its data stay."""
+        """Stop the broker gracefully, or kill it if that takes longer than `timeout_ms`. Its data are kept."""
         if self._process is None:
             return
         self._process.terminate()
@@ -205,7 +205,7 @@ class LocalBroker:
         self.kill()
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would; nothing to do when it does not run. Its data stay."""
+        """Stop the broker with SIGKILL, like a crash; does nothing if it is not running. Its data are kept."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -214,7 +214,7 @@ class LocalBroker:
         self._keep_archive(graceful=process.returncode != -signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop the broker, and remove its directory when that is a temporary one."""
+        """Stop the broker, and remove its directory if it is a temporary one."""
         self.stop()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -253,7 +253,7 @@ class LocalBroker:
         }
 
     def _format(self, jvm: KafkaJvm) -> None:
-        # "=", since an id may begin with a hyphen.
+        # "=", since an id may start with a hyphen.
         arguments = [f"--cluster-id={_new_id()}", "--ignore-formatted", f"--config={self._file('server.properties')}"]
         command = jvm.command(["kafka.tools.StorageTool", "format", *arguments], self._options())
         with self.log.open("ab") as output:
@@ -275,17 +275,17 @@ class LocalBroker:
         return [f"-Dlog4j2.configurationFile={self._file('log4j2.properties')}"]
 
     def _await_answer(self) -> str | None:
-        """None once the broker answers, else what went wrong."""
+        """None once the broker responds, otherwise what went wrong."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_ms / 1000
         expected = self._cluster_id()
         while time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return f"ended with {self._process.wait(_POLL_S)} instead of starting"
-            # The id tells ours from another broker that holds the port.
+                return f"exited with {self._process.wait(_POLL_S)} instead of starting"
+            # The id distinguishes ours from another broker that holds the port.
             if _listens(self._port) and kafka_admin.cluster_id(self.bootstrap, timeout_ms=2_000) == expected:
                 return None
-        return f"did not answer within {self._start_timeout_ms} ms"
+        return f"did not respond within {self._start_timeout_ms} ms"
 
     def _cluster_id(self) -> str:
         lines = self._file("data/meta.properties").read_text("utf-8").splitlines()

@@ -1,8 +1,8 @@
-"""Spouts over rows in memory: for first steps, examples and tests (Storm's `MemoryTransactionalSpout`, seed 004).
+"""Spouts over rows in memory: for first steps, examples and tests (like Storm's `MemoryTransactionalSpout`).
 
-An offset is a row's index in its partition. The rows are read where they are given, not copied: rows that are
-appended are new input for a topology that runs in this process. Spark's executors get a copy when the topology
-starts, so there the rows must not change.
+An offset is a row's index in its partition. The rows are read in place, not copied: appended rows are new input for a
+topology that runs in this process. Spark's executors get a copy when the topology starts, so with Spark the rows must
+not change.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class MemoryPartitionReader:
     output: Schema
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the range. Raises `ReplayMismatch` when not all of them are there."""
+        """Yield the rows of the range. Raises `ReplayMismatch` if not all of them exist."""
         rows = self.partitions.get(partition.index, ())
         if len(rows) < offsets.until:
             raise ReplayMismatch(
-                f"{partition} is to be read over {offsets} and has {len(rows)} rows here. Rows that are added to a "
-                "memory spout later reach a topology in the same process only, not Spark's executors"
+                f"{partition} should be read over {offsets} but has {len(rows)} rows here. Rows that are added to a "
+                "memory spout later only reach a topology in the same process, not Spark's executors"
             )
         schema = arrow_schema(self.output)
         for start in range(offsets.start, offsets.until, _BATCH_ROWS_MAX):
@@ -53,7 +53,7 @@ class MemoryTransactionalSpout(PartitionedSpout):
 
     `partitions` is a sequence of partitions, or a mapping from a partition's number to its rows. A row has one value
     for each of `fields`, which are written in Spark's DDL (`"word string"`). A batch takes at most `take` rows from
-    each partition. Raises `ConfigError` for rows that don't fit the fields.
+    each partition. Raises `ConfigError` for rows that do not match the fields.
 
         MemoryTransactionalSpout({0: [("cat",), ("dog",)], 1: [("cat",)]}, fields="word string", take=3)
     """
@@ -71,7 +71,7 @@ class MemoryTransactionalSpout(PartitionedSpout):
 
     @property
     def take(self) -> int | None:
-        """How many rows of a partition go into one batch, at most. May be changed between two batches."""
+        """The maximum number of rows per partition and batch. May be changed between two batches."""
         return self.limits.partition_records_max
 
     @take.setter
@@ -90,14 +90,14 @@ class MemoryTransactionalSpout(PartitionedSpout):
         }
 
     def reader(self) -> MemoryPartitionReader:
-        """What reads the rows. Pickling it copies them."""
+        """The reader of the rows. Pickling it copies them."""
         return MemoryPartitionReader(self._partitions, self.output)
 
 
 class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
-    """A memory spout whose replays may hold other rows: change `take`, or disable partitions, between two attempts.
+    """A memory spout whose replays may contain different rows: change `take`, or disable partitions, between attempts.
 
-    A disabled partition does not answer, as when its broker is down: its position stays where it is.
+    A disabled partition does not respond, as if its broker were down: its position does not move.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
         return False
 
     def set_disabled(self, partition: int, *, disabled: bool) -> None:
-        """Take a partition away, or bring it back."""
+        """Disable a partition, or enable it again."""
         (self._disabled.add if disabled else self._disabled.discard)(partition)
 
     def logs(self, after: BatchMetadata) -> Logs:
-        """All rows of the partitions that are not disabled."""
+        """All rows of the partitions that are enabled."""
         return {p: None if p.index in self._disabled else log for p, log in super().logs(after).items()}
 
 
@@ -133,12 +133,12 @@ def _limits(take: int) -> Limits:
 
 def _numbered(partitions: Sequence[Rows] | Mapping[int, Rows]) -> Mapping[int, Rows]:
     if not partitions:
-        raise ConfigError("a memory spout needs at least one partition, be it an empty one: [[]]")
+        raise ConfigError("a memory spout needs at least one partition, which may be empty: [[]]")
     if not isinstance(partitions, Mapping):
         return dict(enumerate(partitions))
     wrong = [index for index in partitions if type(index) is not int or index < 0]
     if wrong:
-        raise ConfigError(f"the partitions of a memory spout are numbered from 0 on; {wrong[0]!r} is no such number")
+        raise ConfigError(f"the partitions of a memory spout are numbered from 0; {wrong[0]!r} is not such a number")
     return partitions
 
 

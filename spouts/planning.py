@@ -1,8 +1,8 @@
-"""Planning of batches: from positions and from what the partitions' logs hold now, to the next ranges. Pure.
+"""Planning of batches: from positions and the current contents of the partitions' logs to the next ranges. Pure.
 
-A partition's position is where the previous batch ended. A batch names every partition ever seen: one that has
-nothing new, has vanished or does not answer keeps its position as an empty range (Storm rows T43, T46, T50). What a
-partitioned spout must know of its source to plan is a `PartitionLog` per partition, and nothing else.
+A partition's position is where the previous batch ended. A batch lists every partition ever seen: one that has nothing
+new, has disappeared or does not respond keeps its position as an empty range. All that a partitioned spout must know
+about its source for planning is a `PartitionLog` per partition.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from transactional.errors import BatchLost, ConfigError, SourceUnavailable
 class PartitionLog:
     """What one partition holds now: the offsets `earliest <= offset < end`.
 
-    `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset.
-    A partition for which `start` is given joins with the next batch even when it has nothing to read, because that
-    place (such as "the end, when the topology first ran") could not be found again later.
-    `record_bytes` is about how large a record of it is, where that is known from elsewhere than the last batch.
+    `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset. A
+    partition with a `start` joins with the next batch even if it has nothing to read, because that position (such as
+    "the end, when the topology first ran") could not be determined again later. `record_bytes` is the approximate size
+    of its records, if known from a source other than the last batch.
     """
 
     earliest: Offset
@@ -34,18 +34,18 @@ class PartitionLog:
 
 
 FIRST_RECORD_BYTES = 16 * 1024
-"""How large a record is taken to be before any was read: too large a guess costs a small batch, a small one memory."""
+"""The assumed size of a record before any was read: too large a guess costs a small batch, too small one memory."""
 
 Logs = Mapping[PartitionId, PartitionLog | None]
-"""The partitions of a source. None: the partition exists, but does not answer now; one not in the mapping is gone."""
+"""The partitions of a source. None: the partition exists, but does not respond; one not in the mapping is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many offsets a batch takes, in all and per partition, and how many bytes. None: no limit.
+    """How many offsets a batch takes, in total and per partition, and how many bytes. None: no limit.
 
-    The bytes are an estimate, by what the records of earlier batches took as Arrow columns. A partition that has
-    something to give always gives one record, however large. Raises `ConfigError` below 1.
+    The bytes are an estimate, from what the records of earlier batches took as Arrow columns. A partition that has data
+    always contributes at least one record, however large. Raises `ConfigError` below 1.
     """
 
     batch_records_max: int | None = None
@@ -56,7 +56,7 @@ class Limits:
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} takes a whole number from 1 on, or None for no limit; got {value!r}")
+                raise ConfigError(f"{name} takes a whole number of at least 1, or None for no limit; got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,15 @@ def plan_batch(
     replay: bool = False,
     limit: BatchLimit | None = None,
 ) -> Plan | None:
-    """The batch that starts where `after` ends, or None when there is nothing new; with `replay` always a batch.
+    """The batch that starts where `after` ends, or None if there is nothing new; with `replay` always a batch.
 
-    Where a log has lost offsets that were not read yet, an opaque spout (`replays_exactly` False) goes on with what
-    is there and gets the gap told; a transactional one raises `BatchLost`. A position beyond the end of a log raises
-    `SourceUnavailable` for both kinds, and for good reason: the end may only be late (a new leader that catches up),
-    and if records were cut off, new ones under the same offsets can't be told from those already read. A source
-    that knows that a partition was made anew gives it a new `PartitionId` instead: then it joins like any other.
+    If a log has lost offsets that were not read yet, an opaque spout (`replays_exactly` False) continues with what is
+    available and the gap is reported; a transactional one raises `BatchLost`. A position beyond the end of a log raises
+    `SourceUnavailable` for both kinds: the end may only be late (a new leader that is catching up), and if records were
+    truncated, new ones under the same offsets can't be distinguished from those already read. A source that knows that
+    a partition was recreated gives it a new `PartitionId` instead: then it joins like any other.
 
-    `limit`, which `target_latency_ms` sets, bounds the batch besides `limits`.
+    `limit`, which `target_latency_ms` sets, bounds the batch in addition to `limits`.
     """
     positions = {partition: _position(partition, after, logs) for partition in sorted({*after.ranges, *logs})}
     known = {partition: position for partition, position in positions.items() if position is not None}
@@ -113,10 +113,10 @@ def plan_batch(
 
 
 def share(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) -> dict[PartitionId, int]:
-    """How many offsets each partition may give to a batch, out of what it has.
+    """How many offsets each partition contributes to a batch, out of what it has.
 
-    Fair: no partition gets less than another unless it has no more to give. What can't be split evenly goes to one
-    partition after the other, starting from `turn`, so that none starves when there are more partitions than records.
+    Fair: no partition gets less than another unless it has no more. A remainder goes to one partition after the other,
+    starting from `turn`, so that none starves if there are more partitions than records.
     """
     most = limits.partition_records_max
     wanted = {partition: count if most is None else min(count, most) for partition, count in backlog.items()}
@@ -135,10 +135,10 @@ def share(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) 
 def share_bytes(
     shares: Mapping[PartitionId, int], sizes: Mapping[PartitionId, float], most: int
 ) -> dict[PartitionId, int]:
-    """The shares, made smaller until they take about `most` bytes; `sizes` are bytes per record.
+    """The shares, reduced until they take about `most` bytes; `sizes` are bytes per record.
 
-    Fair as `share` is, in bytes. Each partition that has a share keeps one record of it: else one with large records
-    might never be read.
+    Fair like `share`, in bytes. Each partition with a share keeps at least one record of it: otherwise one with large
+    records might never be read.
     """
     wanted = {partition: round(count * sizes[partition]) for partition, count in shares.items() if count}
     if sum(wanted.values()) <= most:
@@ -148,7 +148,8 @@ def share_bytes(
 
 
 def record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
-    """About how large a record is in each partition that the batch has read records from, in bytes, at least 1."""
+    """The approximate size of a record in each partition from which the batch has read records, in bytes, at least
+    1."""
     return {
         p: max(1.0, digest.bytes / digest.records)
         for p, digest in batch.digests.items()
@@ -157,11 +158,11 @@ def record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
 
 
 def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
-    """Raise `BatchLost` when a range of the batch is gone, `SourceUnavailable` when it only can't be read now."""
+    """Raise `BatchLost` if a range of the batch is gone, `SourceUnavailable` if it is only unavailable now."""
     for partition, wanted in batch.non_empty():
         log = logs.get(partition)
         if partition in logs and log is None:
-            raise SourceUnavailable(f"{_name(partition)} does not answer; a recorded batch needs its offsets {wanted}")
+            raise SourceUnavailable(f"{_name(partition)} does not respond; a recorded batch needs its offsets {wanted}")
         if log is None or wanted.start < log.earliest:
             raise _lost(partition, wanted, logs)
         if wanted.until > log.end:
@@ -169,7 +170,7 @@ def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
 
 
 def lag(after: BatchMetadata, logs: Logs) -> int | None:
-    """How many offsets are there that `after` and the batches before it have not read; None: a log does not answer."""
+    """How many offsets exist that `after` and earlier batches have not read; None: a log does not respond."""
     total = 0
     for partition, log in logs.items():
         if log is None:
@@ -190,7 +191,7 @@ def _shares(
 def _within_bytes(
     shares: Mapping[PartitionId, int], known: Mapping[PartitionId, float], limits: Limits, limit: BatchLimit | None
 ) -> Mapping[PartitionId, int]:
-    """The shares within both limits on bytes. What is not known is taken for large, or for what records had so far."""
+    """The shares within both limits on bytes. Unknown sizes are assumed to be large, or those of the records so far."""
     if limits.batch_bytes_max is not None:
         guess = max(known.values(), default=float(FIRST_RECORD_BYTES))
         shares = share_bytes(shares, {p: known.get(p, guess) for p in shares}, limits.batch_bytes_max)
@@ -200,7 +201,7 @@ def _within_bytes(
 
 
 def _record_bytes(after: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
-    """Bytes per record, where they are known: by the last batch, else by the log."""
+    """Bytes per record, if known: from the last batch, otherwise from the log."""
     told = {p: log.record_bytes for p, log in logs.items() if log is not None and log.record_bytes}
     return told | record_bytes(after)
 
@@ -245,17 +246,18 @@ def _name(partition: PartitionId) -> str:
 
 def _lost(partition: PartitionId, wanted: OffsetRange, logs: Logs) -> BatchLost:
     log = logs.get(partition)
-    there = f"the offsets there are {log}" if log else "the partition is gone"
+    there = f"the available offsets are {log}" if log else "the partition is gone"
     return BatchLost(
-        f"{_name(partition)}: the offsets {wanted} were not read to the end and can't be any more: {there}. A "
-        "transactional spout may not skip them. Bring them back (restore the source), or go on without them: with the "
-        "opaque spout, which takes what is there, or as a topology with a new id; and let the source keep more"
+        f"{_name(partition)}: the offsets {wanted} were not read to the end and no longer can be: {there}. A "
+        "transactional spout may not skip them. Restore them (in the source), or continue without them: with the "
+        "opaque spout, which takes what is available, or as a topology with a new id; and increase the "
+        "source's retention"
     )
 
 
 def _beyond(partition: PartitionId, position: Offset, log: PartitionLog) -> SourceUnavailable:
     return SourceUnavailable(
-        f"{_name(partition)}: offset {position} is expected, but the offsets there are {log}. A new leader may still "
-        "be catching up, so this is tried again. When it stays so, records that were read have been cut off (by an "
+        f"{_name(partition)}: offset {position} is expected, but the available offsets are {log}. A new leader may "
+        "still be catching up, so this is retried. If it persists, records that were read have been truncated (by an "
         "unclean leader election, or with the log): restore the source, or start a topology with a new id"
     )

@@ -14,7 +14,7 @@ _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
 
 @dataclass(frozen=True, slots=True)
 class StateColumns:
-    """The columns of a state: what the user declared, and the ones that keep its history."""
+    """The columns of a state: those that the user declared, and those that keep its history."""
 
     key: Schema
     values: Schema
@@ -43,9 +43,9 @@ class StateColumns:
         return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
 
     def check(self, table: str) -> None:
-        """Raise `ConfigError` where the columns can't make a state table."""
+        """Raise `ConfigError` if the columns can't form a state table."""
         if not self.values:
-            raise ConfigError(f"state {table} has no value columns: give values='count long', or use .count(), .sum(…)")
+            raise ConfigError(f"state {table} has no value columns: pass values='count long', or use .count(), .sum(…)")
         self._check_renamed(table)
         names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
         check_names(names, table)
@@ -59,12 +59,12 @@ class StateColumns:
 
 
 def check_names(names: Sequence[str], table: str) -> None:
-    """Raise `ConfigError` for names that Parquet or Spark can't hold, or that Spark would not tell apart."""
+    """Raise `ConfigError` for names that Parquet or Spark can't represent, or that Spark would not distinguish."""
     seen: dict[str, str] = {}
     for name in names:
         if not name or _NOT_IN_NAMES & set(name):
             raise ConfigError(
-                f"state {table}: column name {name!r} is empty, or has a blank, a quote or one of ,;{{}}()=. in it"
+                f"state {table}: column name {name!r} is empty, or contains a space, a quote or one of ,;{{}}()=."
             )
         if name.lower() in seen:
             raise ConfigError(
@@ -75,7 +75,7 @@ def check_names(names: Sequence[str], table: str) -> None:
 
 
 def check_key_types(key: Schema, table: str) -> None:
-    """Raise `ConfigError` for key columns whose values can't be told equal."""
+    """Raise `ConfigError` for key columns whose values can't be compared for equality."""
     for column in key:
         if column.type in ("float", "double"):
             raise ConfigError(
@@ -111,7 +111,7 @@ class DeclaredColumns:
 
     @property
     def key(self) -> Schema:
-        """The key columns. Raises `ConfigError` as long as their types are not known."""
+        """The key columns. Raises `ConfigError` while their types are unknown."""
         if self._key is None:
             names = ", ".join(f"{name} string" for name in self.key_names)
             raise ConfigError(f"state {self.table}: the key columns have no types; write them like key={names!r}")
@@ -119,10 +119,10 @@ class DeclaredColumns:
 
     @property
     def values(self) -> Schema:
-        """The value columns. Raises `ConfigError` as long as they are not known."""
+        """The value columns. Raises `ConfigError` while they are unknown."""
         if self._values is None:
             raise ConfigError(
-                f"state {self.table} has no value columns: give values='count long', or use .count(), .sum(…)"
+                f"state {self.table} has no value columns: pass values='count long', or use .count(), .sum(…)"
             )
         return self._values
 
@@ -132,7 +132,8 @@ class DeclaredColumns:
         return StateColumns(self.key, self.values, self.names)
 
     def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
+        """Fix the columns, once the schema of the input is known. Raises `ConfigError` if different ones are
+        declared."""
         for what, declared, wanted in (("key", self._key, key), ("values", self._values, values)):
             if declared is not None and declared != wanted:
                 raise ConfigError(
@@ -160,6 +161,6 @@ def _declared_key(key: str | Sequence[str]) -> tuple[tuple[str, ...], Schema | N
 
 
 def check_combine(combine: Mapping[str, str], values: Iterable[str], table: str) -> None:
-    """Raise `ProtocolError` unless `combine` names how each value column, and no other, meets the stored value."""
+    """Raise `ProtocolError` unless `combine` says for exactly the value columns how they are combined."""
     if sorted(combine) != sorted(values) or not set(combine.values()) <= set(COMBINES):
         raise ProtocolError(f"state {table} has the value columns {sorted(values)}, to be combined was {dict(combine)}")

@@ -11,11 +11,11 @@ from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 
 
 class DeadLetterTable(DeltaMapState):
-    """Where a topology puts the tuples that a bolt can't work on; see `TransactionalTopologyBuilder.set_dead_letters`.
+    """Where a topology puts tuples that a bolt can't process; see `TransactionalTopologyBuilder.set_dead_letters`.
 
-    One row per tuple, keyed by transaction and number: the component that failed, the source and stream that the tuple
-    came from, the tuple as JSON, and the error with its traceback. Written with the transaction commit, so every tuple
-    is there once. `table`, `storage_options` and `properties` are those of a `DeltaMapState`.
+    One row per tuple, keyed by transaction and number: the component that failed, the source and stream of the tuple,
+    the tuple as JSON, and the error with its traceback. Written with the transaction commit, so every tuple is there
+    once. `table`, `storage_options` and `properties` are those of a `DeltaMapState`.
     """
 
     def __init__(

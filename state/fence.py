@@ -61,8 +61,8 @@ class Fence:
         txid = self.txid_at(version)
         if txid not in (attempt.txid - 1, attempt.txid):
             raise StoreMismatch(
-                f"state {self.state} of {self.owner} is at transaction {txid}, and transaction {attempt.txid} comes: "
-                "store and table do not belong together; restore whichever is too old"
+                f"state {self.state} of {self.owner} is at transaction {txid}, but transaction {attempt.txid} "
+                "arrived: store and table do not belong together; restore whichever is too old"
             )
         if self.kind is StateKind.TRANSACTIONAL and txid == attempt.txid:
             return Verdict.WRITE_VERSION_ONLY
@@ -115,7 +115,7 @@ class Fence:
             self.check(version, attempt_id)
             if refused is None:
                 raise ProtocolError(
-                    f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, and yet "
+                    f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, but "
                     f"the table's version is {version}; something else writes its version"
                 )
             if version != judged or not refused.is_conflict or not tries_left:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 UNNAMED = "memory"
-"""What a table is called that was given no name."""
+"""The name of a table that was given none."""
 
 
 @dataclass(slots=True)
 class MemoryTable:
-    """What is stored. Outlives the states that use it, as a table outlives processes."""
+    """The stored data. Outlives the states that use it, as a table outlives processes."""
 
     name: str = UNNAMED
     version: AttemptId | None = None
@@ -41,7 +41,7 @@ class MemoryMapState(MapState[FencedTable]):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row. `values` is a DDL
-    string; it is left out when the state is updated by `.count()` and its like.
+    string; it is omitted if the state is updated by `.count()` or similar.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MemoryMapState(MapState[FencedTable]):
 
     @property
     def place(self) -> str | None:
-        """Of a table without a name of its own, the object itself: two such tables are two."""
+        """For a table without a name, the object itself: two such tables are different ones."""
         return f"memory:{id(self.stored)}" if self.stored.name == UNNAMED else None
 
     def identity(self) -> Mapping[str, str]:
@@ -71,7 +71,7 @@ class MemoryMapState(MapState[FencedTable]):
         return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Check the columns; the table needs no creating."""
+        """Check the columns; the table needs no creation."""
         self._own(owner, txid_of)
 
     def version(self) -> AttemptId | None:
@@ -116,7 +116,7 @@ class MemoryMapState(MapState[FencedTable]):
         self._write_values(attempt, rows, partials.combine)
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows; with `committed_txid`, nothing of what came after that transaction."""
+        """Key and value columns of all rows; with `committed_txid`, nothing from after that transaction."""
         seen = {
             key: row.value if committed_txid is None else row.visible_at(committed_txid)
             for key, row in self.stored.rows.items()
@@ -125,7 +125,7 @@ class MemoryMapState(MapState[FencedTable]):
         return table_of_rows(rows, Schema((*self.key, *self.values)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
@@ -139,7 +139,7 @@ class MemoryMapState(MapState[FencedTable]):
 
     def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], check: SumCheck) -> dict[Key, StoredValue]:
         old = self.stored.rows
-        # What only a dead attempt of this transaction has touched goes back (row T60).
+        # Keys that only a dead attempt at this transaction has changed are rolled back.
         rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
         kept = {key: row for key, row in rolled_back.items() if row is not None}
         new = {key: self._applied(old.get(key), txid, key, partial, check) for key, partial in rows.items()}

@@ -1,7 +1,7 @@
 """Sums that are exact or refused: of many rows in Arrow, and of a stored value and a partial aggregate.
 
-Arrow and SQL engines let a sum of whole numbers wrap around, and round or cut one of decimals. Here a sum is what it is
-on paper, or `SumOverflow` is raised before anything is written. A sum of floating-point numbers is IEEE's.
+Arrow and SQL engines let sums of integers wrap around, and round or truncate sums of decimals. Here a sum is
+mathematically exact, or `SumOverflow` is raised before anything is written. A sum of floating-point numbers is IEEE's.
 NaN is greater than every other number and equal to itself, as in Spark: so min and max don't depend on the order.
 """
 
@@ -79,7 +79,7 @@ def overflow(state: str, field: Field, key: tuple[Any, ...], sum_: object) -> Su
     """The error for a sum that does not fit its column."""
     return SumOverflow(
         f"state {state}: the sum for key {key!r} in column {field.name!r} does not fit a {field.type}: {sum_}. Nothing "
-        "was written; give the column a wider type (a decimal holds up to 38 digits), or keep such numbers out"
+        "was written; give the column a wider type (a decimal holds up to 38 digits), or filter such numbers out"
     )
 
 
@@ -104,7 +104,7 @@ def reduced(
             table = table.append_column(nans[number], pc.is_nan(table[name]))
         specs.append((name, how, _LAST) if how == "last" else (name, how))
     specs += [(name, "any") for name in nans.values()]
-    # The threads of Arrow lose the order, and would fight with the executor's other tasks for its cores.
+    # Arrow's threads do not preserve the order, and would compete with the executor's other tasks for its cores.
     found = table.group_by(list(key), use_threads=False).aggregate(specs).columns
     width = len(key)
     for place, number in enumerate(nans):
@@ -129,7 +129,7 @@ def _fitting(rows: pa.Table, columns: Schema, width: int, state: str) -> pa.Tabl
 
 
 def _wide(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """The column in a type in which its sum is exact; None: it is in its own."""
+    """The column in a type in which its sum is exact; None: its own type suffices."""
     type_ = column.type
     if pa.types.is_integer(type_):
         if type_.bit_width < 64 or largest(column) * len(column) < 2**63:
@@ -143,7 +143,7 @@ def _wide(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def largest(column: pa.ChunkedArray) -> int:
-    """The largest absolute value of a column of whole numbers or decimals, in units of its last digit; 0: no rows."""
+    """The largest absolute value of a column of integers or decimals, in units of its last digit; 0: no rows."""
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is None:
         return 0
@@ -156,19 +156,19 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
 
 
 class SumBounds:
-    """For each sum column a number that no key's total exceeds, in either direction: enough to see without reading a
-    row that a transaction can't overflow. It grows with each transaction; `measure` gives it anew, by column."""
+    """For each sum column an upper bound of every key's total, in either direction: enough to see, without reading a
+    row, that a transaction can't overflow. It grows with each transaction; `measure` determines it again, by column."""
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
         self._bounds = dict(bounds)
 
     def add(self, table: pa.Table) -> None:
-        """Take in the partial aggregates of a transaction."""
+        """Add the partial aggregates of a transaction."""
         for name in self._bounds:
             self._bounds[name] += largest(table[name])
 
     def admit(self, table: pa.Table, columns: Iterable[Field]) -> bool:
-        """Whether every sum fits, whichever keys the partial aggregates meet. False: it has to be looked at."""
+        """Whether every sum fits, whichever keys the partial aggregates affect. False: it has to be checked."""
         limits = {field.name: limits_of(field.type) for field in columns if field.name in self._bounds}
         return all(
             self._bounds[name] + largest(table[name]) <= unscaled(limit[1], spark_type(table[name].type))

@@ -1,6 +1,6 @@
 """Committers without user code: `state.count()`, `.sum(…)`, `.aggregate(…)`, and the partial aggregates behind them.
 
-An aggregate is computed in steps: per task, over the tasks of a batch, and onto the stored values (Storm row R11).
+An aggregate is computed in steps: per task, across the tasks of a batch, and onto the stored values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date",
 
 
 class Aggregate(Protocol):
-    """How one value column is computed from the tuples of a batch, and meets the stored value."""
+    """How one value column is computed from the tuples of a batch, and combined with the stored value."""
 
     combine: ClassVar[str]
 
@@ -34,7 +34,7 @@ class Aggregate(Protocol):
         """The input field, None for a count."""
 
     def type_for(self, input_type: str) -> str:
-        """The column's type for a given type of the input field. Raises `ConfigError` when there is none."""
+        """The column's type for a given type of the input field. Raises `ConfigError` if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Count:
 class Sum:
     """The sum of a field: long for integers, double for floating-point numbers, decimals with ten more digits.
 
-    NULL counts as nothing; the sum of NULLs only is NULL. Sums of integers and decimals are exact, or `SumOverflow`.
+    NULL counts as nothing; the sum of only NULLs is NULL. Sums of integers and decimals are exact, or `SumOverflow`.
     """
 
     field: str
@@ -140,9 +140,9 @@ class StateUpdate:
         return tuple(dict.fromkeys([*self._state.key_names, *(field for field in fields if field is not None)]))
 
     def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Fix the columns of the state by the types of the input.
+        """Determine the columns of the state from the types of the input.
 
-        Raises `ConfigError` when a field is missing, can't be aggregated, or differs from what was declared.
+        Raises `ConfigError` if a field is missing, can't be aggregated, or differs from its declaration.
         """
         input.require(self.input_fields, of="its input", used_by=used_by)
         try:
@@ -177,7 +177,7 @@ class Aggregator:
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
-        """For each value column how partial values meet."""
+        """How the partial values of each value column are combined."""
         return {name: aggregate.combine for name, aggregate in self.aggregates}
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -210,26 +210,26 @@ class Aggregator:
 
 
 def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
-    """Raise `ProtocolError` when two rows have the same key: a merge would apply only one of them (row R26)."""
+    """Raise `ProtocolError` if two rows have the same key: a merge would apply only one of them."""
     keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).num_rows if key else 1
     if table.num_rows > keys:
         raise ProtocolError(f"{table.num_rows} rows with {keys} different keys were to be merged into state {state}")
 
 
 def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
-    """An Arrow table of rows of Python values. Raises `SchemaMismatch` for a value that doesn't fit its column."""
+    """An Arrow table from rows of Python values. Raises `SchemaMismatch` for a value that does not match its column."""
     schema = arrow_schema(columns)
     return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)
 
 
 def fitting_rows(rows: Sequence[tuple[Any, ...]], columns: Schema, state: str) -> pa.Table:
-    """As `table_of_rows`, for what a state was given. The `SchemaMismatch` names state and row."""
+    """As `table_of_rows`, for rows passed to a state. The `SchemaMismatch` names state and row."""
     try:
         return table_of_rows(rows, columns)
     except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
         row = next((row for row in rows if _is_misfit(row, columns)), "")
         raise SchemaMismatch(
-            f"state {state} has the columns '{columns}'; what was given does not fit: {error}; the first such row is "
+            f"state {state} has the columns '{columns}'; the given values do not match: {error}; the first such row is "
             f"{repr(row)[:_ROW_CHARACTERS]}"
         ) from error
 
@@ -243,5 +243,5 @@ def _is_misfit(row: tuple[Any, ...], columns: Schema) -> bool:
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a table as Python values. A table without columns gives none."""
+    """The rows of a table as Python values; none for a table without columns."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

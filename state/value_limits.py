@@ -1,6 +1,6 @@
-"""What some states refuse of what Arrow holds: found in the task that works on it, not only when it is written.
+"""Values that some states refuse although Arrow can represent them: detected in the task, not only when writing.
 
-A value that a database refuses would fail the commit phase, where nobody knows any more which tuple it was from.
+A value that a database refuses would fail the commit phase, where the tuple that it came from is no longer known.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from transactional.errors import SchemaMismatch
 
-_OUTSIDE: Final = "a time outside of the years 1 to 9999"
+_OUTSIDE: Final = "a time outside the years 1 to 9999"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLimits:
-    """Values go through Python, whose times are of the years 1 to 9999; text may have to do without zero bytes."""
+    """Values go through Python, whose times are in the years 1 to 9999; text may have to be free of zero bytes."""
 
     state: str
     zero_bytes: bool = True
@@ -33,7 +33,7 @@ class ValueLimits:
             [number] = pc.indices_nonzero(bad).slice(0, 1).to_pylist()
             shown = ", ".join(f"{key}={rows.column(key)[number]}" for key in rows.column_names[:width])
             raise SchemaMismatch(
-                f"state {self.state} can't hold the value in column {name!r} of the row with {shown or 'no key'}: "
+                f"state {self.state} can't store the value in column {name!r} of the row with {shown or 'no key'}: "
                 + ("text with a zero byte" if pa.types.is_string(rows.column(name).type) else _OUTSIDE)
             )
 

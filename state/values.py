@@ -1,8 +1,8 @@
-"""How one stored value takes a transaction, a replay, a rollback and a reader: the rules, as pure functions.
+"""How one stored value handles a transaction, a replay, a rollback and a reader: the rules, as pure functions.
 
 Both kinds of value keep what they were before their last transaction. They differ in what a replay of that transaction
-does: a transactional value has already counted it and stays; an opaque value starts again from what was before it,
-because the replay may be another batch (seed 004, "What if you can't emit the same batch"; Storm row R24).
+does: a transactional value has already counted it and stays; an opaque value starts again from its previous value,
+because the replay may be a different batch (seed 004, "What if you can't emit the same batch"; Storm row R24).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ABSENT: Final = Absent.ABSENT
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A value, the transaction that wrote it, and the same of what was there before.
+    """A value, the transaction that wrote it, and the same for the previous value.
 
-    `prev_txid` None: before transaction `txid` the key did not exist, and `prev_value` means nothing.
+    `prev_txid` None: before transaction `txid` the key did not exist, and `prev_value` has no meaning.
     """
 
     value: Any
@@ -49,24 +49,24 @@ class StoredValue:
     def before(self, txid: TxId) -> Any:
         """The value before transaction `txid`, `ABSENT` if the key did not exist then.
 
-        Raises `StoreMismatch` for a transaction before the one that wrote the value: that far back nothing
-        is known.
+        Raises `StoreMismatch` for a transaction before the one that wrote the value: its state that far back is
+        unknown.
         """
         if txid < self.txid:
             raise StoreMismatch(
-                f"transaction {txid} comes to a value that transaction {self.txid} has written: store and table "
+                f"transaction {txid} arrived for a value that transaction {self.txid} has written: store and table "
                 "do not belong together; restore whichever is too old"
             )
         return self.value if txid > self.txid else self._previous()
 
     def visible_at(self, committed_txid: TxId) -> Any:
-        """The value for a reader who must not see what comes after transaction `committed_txid`; may be `ABSENT`."""
+        """The value for a reader that must not see anything after transaction `committed_txid`; may be `ABSENT`."""
         return self.value if self.txid <= committed_txid else self._previous()
 
     def roll_back(self, txid: TxId) -> Self | None:
-        """What is left when transaction `txid` is undone; None: the key goes.
+        """What remains if transaction `txid` is undone; None: the key is removed.
 
-        Of another transaction nothing is undone. Two steps back nothing is known: so afterwards the value is its own
+        For another transaction nothing is undone. Only one step back is known: so afterwards the value is its own
         previous one.
         """
         if self.txid != txid:
@@ -86,17 +86,18 @@ class StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalValue(StoredValue):
-    """A value behind a spout whose replays carry the same tuples."""
+    """A value behind a spout whose replays contain the same tuples."""
 
     def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
-        """`update(value before txid)`, unless transaction `txid` has written the value: then it stays as it is."""
+        """`update(value before txid)`, unless transaction `txid` has already written the value: then it stays as it
+        is."""
         before = self.before(txid)
         return self if txid == self.txid else self._updated(txid, update(before))
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueValue(StoredValue):
-    """A value behind a spout whose replays may carry other tuples."""
+    """A value behind a spout whose replays may contain different tuples."""
 
     def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
         """`update(value before txid)`, whether or not transaction `txid` has already written the value."""
@@ -104,10 +105,10 @@ class OpaqueValue(StoredValue):
 
 
 def combined(how: str, stored: Any, partial: Any) -> Any:
-    """How a partial aggregate meets the stored value, which may be `ABSENT`; `how` is `sum`, `min`, `max` or `last`.
+    """Combine a partial aggregate with the stored value, which may be `ABSENT`; `how`: `sum`, `min`, `max` or `last`.
 
-    NULL (None) counts as nothing, except for `last`: there it is a value like any other. Sums of whole numbers and of
-    decimals are exact, whatever a column can hold.
+    NULL (None) counts as nothing, except for `last`, where it is a value like any other. Sums of integers and decimals
+    are exact, whatever a column can hold.
     """
     if how == "last" or stored is ABSENT or stored is None:
         return partial

@@ -1,4 +1,4 @@
-"""`verify`: reads tables, store and source in an order that is right also while the topology runs, and checks all."""
+"""`verify`: reads tables, store and source in an order that is valid even while the topology runs, and checks all."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
 ROW_CHANGES = 1_000
-"""So many Delta commits per table, the newest, are checked row by row."""
+"""How many of the newest Delta commits per table are checked row by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedTable:
-    """The Delta table of a committer. `columns` None: as their names tell.
+    """The Delta table of a committer. `columns` None: determined by their names.
 
     `counts` is a value column that counts records of the source, each once, over all keys; or `*`: each record makes a
     row of its own. None: no column does.
@@ -48,7 +48,7 @@ def verify(
 ) -> Report:
     """Decide whether a topology's history is exact, from its store, its tables and its source. Changes nothing.
 
-    The topology may run meanwhile. Raises `CheckImpossible` when something can't be read, or is not what it should be.
+    The topology may be running. Raises `CheckImpossible` if something can't be read, or is not what it should be.
     """
     with _without_collector():
         return _verify(store_url, topology_id, tables, source, row_changes=row_changes)
@@ -56,7 +56,7 @@ def verify(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A million transactions are many objects, and none goes before the end: looking for some takes half the time."""
+    """A million transactions are many objects, none freed before the end: garbage collection takes half the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,7 +109,7 @@ def _look_at_source(
     source: KafkaSource | None, history: StoreHistory, findings: Findings
 ) -> dict[Partition, PartitionState | None]:
     if source is None:
-        findings.note("no source was given: that the ranges are in it, and what they hold, was not checked")
+        findings.note("no source was given: the offset ranges and their contents were not checked against it")
         return {}
     last = history.committed[-1].ranges if history.committed else {}
     return look(source, sorted(last))
@@ -127,7 +127,7 @@ def _check_table(
         where = f"table of {table.component!r}, data file {path}"
         findings.add(Kind.FILE_CHANGED, where, f"{expected} bytes, as were written", found)
     if changed:
-        findings.note(f"table of {table.component!r}: its rows were not looked at, for its files are not those it had")
+        findings.note(f"table of {table.component!r}: its rows were not checked, because its files were changed")
         return
     try:
         _check_snapshot(table, log, columns, stands, history, txid_before, findings)
@@ -168,6 +168,6 @@ def _check_snapshot(
     parts = snapshot(storage_of(table.uri, table.storage_options), log.files().values(), columns)
     sums = check_rows(table.component, parts, columns, stands.txid, table.counts, findings)
     if table.counts is not None:
-        # What came after `txid_before` may have been replayed since, from another batch.
+        # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
         check_count(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings)

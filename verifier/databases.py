@@ -1,4 +1,4 @@
-"""SQLite files and PostgreSQL databases, opened by their URLs to be read at one moment; nothing in them is changed."""
+"""SQLite files and PostgreSQL databases, opened by their URLs and read at one moment; nothing in them is changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from verifier.findings import CheckImpossible
 
 
 def open_database(url: str, *, what: str) -> Engine:
-    """`sqlite:///path` or `postgresql://…`, to be read only. Raises `CheckImpossible`, which names `what`."""
+    """`sqlite:///path` or `postgresql://…`, read-only. Raises `CheckImpossible`, which names `what`."""
     try:
         return create_engine(_url(url, what), hide_parameters=True)
-    except ValueError as error:  # what it says may hold a part of the password
+    except ValueError as error:  # its text may contain a part of the password
         raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, and this URL can't be read") from error
     except (SQLAlchemyError, ModuleNotFoundError) as error:
         raise CheckImpossible(f"the {what} can't be opened: {error}") from error
@@ -26,7 +26,7 @@ def open_database(url: str, *, what: str) -> Engine:
 
 @contextmanager
 def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
-    """What is read in here is as it was at the first look. Raises `CheckImpossible` when something can't be read."""
+    """All reads inside see the state at the first read. Raises `CheckImpossible` if something can't be read."""
     try:
         with engine.connect() as connection:
             is_sqlite = engine.dialect.name == "sqlite"
@@ -47,5 +47,5 @@ def _url(url: str, what: str) -> Any:
     path = Path(str(parsed.database))
     if not path.is_file():
         raise CheckImpossible(f"there is no {what} at {path}")
-    # Nothing is written, and nothing made where nothing is.
+    # Nothing is written, and nothing is created.
     return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict({"mode": "ro", "uri": "true"})

@@ -1,4 +1,4 @@
-"""A Delta table's history as its log tells it, read from the log's files alone: checkpoints and Delta commits."""
+"""A Delta table's history, read from the log's files alone: checkpoints and Delta commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verifier.storage import Storage
 
 LOG = "_delta_log"
 READ_TRIES = 3
-"""Old log files may be deleted while they are read."""
+"""Old log files may be deleted while they are being read."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -20,12 +20,12 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet"
 
 
 class LogBroken(Exception):
-    """A table's log is missing, has a hole, or can't be read."""
+    """A table's log is missing, has a gap, or can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a Delta commit added. `stats` is the JSON that its writer has put there, None without."""
+    """A file that a Delta commit added. `stats` is its writer's JSON, None without."""
 
     path: str
     stats: str | None
@@ -52,7 +52,7 @@ class DeltaCommit:
 
 @dataclass(slots=True)
 class TableShape:
-    """What a table is declared as: the newest metadata and protocol of its log."""
+    """The declaration of a table: the newest metadata and protocol of its log."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class TableShape:
     features: frozenset[str] = frozenset()
 
     def take(self, action: Mapping[str, Any]) -> None:
-        """Take over a `metaData` or `protocol` action."""
+        """Apply a `metaData` or `protocol` action."""
         if metadata := action.get("metaData"):
             self.properties = dict(metadata.get("configuration") or {})
             self.columns = tuple(column["name"] for column in json.loads(metadata["schemaString"])["fields"])
@@ -76,9 +76,9 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class TableLog:
-    """A table's history: what a checkpoint says stood before the first Delta commit that is read, and all since.
+    """A table's history: the state in a checkpoint before the first Delta commit that is read, and everything since.
 
-    `base_version` is the checkpoint's, -1 when the history is there from its beginning.
+    `base_version` is the checkpoint's, -1 if the history is complete.
     """
 
     base_version: int
@@ -110,13 +110,13 @@ class TableLog:
 
 
 def read_log(storage: Storage) -> TableLog:
-    """Read as much of a table's log as is there. Raises `LogBroken`."""
+    """Read as much of a table's log as exists. Raises `LogBroken`."""
     for tried in range(1, READ_TRIES + 1):
         try:
             return _read(storage)
         except FileNotFoundError as error:
             if tried == READ_TRIES:
-                raise LogBroken(f"log files vanish while they are read: {error}") from error
+                raise LogBroken(f"log files disappear while they are being read: {error}") from error
     raise AssertionError("not reached")
 
 
@@ -131,7 +131,7 @@ def _read(storage: Storage) -> TableLog:
 
 
 def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
-    """The names of each whole checkpoint's files, by version."""
+    """The names of each complete checkpoint's files, by version."""
     found: dict[int, list[str]] = {}
     parts: dict[int, int] = {}
     for name in sorted(names):
@@ -143,7 +143,7 @@ def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
 
 
 def _oldest_base(versions: list[int], checkpoints: Mapping[int, list[str]]) -> tuple[int, list[str]]:
-    """The oldest point from which every Delta commit is there up to the newest."""
+    """The oldest point from which every Delta commit exists up to the newest."""
     newest = max([*versions[-1:], *checkpoints], default=None)
     if newest is None:
         raise LogBroken("there is no Delta log")
@@ -154,8 +154,8 @@ def _oldest_base(versions: list[int], checkpoints: Mapping[int, list[str]]) -> t
     if not usable:
         last = max([version for version in versions if version < first], default=None)
         raise LogBroken(
-            f"the log has a hole: Delta version {first - 1} is missing"
-            + (f" (the one before it that is there is {last})" if last is not None else "")
+            f"the log has a gap: Delta version {first - 1} is missing"
+            + (f" (the last one before it is {last})" if last is not None else "")
         )
     return min(usable), checkpoints[min(usable)]
 

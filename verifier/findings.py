@@ -1,4 +1,4 @@
-"""What the checker says: findings, which prove that a history is not exact, and notes on what was not looked at."""
+"""What the checker reports: findings, which prove that a history is not exact, and notes on what was not checked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SHOWN_PER_KIND = 20
-"""So many findings of one kind are kept; the others are only counted."""
+"""How many findings of one kind are kept; the others are only counted."""
 
 
 class CheckImpossible(Exception):
-    """Something that the checker was told to look at can't be looked at."""
+    """Something that the checker should check can't be checked."""
 
 
 class Kind(StrEnum):
@@ -25,15 +25,15 @@ class Kind(StrEnum):
     OUT_OF_ORDER = "out-of-order"
     """A later transaction or attempt was written before an earlier one."""
     WRONG_ATTEMPT = "wrong-attempt"
-    """A table holds a transaction as another attempt wrote it than the one that the store has committed."""
+    """A table contains a transaction as written by an attempt other than the one that the store has committed."""
     UNKNOWN_ATTEMPT = "unknown-attempt"
-    """A table was written by an attempt that the store knows nothing of."""
+    """A table was written by an attempt that the store does not know."""
     FOREIGN_WRITER = "foreign-writer"
     """Rows were changed by a Delta commit that is not the topology's."""
     PARTLY_VISIBLE = "partly-visible"
     """Some rows of a transaction are there, and others are not."""
     BROKEN_ROW = "broken-row"
-    """A row that no order of transactions can have led to."""
+    """A row that no sequence of transactions can have produced."""
     RANGE_GAP = "range-gap"
     """Offsets between two transactions are in neither."""
     RANGE_OVERLAP = "range-overlap"
@@ -41,21 +41,21 @@ class Kind(StrEnum):
     TABLE_BEHIND = "table-behind"
     """A table lacks transactions that the store says are committed."""
     TABLE_AHEAD = "table-ahead"
-    """A table holds transactions that the store knows nothing of."""
+    """A table contains transactions that the store does not know."""
     WRONG_TABLE = "wrong-table"
-    """A SQL table is not the one that the state has made: it is another's, or has other columns."""
+    """A SQL table is not the one that the state has created: it belongs to another, or has different columns."""
     WRONG_COUNT = "wrong-count"
     """A column that counts records does not add up to the records that were read."""
     WRONG_RECORDS = "wrong-records"
-    """The source holds another number of records in a range than were read from it."""
+    """The source holds a different number of records in a range than were read from it."""
     SOURCE_CHANGED = "source-changed"
-    """The source is not the one that was read: a topic was created anew, or cut off."""
+    """The source is not the one that was read: a topic was recreated, or truncated."""
     BROKEN_STORE = "broken-store"
     """The store contradicts itself."""
     FILE_CHANGED = "file-changed"
-    """A data file is not the one that was written: its size is another."""
+    """A data file is not the one that was written: its size differs."""
     BROKEN_LOG = "broken-log"
-    """The log of a table has a hole, or can't be read."""
+    """The log of a table has a gap, or can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome. `counts` says how many findings of each kind there are, also of those that are not kept.
+    """The outcome. `counts` says how many findings of each kind there are, including those that are not kept.
 
-    `checked` says how much was looked at; `notes` what could not be, and what may surprise.
+    `checked` says how much was checked; `notes` what could not be, and anything surprising.
     """
 
     findings: tuple[Finding, ...]
@@ -85,7 +85,7 @@ class Report:
 
     @property
     def is_exact(self) -> bool:
-        """True when nothing was found. What the notes name was not looked at."""
+        """True if nothing was found. Things that the notes name were not checked."""
         return not self.counts
 
 
@@ -105,11 +105,11 @@ class Findings:
             self._kept.append(Finding(kind, where, str(expected), str(found)))
 
     def note(self, text: str) -> None:
-        """Something was not looked at, or is worth knowing. The same text counts once."""
+        """Something was not checked, or is worth knowing. The same text counts once."""
         self._notes[text] = None
 
     def looked_at(self, what: str, number: int) -> None:
-        """So many things of a kind were looked at."""
+        """How many things of a kind were checked."""
         self._checked[what] += number
 
     def report(self) -> Report:

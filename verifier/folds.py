@@ -1,7 +1,7 @@
-"""Tables in the log layout: a fold puts the rows of neighbouring transactions together, and must say the same.
+"""Tables in the log layout: a fold merges the rows of adjacent transactions, and must preserve their meaning.
 
 A row of such a table holds what one transaction adds to a key; the table's property `transactional.combine` says how
-the rows of a key meet: `sum`, `min`, `max` or `last`.
+the rows of a key are combined: `sum`, `min`, `max` or `last`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[Any, ...]
 
 
 def combined_by(log: TableLog) -> dict[str, str]:
-    """Value column → how its values meet; empty as long as nothing was written."""
+    """Value column → how its values are combined; empty until something was written."""
     found: dict[str, str] = json.loads(log.shape.properties.get(COMBINE_PROPERTY, "{}"))
     return found
 
@@ -37,7 +37,7 @@ def check_folds(
     commits_max: int,
     findings: Findings,
 ) -> None:
-    """Check that the newest folds whose files are all there say what the rows that they replaced said."""
+    """Check that the newest folds whose files all exist are equivalent to the rows that they replaced."""
     app_id = f"{history.topology_id}/{component}#fold"
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
@@ -64,7 +64,7 @@ def check_folds(
 def _put_together(
     storage: Storage, files: list[DataFile], columns: RowColumns, how: Mapping[str, str]
 ) -> dict[Key, list[Any]]:
-    """Key → values, of the rows of some files together."""
+    """Key → values, of the combined rows of some files."""
     found: dict[Key, list[Any]] = {}
     kinds = [how.get(name, "last") for name in columns.values]
     for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
@@ -87,7 +87,7 @@ def _met(how: str, before: Any, value: Any) -> Any:
 
 
 def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """The rows of some columns. NaN, which is not equal to itself, is told by its name."""
+    """The rows of some columns. NaN, which is not equal to itself, is replaced by its name."""
     if not names:
         return [()] * int(table.num_rows)
     return list(zip(*(_values(table.column(name)) for name in names), strict=True))

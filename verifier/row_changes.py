@@ -1,7 +1,7 @@
-"""What each Delta commit did to the rows, by the data files that are still there: what no metadata can fake.
+"""What each Delta commit did to the rows, from the data files that still exist: evidence that metadata can't fake.
 
-A transaction may set keys and remember what was before; a replay may also take back what a dead attempt did. Nothing
-else may happen to a row: not without a transaction, and not to half of one.
+A transaction may set keys and keep their previous values; a replay may also undo what a dead attempt did. Nothing else
+may happen to a row: not without a transaction, and not to half of one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verifier.storage import Storage
 from verifier.store import StoreHistory
 
 ROWS_MAX = 2_000_000
-"""So many rows are read at most, of all Delta commits together."""
+"""The maximum number of rows read, of all Delta commits together."""
 
 Key = tuple[Any, ...]
 
@@ -43,7 +43,7 @@ def check_row_changes(
     commits_max: int,
     findings: Findings,
 ) -> None:
-    """Check the newest Delta commits whose data files, old and new, are all there; at most `commits_max`."""
+    """Check the newest Delta commits whose data files, old and new, all exist; at most `commits_max`."""
     if columns.is_log:
         check_folds(component, storage, log, history, columns, commits_max=commits_max, findings=findings)
         return
@@ -72,7 +72,7 @@ def check_row_changes(
 
 
 class _Reader:
-    """Reads data files; those of one Delta commit are often removed by the next, so the last ones are kept."""
+    """Reads data files; those of one Delta commit are often removed by the next, so the last ones are cached."""
 
     def __init__(self, storage: Storage, columns: RowColumns) -> None:
         self._storage, self._columns = storage, columns
@@ -109,7 +109,7 @@ def _check_transaction(
 
 
 def change_complaint(txid: int, before: Row | None, after: Row | None) -> tuple[Kind, str] | None:
-    """What is wrong with how a transaction has changed a row: the kind, and what was expected. None: nothing."""
+    """What is wrong with a transaction's change of a row: the kind, and what was expected. None: nothing."""
     if before == after:
         return None
     if before is None:
@@ -129,7 +129,7 @@ def change_complaint(txid: int, before: Row | None, after: Row | None) -> tuple[
 
 
 def _replay_complaint(txid: int, before: Row, after: Row) -> tuple[Kind, str] | None:
-    """A replay starts from the previous values again, or goes back to them."""
+    """A replay starts from the previous values again, or rolls back to them."""
     if after.txid == txid:
         same = (after.prev_txid, after.previous) == (before.prev_txid, before.previous)
         return None if same else (Kind.BROKEN_ROW, "the same previous values as the attempt before")
@@ -139,9 +139,9 @@ def _replay_complaint(txid: int, before: Row, after: Row) -> tuple[Kind, str] | 
 
 
 def _check_same(where: str, before: Mapping[Key, Row], after: Mapping[Key, Row], findings: Findings) -> None:
-    """A Delta commit that says that it changes no row."""
+    """A Delta commit that claims to change no row."""
     for key in before.keys() | after.keys():
         if before.get(key) != after.get(key):
             found = f"{after.get(key, 'no row')} after {before.get(key, 'no row')}"
-            expected = "no change, since the Delta commit says so"
+            expected = "no change, since the Delta commit claims none"
             findings.add(Kind.FOREIGN_WRITER, f"{where}, key {shown(key)}", expected, shown([found]))

@@ -1,7 +1,7 @@
-"""The rows of a table's newest version: each could be left by transactions in order, and counts add up.
+"""The rows of a table's newest version: each could be the result of transactions in order, and counts add up.
 
-The files are read, not their statistics, which only say what their writer thinks of them. They are gone through part by
-part, so that of a large table only the keys are held in memory.
+The files are read, not their statistics, which are only their writer's claims. They are read part by part, so that only
+the keys of a large table are held in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowColumns:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> RowColumns:
-        """From a table's column names: what has a previous value is a value, what else is left is the key."""
+        """From a table's column names: a column with a previous value is a value, the rest is the key."""
         previous = {name: f"prev_{name}" for name in names if f"prev_{name}" in names and name != "txid"}
         own = {"txid", "prev_txid", *previous, *previous.values()}
         return cls(tuple(name for name in names if name not in own), tuple(previous), previous)
@@ -60,7 +60,7 @@ class RowColumns:
 
 @dataclass(slots=True)
 class Sums:
-    """What is added up over the rows of a table. `newest` is over those of the table's transaction."""
+    """Sums over the rows of a table. `newest` is over those of the table's transaction."""
 
     rows: int = 0
     counted: Any = 0
@@ -88,7 +88,7 @@ def check_rows(
     counts: str | None,
     findings: Findings,
 ) -> Sums:
-    """Check what holds for each row and each key; add up what `counts` says (see `CheckedTable`)."""
+    """Check what must hold for each row and each key; add up what `counts` names (see `CheckedTable`)."""
     where = f"rows of {component!r}"
     sums, keys = Sums(), list[pa.Table]()
     unique = [*columns.key, columns.txid] if columns.is_log else list(columns.key)
@@ -106,7 +106,7 @@ def check_rows(
 def _complaints(
     part: pa.Table, columns: RowColumns, table_txid: int | None
 ) -> Iterator[tuple[Kind, str, pa.ChunkedArray]]:
-    """What no row may be: the kind of finding, the rule, and a mask of the rows that break it."""
+    """What no row may be: the kind of finding, the rule, and a mask of the rows that violate it."""
     txid = part.column(columns.txid)
     if table_txid is not None:
         yield Kind.PARTLY_VISIBLE, f"{columns.txid} <= {table_txid}", _true(pc.greater(txid, table_txid))
@@ -175,7 +175,7 @@ def check_count(
 ) -> None:
     """Check that a column counts the records that were read, each once; `*`: that each record made one row.
 
-    Needs the batches of all transactions that the table holds; else the last one's changes alone are added up.
+    Needs the batches of all transactions that the table contains; otherwise only the last one's changes are added up.
     """
     where = f"rows of {component!r}, {counts}"
     joined_at = history.joined_at(component)
@@ -186,7 +186,7 @@ def check_count(
     if table_txid == joined_at:
         return
     if any(batch.is_filtered for batch in history.committed):
-        findings.note(f"{where}: not checked, since tuples were set aside as dead letters or tried again")
+        findings.note(f"{where}: not checked, because tuples were set aside as dead letters or retried")
         return
     records = {txid: batch.records for txid, batch in batches.items() if joined_at < txid <= table_txid}
     if counts == "*":
@@ -210,6 +210,6 @@ def _compare(where: str, of: str, expected: int, found: Any, findings: Findings)
 
 
 def shown(values: Iterable[object]) -> str:
-    """Values in a message, within bounds."""
+    """Values in a message, limited in length."""
     text = ", ".join(map(str, values))
     return text if len(text) <= 300 else f"{text[:300]}…"

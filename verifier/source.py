@@ -1,4 +1,4 @@
-"""The topic that was read, asked by a consumer of the checker's own: is it still the same, and what do ranges hold?"""
+"""The topic that was read, checked with a consumer of the checker's own: is it the same, and what do ranges hold?"""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FETCHED_AHEAD_KB = 8_192
 
 
 class SourceUnreadable(CheckImpossible):
-    """The source does not answer."""
+    """The source does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every range that is there."""
+    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every existing range."""
 
     bootstrap_servers: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -50,7 +50,7 @@ class PartitionState:
 
 
 def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition, PartitionState | None]:
-    """The partitions as they are now; None for one that is gone, or whose topic was created anew.
+    """The partitions as they are now; None for one that is gone, or whose topic was recreated.
 
     Raises `SourceUnreadable`.
     """
@@ -59,7 +59,7 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
     try:
         return {each: _state(consumer, source, each, ids) for each in partitions}
     except KafkaException as error:
-        raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not answer: {error}") from error
+        raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not respond: {error}") from error
     finally:
         consumer.close()
 
@@ -67,15 +67,15 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
 def check_source(
     source: KafkaSource, history: StoreHistory, states: Mapping[Partition, PartitionState | None], findings: Findings
 ) -> None:
-    """Check that the committed ranges can have come from the topics that are there now; if wanted, their records."""
+    """Check that the committed ranges can come from the existing topics; if requested, their records."""
     last = history.committed[-1].ranges if history.committed else {}
     for partition, (_, until, _) in last.items():
         state = states.get(partition)
         if partition in states and state is None and history.replays_exactly:
-            findings.add(Kind.SOURCE_CHANGED, named(partition), "the topic that was read", "it is gone or made anew")
+            findings.add(Kind.SOURCE_CHANGED, named(partition), "the topic that was read", "gone or recreated")
         elif partition in states and state is None:
             findings.note(
-                f"{named(partition)}: the topic is gone, or was made anew; what was read of it was not checked"
+                f"{named(partition)}: the topic is gone, or was recreated; what was read from it was not checked"
             )
         elif state is not None and until > state.end:
             findings.add(Kind.SOURCE_CHANGED, named(partition), f"offsets up to {until}", f"they end at {state.end}")
@@ -84,7 +84,7 @@ def check_source(
             if state is not None:
                 _check_records(source, partition, state, history.committed, findings)
     else:
-        findings.note("the records of the source were not counted again, only its offsets were looked at")
+        findings.note("the records of the source were not counted again, only its offsets were checked")
 
 
 def _check_records(
@@ -125,7 +125,7 @@ def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end
             if messages or now.offset > position:
                 quiet_since_s = time.monotonic()
             elif time.monotonic() - quiet_since_s > source.timeout_s:
-                raise SourceUnreadable(f"{named(partition)} gives nothing from offset {position} on")
+                raise SourceUnreadable(f"{named(partition)} returns nothing from offset {position} on")
             position = max(position, now.offset)
         return counted
     except KafkaException as error:
@@ -145,7 +145,7 @@ def shown_id(topic_id: str) -> str:
 
 
 def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | None]:
-    """Topic → id, None for one without, or that is not there."""
+    """Topic → id, None for one without an id, or one that does not exist."""
     ids: dict[str, str | None] = {}
     if not topics:
         return ids
@@ -156,7 +156,7 @@ def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | No
             ids[topic] = shown_id(str(future.result().topic_id))
         except KafkaException as error:
             if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not answer: {error}") from error
+                raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not respond: {error}") from error
             ids[topic] = None
     return ids
 

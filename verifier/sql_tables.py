@@ -1,7 +1,7 @@
-"""The tables of states in SQL databases: whose they are, where they stand, and whether their rows can have come so.
+"""The tables of states in SQL databases: their owner, their transaction, and whether their rows are plausible.
 
-A SQL table has no log: what is checked is what it is now, its row in the registry of states and its own rows, both at
-one moment. The database counts and compares; rows are fetched only to be shown.
+A SQL table has no log: the check covers its current contents, its row in the registry of states and its own rows, both
+at one moment. The database counts and compares; rows are fetched only for display.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def check_sql_table(
     if wrong := _wrong_columns(columns if table.columns else None, moment):
         expected, found = wrong
         findings.add(Kind.WRONG_TABLE, table.where, f"the columns {', '.join(expected)}", ", ".join(found))
-        findings.note(f"{table.where}: its rows were not looked at, for its columns are not those of its state")
+        findings.note(f"{table.where}: its rows were not checked, because its columns are not those of its state")
         return
     _check_asked(table, columns, moment.columns)
     sums = _Rows(table, moment.connection, columns, stands.txid, findings).check()
     if table.counts is not None:
-        # What came after `txid_before` may have been replayed since, from another batch.
+        # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
         check_count(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings)
 
@@ -121,7 +121,7 @@ def check_sql_table(
 def check_place(
     table: CheckedSqlTable, moment: SqlMoment, history: StoreHistory, txid_before: int, findings: Findings
 ) -> TableTxid | None:
-    """Check whose a table is, and that it holds what is committed. None when it is not there, or another's."""
+    """Check the owner of a table, and that it contains what is committed. None if it is missing, or another's."""
     owner = f"{history.topology_id}/{table.component}"
     known, where = moment.registered, table.where
     if known is not None and (moment.columns is None or known.owner != owner):
@@ -146,7 +146,7 @@ def _stands(
     fences = history.fences_of(table.component)
     txid = fences.get(attempt_id, history.txid_of.get(attempt_id))
     if txid is None and attempt_id < (history.oldest_attempt_id or 0):
-        findings.note(f"{table.where}: it was last written by an attempt that the store has forgotten")
+        findings.note(f"{table.where}: its last writer is an attempt that the store has deleted")
     elif txid is None:
         expected = "an attempt or fence of the store"
         findings.add(Kind.UNKNOWN_ATTEMPT, table.where, expected, f"attempt {attempt_id}")
@@ -158,7 +158,7 @@ def _stands(
 
 
 def _wrong_columns(declared: RowColumns | None, moment: SqlMoment) -> tuple[list[str], list[str]] | None:
-    """The columns that should be there, and those that are, unless they are the same."""
+    """The expected columns, and the existing ones, unless they are the same."""
     found, registered = sorted(moment.columns or ()), sorted(moment.registered.columns if moment.registered else ())
     for expected in (registered, sorted(declared.all) if declared is not None else registered):
         if expected != found:
@@ -167,7 +167,7 @@ def _wrong_columns(declared: RowColumns | None, moment: SqlMoment) -> tuple[list
 
 
 def _check_asked(table: CheckedSqlTable, columns: RowColumns, found: tuple[str, ...]) -> None:
-    """Raise `CheckImpossible` for a question that the table's columns have no answer to."""
+    """Raise `CheckImpossible` for a question that the table's columns can't answer."""
     if missing := sorted({*columns.all} - {*found}):
         raise CheckImpossible(
             f"the table of {table.component!r} has no column {missing[0]!r}; its columns are {', '.join(found)}: does "
@@ -181,7 +181,7 @@ def _check_asked(table: CheckedSqlTable, columns: RowColumns, found: tuple[str, 
 
 
 class _Rows:
-    """The rows of a table, asked for what no row may be."""
+    """The rows of a table, queried for what no row may be."""
 
     def __init__(
         self, table: CheckedSqlTable, connection: Connection, columns: RowColumns, table_txid: int | None, to: Findings
@@ -192,7 +192,7 @@ class _Rows:
         self._table = Table(quoted_name(table.table, True), MetaData(), *named)
 
     def check(self) -> Sums:
-        """Check what holds for each row and each key; add up what is to be counted."""
+        """Check what must hold for each row and each key; add up what should be counted."""
         for kind, rule, wrong in self._complaints():
             query = select(self._table).where(wrong).limit(SHOWN_PER_KIND)
             for row in self._connection.execute(query).mappings():
@@ -206,7 +206,7 @@ class _Rows:
         return self._table.c[name]
 
     def _complaints(self) -> Iterator[tuple[Kind, str, ColumnElement[bool]]]:
-        """The kind of finding, the rule, and which rows break it."""
+        """The kind of finding, the rule, and which rows violate it."""
         columns = self._columns
         txid, before = self._column(columns.txid), self._column(str(columns.prev_txid))
         if self._table_txid is not None:
@@ -242,7 +242,7 @@ class _Rows:
             if rows > 1:
                 self._findings.add(Kind.BROKEN_ROW, self._where, "one row", rows)
             return
-        # A unique index takes two keys with NULLs in them for different.
+        # A unique index treats two keys with NULLs as different.
         key = [self._column(name) for name in self._columns.key]
         query = select(*key, func.count()).group_by(*key).having(func.count() > 1).limit(SHOWN_PER_KIND)
         for *values, times in self._connection.execute(query):

@@ -1,4 +1,4 @@
-"""Where a Delta table's files are: a folder, read as fast as it goes, or whatever storage delta-rs can open."""
+"""Where a Delta table's files are: a folder, read as fast as possible, or any storage that delta-rs can open."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Storage(Protocol):
     """Reads files below a table's root."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder; none when it is not there."""
+        """The names of the files in a folder; none if it does not exist."""
 
     def read(self, path: str) -> bytes:
         """A whole file. Raises `FileNotFoundError`."""
 
     def size_bytes(self, path: str) -> int | None:
-        """The size of a data file; None when it is not there."""
+        """The size of a data file; None if it does not exist."""
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
-        """A Parquet file in parts. Raises `OSError` when it can't be read."""
+        """A Parquet file in parts. Raises `OSError` if it can't be read."""
 
 
 class FolderStorage:
@@ -41,7 +41,7 @@ class FolderStorage:
         self._root = root
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder; none when it is not there."""
+        """The names of the files in a folder; none if it does not exist."""
         try:
             return os.listdir(os.path.join(self._root, folder))
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class FolderStorage:
 
     def read(self, path: str) -> bytes:
         """A whole file. Raises `FileNotFoundError`."""
-        # Half as long as with open(): there may be a hundred thousand of them.
+        # Half the time of open(): there may be a hundred thousand of them.
         number = os.open(f"{self._root}/{path}", os.O_RDONLY)
         try:
             parts = []
@@ -60,7 +60,7 @@ class FolderStorage:
             os.close(number)
 
     def size_bytes(self, path: str) -> int | None:
-        """The size of a data file; None when it is not there."""
+        """The size of a data file; None if it does not exist."""
         try:
             return os.stat(f"{self._root}/{unquote(path)}").st_size
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class FolderStorage:
             return file.read(columns)
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
-        """A Parquet file in parts. Raises `OSError` when it can't be read."""
+        """A Parquet file in parts. Raises `OSError` if it can't be read."""
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
             yield from _parts(file, columns)
 
@@ -86,7 +86,7 @@ class ObjectStorage:
         self._files = pafs.PyFileSystem(DeltaStorageHandler(uri, dict(options)))
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder; none when it is not there."""
+        """The names of the files in a folder; none if it does not exist."""
         selector = pafs.FileSelector(folder, allow_not_found=True)
         return [str(file.base_name) for file in self._files.get_file_info(selector) if file.is_file]
 
@@ -96,7 +96,7 @@ class ObjectStorage:
             return bytes(stream.read())
 
     def size_bytes(self, path: str) -> int | None:
-        """The size of a data file; None when it is not there."""
+        """The size of a data file; None if it does not exist."""
         [info] = self._files.get_file_info([unquote(path)])
         return None if info.size is None else int(info.size)
 
@@ -106,7 +106,7 @@ class ObjectStorage:
             return file.read(columns)
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
-        """A Parquet file in parts. Raises `OSError` when it can't be read."""
+        """A Parquet file in parts. Raises `OSError` if it can't be read."""
         with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
             yield from _parts(file, columns)
 
@@ -121,7 +121,7 @@ def _parts(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Writers differ in how text is laid out."""
+    """Writers differ in their JSON formatting."""
     if pa.types.is_string_view(type_) or pa.types.is_large_string(type_):
         return pa.string()
     return pa.binary() if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_) else type_

@@ -27,8 +27,8 @@ _ATTEMPTS = """SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch
 class CommittedBatch:
     """A committed transaction: by which attempt, and per partition `(start, until, records)`.
 
-    `records` is None where nothing was read or noted. `is_filtered` when tuples were set aside or came from letters, so
-    that tuples that were counted can't be told from the records.
+    `records` is None if nothing was read or recorded. `is_filtered` if tuples were set aside or came from letters, so
+    that the number of counted tuples can't be derived from the records.
     """
 
     txid: int
@@ -41,7 +41,7 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class StoreHistory:
-    """All that a store knows of one topology.
+    """All that a store knows about one topology.
 
     `committed` are the attempts that committed, by txid and then attempt id; `txid_of` every attempt; `in_flight` the
     attempt whose batch is recorded, per txid above the committed one; `fences` component → fence → txid.
@@ -59,18 +59,18 @@ class StoreHistory:
 
     @property
     def replays_exactly(self) -> bool:
-        """False for an opaque spout, which may go on where something is lost."""
+        """False for an opaque spout, which may continue if something is lost."""
         return not str(self.fingerprint.get("spout", {}).get("kind", "")).startswith("Opaque")
 
     @property
     def oldest_attempt_id(self) -> int | None:
-        """The oldest committed attempt that is remembered; what was before it is forgotten by and by."""
+        """The oldest committed attempt in the store; earlier ones are deleted over time."""
         return min((batch.attempt_id for batch in self.committed), default=None)
 
     def joined_at(self, component: str) -> int:
         """The transaction after which a committer joined; 0 for one that was there from the beginning."""
         joining, own = self.fences.get(f"{component}/joining"), self.fences.get(component)
-        # Older fences are forgotten, but the last one of joining is not.
+        # Older fences are deleted, but not the last one of joining.
         return joining[max(joining)] if joining else own[min(own)] if own else 0
 
     def knows_when_joined(self, component: str) -> bool:
@@ -97,7 +97,7 @@ class Store:
         return [row[0] for row in self._rows("SELECT topology_id FROM transactional_topologies ORDER BY topology_id")]
 
     def committed_txid(self, topology_id: str) -> int:
-        """How far a topology is. Raises `CheckImpossible` for one that the store does not know."""
+        """The committed txid of a topology. Raises `CheckImpossible` if the store does not know it."""
         rows = self._rows("SELECT committed_txid FROM transactional_topologies WHERE topology_id = :id", id=topology_id)
         if not rows:
             known = ", ".join(self.topology_ids()) or "(none)"
@@ -105,7 +105,7 @@ class Store:
         return int(rows[0][0])
 
     def history(self, topology_id: str) -> StoreHistory:
-        """Everything about one topology, as it is at one moment. Raises `CheckImpossible`."""
+        """Everything about one topology, as of one moment. Raises `CheckImpossible`."""
         self.committed_txid(topology_id)
         with at_one_moment(self._engine, what=_WHAT) as connection:
             return _history(connection, topology_id)
@@ -134,7 +134,7 @@ def _history(connection: Connection, topology_id: str) -> StoreHistory:
 
 def _batches(rows: list[Any]) -> list[CommittedBatch]:
     try:
-        # One call for many documents: a call for each takes three times as long.
+        # One call for many documents: one call each takes three times as long.
         documents = json.loads("[" + ",".join([row[2] for row in rows]) + "]")
         return [_batch(row[0], row[1], document) for row, document in zip(rows, documents, strict=True)]
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A table's Delta commits against the store: each transaction once, in order, by its attempt, by nobody else."""
+"""A table's Delta commits compared with the store: each transaction once, in order, by its attempt and nobody else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verifier.store import StoreHistory
 
 @dataclass(frozen=True, slots=True)
 class TableTxid:
-    """Where a table stands: the attempt or fence that wrote it last, and at which transaction that was, if known."""
+    """Where a table is: the attempt or fence of its last writer, and the transaction of that, if known."""
 
     attempt_id: int | None
     txid: int | None
@@ -22,9 +22,9 @@ class TableTxid:
 def check_log(
     component: str, log: TableLog, history: StoreHistory, txid_before: int, txid_column: str, findings: Findings
 ) -> TableTxid:
-    """Check all Delta commits of a committer's table. Returns where the table stands.
+    """Check all Delta commits of a committer's table. Returns where the table is.
 
-    `txid_before` was committed before the log was read; later ones may have been written anew since.
+    `txid_before` was committed before the log was read; later ones may have been written again since.
     """
     walk = _Walk(component, log, history, txid_before, txid_column, findings)
     for commit in log.commits:
@@ -37,7 +37,7 @@ def check_log(
 def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int, int]]:
     """The data files of the newest version whose size is not the one that was written: path, written size, size now.
 
-    One that is not there is left to whoever reads it.
+    A missing one is left to whoever reads it.
     """
     for file in log.files().values():
         found = storage.size_bytes(file.path) if file.size_bytes is not None else None
@@ -48,9 +48,9 @@ def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int, i
 def check_reached(
     component: str, stands: TableTxid, history: StoreHistory, txid_before: int, findings: Findings
 ) -> None:
-    """Check that a table holds what is committed: nothing less, and at most the one transaction that may come next.
+    """Check that a table contains what is committed: nothing less, and at most the next transaction.
 
-    `txid_before` was committed before the table was read: of a topology that runs, the store is ahead by now.
+    `txid_before` was committed before the table was read: for a running topology the store is ahead by now.
     """
     where = f"table of {component!r}"
     if stands.attempt_id is None:
@@ -58,7 +58,7 @@ def check_reached(
             findings.add(Kind.TABLE_BEHIND, where, f"transaction {txid_before}", "none: nothing was written to it")
         return
     if stands.txid is None:
-        return  # told, or forgotten by the store
+        return  # already reported, or deleted from the store
     if stands.txid < txid_before:
         findings.add(Kind.TABLE_BEHIND, where, f"transaction {txid_before}, which is committed", stands.txid)
     elif stands.txid > history.committed_txid + 1:
@@ -67,7 +67,7 @@ def check_reached(
 
 @dataclass(slots=True)
 class _Walk:
-    """Goes through a table's Delta commits, from the oldest on."""
+    """Goes through a table's Delta commits, oldest first."""
 
     component: str
     log: TableLog
@@ -95,7 +95,7 @@ class _Walk:
             self.txid = self._txid_of(self.attempt_id, f"{self._where} before Delta version {self.log.base_version}")
         if self.log.base_version >= 0:
             self.findings.note(
-                f"{self._where}: its history up to Delta version {self.log.base_version} is cleaned away"
+                f"{self._where}: its history up to Delta version {self.log.base_version} has been cleaned up"
             )
 
     @property
@@ -148,7 +148,7 @@ class _Walk:
     def _txid_of(self, attempt_id: int, where: str) -> int | None:
         txid = self.fences.get(attempt_id, self.history.txid_of.get(attempt_id))
         if txid is None and attempt_id < self.horizon:
-            self.findings.note(f"{self._where}: some of its Delta commits are older than what the store remembers")
+            self.findings.note(f"{self._where}: some of its Delta commits are older than the store's history")
         elif txid is None:
             self.findings.add(Kind.UNKNOWN_ATTEMPT, where, "an attempt or fence of the store", f"attempt {attempt_id}")
         return txid
@@ -163,7 +163,7 @@ class _Walk:
             self.findings.add(Kind.TRANSACTION_LOST, where, f"transaction {before + 1}", txid)
 
     def _check_statistics(self, txid: int, commit: DeltaCommit, where: str) -> None:
-        """No row that a Delta commit adds may be of a later transaction than it says."""
+        """No row that a Delta commit adds may be of a later transaction than the commit's."""
         for file in commit.added:
             newest = file.statistics().get("maxValues", {}).get(self.txid_column)
             if newest is not None and newest > txid:
@@ -177,7 +177,7 @@ class _Walk:
         return self.txid_column in self.log.shape.partition_columns
 
     def _take_fold(self, until: int, commit: DeltaCommit, where: str) -> None:
-        """A fold puts the rows of several committed transactions together, under the last one of them."""
+        """A fold merges the rows of several committed transactions under the last one of them."""
         if self.txid is not None and until >= self.txid:
             expected = f"a fold of transactions before {self.txid}, which may be replayed"
             self.findings.add(Kind.PARTLY_VISIBLE, where, expected, f"a fold up to {until}")
@@ -196,24 +196,24 @@ class _Walk:
     def _partition(self, file: DataFile) -> int:
         return int(file.partition.get(self.txid_column) or 0)
 
-    # --- what others write ----------------------------------------------------------------------------------------
+    # --- other writers --------------------------------------------------------------------------------------------
 
     def _check_rearranged(self, commit: DeltaCommit, where: str) -> None:
-        """One that says that it changes no row (compaction) has as many as before."""
+        """A Delta commit that claims to change no row (compaction) must keep the number of rows."""
         before = [self.files[path].statistics().get("numRecords") for path in commit.removed if path in self.files]
         after = [file.statistics().get("numRecords") for file in commit.added]
         known = [number for number in (*before, *after) if number is not None]
         if len(known) == len(before) + len(after) and len(before) == len(commit.removed):
             old, new = sum(filter(None, before)), sum(filter(None, after))
             if old != new:
-                expected = f"as many rows as before ({old}), since {commit.operation} says it changes none"
+                expected = f"as many rows as before ({old}), since {commit.operation} claims to change none"
                 self.findings.add(Kind.FOREIGN_WRITER, where, expected, new)
 
     def _look_if_healed(self, commit: DeltaCommit) -> None:
         if self.foreign is not None and commit is not self.foreign and self.before_foreign == self.files.keys():
             self.findings.note(
                 f"{self._where}: Delta version {self.foreign.version} ({self.foreign.operation}) is not the topology's;"
-                f" Delta version {commit.version} has taken it back"
+                f" Delta version {commit.version} has undone it"
             )
             self.foreign = None
 
@@ -225,7 +225,7 @@ class _Walk:
             self.foreign = None
 
     def _check_attempts(self) -> None:
-        """What stays of a transaction is what its committed attempt wrote."""
+        """What remains of a transaction is what its committed attempt wrote."""
         known = (batch for batch in self.history.committed if batch.txid <= self.txid_before)
         committed = {batch.txid: batch.attempt_id for batch in known}
         for txid, attempt_id in self.written_by.items():

@@ -1,4 +1,4 @@
-"""What the store says about transactions, checked by itself: txids without holes, in order, and ranges that meet."""
+"""The store's transactions, checked for consistency: txids without gaps, in order, and contiguous ranges."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Partition = tuple[str, int]
 
 
 def check_transactions(history: StoreHistory, findings: Findings, *, log_starts: Mapping[Partition, int]) -> None:
-    """Check txids, attempt ids and ranges of the committed transactions that the store remembers.
+    """Check txids, attempt ids and ranges of the committed transactions in the store.
 
     `log_starts` says from where on a source still holds its records. A gap that ends at or before this is a loss of the
-    source, which an opaque spout may pass over.
+    source, which an opaque spout may skip.
     """
     _check_ends(history, findings)
     before: CommittedBatch | None = None
@@ -35,7 +35,7 @@ def check_transactions(history: StoreHistory, findings: Findings, *, log_starts:
 
 
 def _check_ends(history: StoreHistory, findings: Findings) -> None:
-    """What the topology's own row says, against the attempts."""
+    """Compare the topology's own row with the attempts."""
     where = f"store, topology {history.topology_id!r}"
     if not history.committed:
         if history.committed_txid:
@@ -43,7 +43,7 @@ def _check_ends(history: StoreHistory, findings: Findings) -> None:
         return
     first, last = history.committed[0], history.committed[-1]
     if first.txid > 1:
-        findings.note(f"the store no longer remembers transactions 1 to {first.txid - 1}: not checked")
+        findings.note(f"the store no longer has transactions 1 to {first.txid - 1}: not checked")
     if (last.txid, last.attempt_id) != (history.committed_txid, history.committed_attempt_id):
         expected = f"transaction {history.committed_txid} as the last, by attempt {history.committed_attempt_id}"
         findings.add(Kind.BROKEN_STORE, where, expected, f"transaction {last.txid} by attempt {last.attempt_id}")
@@ -74,12 +74,12 @@ def _range_is_off(
     start, until, _ = batch.ranges[partition]
     where = f"transaction {batch.txid}, {named(partition)}"
     if until < start or start < position:
-        expected = f"offsets from {position} on, where the transaction before ended"
+        expected = f"offsets from {position} on, where the previous transaction ended"
         findings.add(Kind.RANGE_OVERLAP, where, expected, f"[{start}, {until})")
     elif log_start is not None and start <= log_start:
         findings.note(
             f"{where}: [{position}, {start}) is in no transaction; the source no longer holds these offsets, and an "
-            "opaque spout goes on without them"
+            "opaque spout continues without them"
         )
     else:
         findings.add(Kind.RANGE_GAP, where, f"offsets from {position} on", f"[{start}, {until})")
@@ -88,7 +88,7 @@ def _range_is_off(
 def _check_kept(positions: dict[Partition, int], batch: CommittedBatch, findings: Findings) -> None:
     for partition in sorted(positions.keys() - batch.ranges.keys()):
         where = f"transaction {batch.txid}, {named(partition)}"
-        findings.add(Kind.RANGE_GAP, where, f"position {positions[partition]} carried on", "the partition left out")
+        findings.add(Kind.RANGE_GAP, where, f"position {positions[partition]} carried forward", "the partition missing")
         del positions[partition]
 
 

@@ -1,7 +1,7 @@
-"""Consumers that are kept and read on, and what is asked about topics: Kafka's clients behind the Kafka spouts.
+"""Cached consumers that continue reading, and queries about topics: Kafka's clients behind the Kafka spouts.
 
-Consumers live in a pool of the process. One that goes on where it stopped has fetched ahead, and delivers at once; a
-new or re-assigned one takes some 20 to 30 ms. None of them ever joins, or writes to, a consumer group.
+Consumers are in a pool of the process. One that continues where it stopped has prefetched, and delivers immediately; a
+new or reassigned one takes some 20 to 30 ms. None of them ever joins, or writes to, a consumer group.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from transactional.errors import ConfigError, ReplayMismatch, SourceUnavailable
 Client = TypeVar("Client")
 
 CONSUMERS_MAX = 64
-"""Consumers that a process keeps. Each has four threads, and fetches ahead up to `queued.max.messages.kbytes`."""
+"""How many consumers a process keeps. Each has four threads, and prefetches up to `queued.max.messages.kbytes`."""
 
 SKIP_MAX = 20_000
-"""Offsets that are read and thrown away rather than sought: it is quicker, for what is skipped was fetched ahead."""
+"""Offsets that are read and discarded instead of seeking: that is faster, because they were prefetched."""
 
 _BATCH_RECORDS_MAX = 10_000
 _BATCH_BYTES_MAX = 8 * 1024 * 1024
@@ -37,15 +37,15 @@ _MEASURED = 64
 _WAIT_MS = 100
 
 _CONSUMER: dict[str, Option] = {
-    "group.id": "transactional-reader",  # asked for by the library; this consumer never joins it
+    "group.id": "transactional-reader",  # required by the library; this consumer never joins it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    # The default, a second, is what a consumer that was full or re-assigned may wait before it fetches again.
+    # The default, a second, is how long a consumer that was full or reassigned may wait before it fetches again.
     "fetch.queue.backoff.ms": 5,
-    # How long the broker may hold an answer when there is nothing new. It does not delay what comes; but a consumer
-    # that is moved away from the log's end waits for it, and each idle one asks this often.
+    # How long the broker may delay a response if there is nothing new. It does not delay new records; but a consumer
+    # that is moved away from the log's end waits for it, and each idle one sends a request this often.
     "fetch.wait.max.ms": 100,
     "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 8 * 1024,
@@ -53,7 +53,7 @@ _CONSUMER: dict[str, Option] = {
 
 
 class CachedConsumer:
-    """A consumer that remembers where it stands. Used by one reader at a time."""
+    """A consumer that remembers its position. Used by one reader at a time."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self.connection = connection
@@ -69,14 +69,14 @@ class CachedConsumer:
         self._consumer = make_client(partial(Consumer, settings), connection)
 
     def continues(self, partition: PartitionId, offsets: OffsetRange) -> bool:
-        """True when the range can be reached by reading on."""
+        """True if the range can be reached by continuing to read."""
         return self.partition == partition and 0 <= offsets.start - self.next_offset <= SKIP_MAX
 
     def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
-        """Yield the messages of the range in lists of bounded size. Ends only when `until` was passed for certain."""
+        """Yield the messages of the range in lists of bounded size. Ends only once `until` was definitely passed."""
         if not self.continues(partition, offsets):
             self.move(partition, offsets)
-        self.partition = None  # until the end is reached: whoever comes after an error has to move it
+        self.partition = None  # until the end is reached: after an error the next user has to move it
         ready: list[Message] = []
         idle_ms = size = 0
         while True:
@@ -95,15 +95,15 @@ class CachedConsumer:
         self.partition, self.next_offset = partition, offsets.until
 
     def move(self, partition: PartitionId, offsets: OffsetRange) -> None:
-        """Go to the start of the range; what was fetched ahead is thrown away."""
+        """Seek to the start of the range; prefetched messages are discarded."""
         self._pending, self._seen_until = [], offsets.start
         self._errors.clear()
         self._consumer.assign([TopicPartition(topic_of(partition.source), partition.index, offsets.start)])
 
     def check_start(self, partition: PartitionId, offsets: OffsetRange) -> None:
-        """Raise `ReplayMismatch` when the log may have lost the beginning of the range by now.
+        """Raise `ReplayMismatch` if the log may have lost the beginning of the range by now.
 
-        Asked after reading, and only when offsets were missing: if all were there, nothing can have been lost.
+        Called after reading, and only if offsets were missing: if all were there, nothing can have been lost.
         """
         low, high = self._watermarks(partition)
         if low > offsets.start:
@@ -156,7 +156,7 @@ class CachedConsumer:
         last = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
         return SourceUnavailable(
             f"{described(partition)} at {self.connection.bootstrap_servers} was read up to offset {self._seen_until} "
-            f"of {offsets}, then nothing came for {self.connection.timeout_ms} ms{last}"
+            f"of {offsets}, then nothing arrived for {self.connection.timeout_ms} ms{last}"
         )
 
 
@@ -175,7 +175,7 @@ class ConsumerPool:
     def leased(
         self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange
     ) -> Iterator[CachedConsumer]:
-        """A consumer for one reading: one that can read on, if there is any. It comes back unless reading failed."""
+        """A consumer for one read: one that can continue, if there is any. It is returned unless reading failed."""
         consumer = self._take(connection, partition, offsets) or CachedConsumer(connection)
         try:
             yield consumer
@@ -183,7 +183,7 @@ class ConsumerPool:
             consumer.close()
             raise
         except BaseException:
-            self._give_back(consumer)  # a reader that was not read to its end
+            self._give_back(consumer)  # a reader that was not exhausted
             raise
         self._give_back(consumer)
 
@@ -200,7 +200,7 @@ class ConsumerPool:
             ours = [each for each in self._idle if each.connection == connection]
             found = [each for each in ours if each.continues(partition, offsets)]
             found.sort(key=lambda each: -each.next_offset)
-            # Else one of this partition that stands elsewhere, or any, when there are enough.
+            # Otherwise one of this partition at another position, or any, if there are enough.
             found += [each for each in ours if each.partition in (partition, None)]
             if not found and len(self._idle) >= CONSUMERS_MAX:
                 found = ours
@@ -216,7 +216,7 @@ class ConsumerPool:
             surplus.close()
 
 
-# A forked process inherits consumers without their threads: they must neither be used nor torn down there.
+# A forked process inherits consumers without their threads: they must neither be used nor destroyed there.
 _pools = [ConsumerPool()]
 
 
@@ -229,7 +229,7 @@ def consumer_pool() -> ConsumerPool:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now: the source of its partitions, its id, and for each partition whether it has a leader."""
+    """A topic as it is now: the source of its partitions, its id, and whether each partition has a leader."""
 
     source: str
     id: str | None
@@ -238,7 +238,7 @@ class Topic:
 
 
 def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
-    """A librdkafka client. Raises `ConfigError` when the options are wrong."""
+    """A librdkafka client. Raises `ConfigError` if the options are invalid."""
     try:
         return make()
     except (KafkaException, TypeError, ValueError) as error:
@@ -270,13 +270,13 @@ def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> 
 
 def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int) -> ReplayMismatch:
     return ReplayMismatch(
-        f"{described(partition)}: the offsets {offsets} were planned, but those there are [{low}, {high}): "
-        "retention or deletion was quicker"
+        f"{described(partition)}: the offsets {offsets} were planned, but the available ones are [{low}, {high}): "
+        "retention or deletion came first"
     )
 
 
 def _bytes_of(messages: list[Message]) -> int:
-    """The size of their values, about: of many some are looked at, since even that takes time."""
+    """The approximate size of their values: with many only a sample is measured, since even that takes time."""
     step = len(messages) // _MEASURED + 1
     return sum(map(len, messages[::step])) * step
 

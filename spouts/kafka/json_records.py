@@ -1,7 +1,7 @@
-"""`JsonTranslator`: JSON values to columns, thousands of records at a time, by Arrow's JSON reader alone.
+"""`JsonTranslator`: JSON values to columns, thousands of records at a time, using only Arrow's JSON reader.
 
-Each record is good or bad by itself, whatever stands beside it: where many can't be read at once they are halved until
-those are found that can't be read, so that a replay in other portions gives the same tuples.
+Each record is valid or invalid by itself, whatever its neighbors: if a set can't be read at once it is halved until the
+invalid ones are found, so that a replay in different portions produces the same tuples.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _SHOWN_CHARACTERS = 100
 class JsonTranslator(Translator):
     """Record values that are JSON objects, by a schema: `JsonTranslator("carrier string, dep_delay long")`.
 
-    A field of the schema that an object does not have is NULL; what else an object has is left out, also in nested
-    structs and arrays. Times are ISO 8601 text (without an offset they are UTC), dates `YYYY-MM-DD`, binary is a text's
-    bytes, a decimal a number or text. Nothing is guessed or rounded: `"1"` is no long, `1.5` neither, 1 is no string.
+    A field of the schema that an object lacks is NULL; other fields of an object are dropped, also in nested structs
+    and arrays. Timestamps are ISO 8601 text (without an offset they are UTC), dates `YYYY-MM-DD`, binary is the bytes
+    of a text, a decimal a number or text. Nothing is coerced or rounded: neither `"1"` nor `1.5` is a long, 1 is not a
+    string.
 
-    A value that is no JSON object, or does not fit, fails the attempt with its topic, partition and offset; with
-    `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is left out, with `"dead_letter"` the record is put
-    into the topology's table of dead letters, from where it can be tried again. A record without value (a tombstone) is
-    such a value too. `record_fields` are those of the record (topic, key, timestamp, ...) that come before the others.
-    Finding the values that do not fit takes time: 30,000 records a second are read when it is one in a hundred.
+    A value that is not a JSON object, or does not match, fails the attempt with its topic, partition and offset; with
+    `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is skipped, with `"dead_letter"` the record is put
+    into the topology's table of dead letters, from where it can be retried. A record without a value (a tombstone)
+    counts as such a value. `record_fields` are fields of the record (topic, key, timestamp, ...) that precede the
+    others. Finding mismatches takes time: the rate is 30,000 records a second if one in a hundred does not match.
     Raises `ConfigError` for a schema that JSON has no values for.
     """
 
@@ -60,7 +61,7 @@ class JsonTranslator(Translator):
         return self._translated(records, *self._parse(records))
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The records' values as columns; and what can't be read, with `on_error="dead_letter"`."""
+        """The records' values as columns; and those that can't be read, with `on_error="dead_letter"`."""
         found, bad = self._parse(records)
         refused = bad if self.sets_aside else ()
         return self._translated(records, found, bad), [(position, self._why(records, position)) for position in refused]
@@ -76,7 +77,7 @@ class JsonTranslator(Translator):
     def _translated(self, records: pa.RecordBatch, found: pa.RecordBatch, bad: list[int]) -> pa.RecordBatch:
         if bad and self._on_error == "fail":
             raise SchemaMismatch(
-                f"{self._why(records, bad[0])}. Correct the schema, or choose on_error='dead_letter', 'null' or 'skip'"
+                f"{self._why(records, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' or 'skip'"
             )
         if bad and self._on_error == "null":
             found = _with_nulls(found, bad)
@@ -91,13 +92,13 @@ class JsonTranslator(Translator):
             records.column(name)[index].as_py() for name in ("topic", "partition", "offset", "value")
         )
         return (
-            f"the value at offset {offset} of partition {partition} of topic {topic!r} is no JSON object of "
+            f"the value at offset {offset} of partition {partition} of topic {topic!r} is not a JSON object of "
             f"'{self._parsed}': {_Parser(self._parsed).reason(value)}; it is {_shown(value)}"
         )
 
 
 class _Parser:
-    """Arrow's JSON reader over values that stand one in a line."""
+    """Arrow's JSON reader over values, one per line."""
 
     def __init__(self, schema: Schema) -> None:
         self._wanted, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
@@ -128,15 +129,15 @@ class _Parser:
             yield from self._parts(values[middle:], bad)
 
     def _table(self, values: Sequence[bytes]) -> pa.Table:
-        """All of them, or an error. Each gives a row at least, for it begins and ends as an object does."""
+        """All of them, or an error. Each produces at least one row, because it starts and ends like an object."""
         data = b"\n".join(values)
-        pa.array([data], pa.binary()).cast(pa.string())  # Arrow's reader takes any bytes for text
+        pa.array([data], pa.binary()).cast(pa.string())  # Arrow's reader accepts any bytes as text
         options = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
         table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._options)
         if table.num_rows != len(values):
-            raise ValueError("more than one JSON object stands in it")
+            raise ValueError("it contains more than one JSON object")
         if self._has_decimals:
-            table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2) that holds 999.99 at most
+            table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2), whose maximum is 999.99
         return table.cast(self._wanted)
 
     def reason(self, value: bytes | None) -> str:
@@ -148,21 +149,21 @@ class _Parser:
             self._table([value])
         except (pa.ArrowException, ValueError) as error:
             return str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0").rstrip(".")
-        return "it can be read now"
+        return "it can now be read"
 
 
 def _problem(value: bytes | None) -> str | None:
-    """What is wrong with a value at first sight."""
+    """What is obviously wrong with a value."""
     if value is None:
         return "the record has no value"
     trimmed = value.strip()
     if not trimmed.startswith(b"{") or not trimmed.endswith(b"}"):
-        return "it does not begin and end as an object does"
-    return "a zero byte stands in it" if b"\0" in trimmed else None
+        return "it does not start and end like an object"
+    return "it contains a zero byte" if b"\0" in trimmed else None
 
 
 def _read_type(type_: pa.DataType) -> pa.DataType:
-    """What Arrow's reader is to look for: it takes days since 1970 for dates, so these are read as text, then cast."""
+    """The type for Arrow's reader: it interprets dates as days since 1970, so these are read as text, then cast."""
     if pa.types.is_date(type_):
         return pa.string()
     if pa.types.is_list(type_):

@@ -1,4 +1,4 @@
-"""`GroupMirror`: committed positions, written to a consumer group so that Kafka's tools can show a topology's lag."""
+"""`GroupMirror`: writes committed positions to a consumer group so that Kafka's tools can show a topology's lag."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class GroupMirror:
-    """Writes positions without being waited for: one request at a time, and of the positions that wait only the last.
+    """Writes positions asynchronously: one request at a time; of several waiting positions only the last is written.
 
-    Nothing depends on it: what fails is logged, and the next positions are written all the same. There is no thread
-    and no callback: a callback would run in the client's own thread, and a client that dies there aborts the process.
+    Nothing depends on it: failures are logged, and later positions are still written. There is no thread and no
+    callback: a callback would run in the client's own thread, and a client that dies there aborts the process.
     """
 
     def __init__(self, admin: AdminClient, group_id: str, connection: KafkaConnection) -> None:
@@ -33,13 +33,13 @@ class GroupMirror:
         self._request: Future[Any] | None = None
 
     def send(self, positions: Mapping[PartitionId, Offset]) -> None:
-        """Have the positions written. Returns at once."""
+        """Request that the positions are written. Returns immediately."""
         with self._lock:
             self._waiting = positions
         self.go_on()
 
     def go_on(self) -> None:
-        """Take the answer if it has come, then send what waits. Returns at once; to be called now and then."""
+        """Process a response if there is one, then send what is waiting. Returns immediately; call it periodically."""
         with self._lock:
             if self._request is None or self._request.done():
                 self._finish(0)

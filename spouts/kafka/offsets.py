@@ -1,4 +1,4 @@
-"""What Kafka tells of offsets: where the partitions' logs begin and end, times in them, and a group's positions."""
+"""Kafka's offsets: the start and end of the partitions' logs, offsets for times, and a group's positions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from transactional.batch import Offset, PartitionId
 from transactional.errors import SourceUnavailable
 
 Asked = Mapping[PartitionId, TopicPartition]
-"""The partitions in our words and in Kafka's."""
+"""The partitions in our terms and in Kafka's."""
 
 
 def asked_of(partitions: Any) -> dict[PartitionId, TopicPartition]:
-    """The given partitions, ready to be asked about."""
+    """The given partitions, prepared for requests."""
     return {partition: TopicPartition(topic_of(partition.source), partition.index) for partition in partitions}
 
 
 class OffsetTeller:
-    """Asks for offsets. Every request ends within `timeout_ms`; a partition that tells nothing is told of once."""
+    """Reads offsets. Every request ends within `timeout_ms`; a partition without an answer is reported only once."""
 
     def __init__(self, admin: AdminClient, connection: KafkaConnection, tell: Tell) -> None:
         self._admin, self._connection, self._tell = admin, connection, tell
 
     def logs(self, asked: Asked) -> dict[PartitionId, PartitionLog | None]:
-        """Each partition's log up to its last stable offset, None where it does not answer.
+        """Each partition's log up to its last stable offset, None if it does not respond.
 
-        Raises `SourceUnavailable` when none does.
+        Raises `SourceUnavailable` if none does.
         """
         if not asked:
             return {}
@@ -43,26 +43,26 @@ class OffsetTeller:
         if not any(logs.values()):
             topics = ", ".join(sorted({tp.topic for tp in asked.values()}))
             where = self._connection.bootstrap_servers
-            raise SourceUnavailable(f"no partition of {topics} at {where} tells its offsets")
+            raise SourceUnavailable(f"no partition of {topics} at {where} returns its offsets")
         return logs
 
     def at_time(self, asked: Asked, time_ms: int) -> dict[PartitionId, Offset | None]:
-        """The first offset of each partition whose time is `time_ms` or later, None where there is none (row K7d).
+        """The first offset of each partition whose time is `time_ms` or later, None if there is none.
 
-        A partition that does not answer is missing.
+        A partition that does not respond is missing.
         """
         if not asked:
             return {}
         spec = OffsetSpec.for_timestamp(time_ms)
-        # Else a record of an open Kafka transaction would not count, and those before it would be read.
+        # Otherwise a record of an open Kafka transaction would not count, and those before it would be read.
         futures = self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)
         told = {partition: self._offset(partition, futures[tp]) for partition, tp in asked.items()}
         return {p: Offset(offset) if offset >= 0 else None for p, offset in told.items() if offset is not None}
 
     def of_group(self, asked: Asked, group_id: str) -> dict[PartitionId, Offset | None]:
-        """What a consumer group has committed for each partition, None where it has nothing.
+        """What a consumer group has committed for each partition, None if it has nothing.
 
-        Raises `SourceUnavailable` when the group's coordinator does not answer.
+        Raises `SourceUnavailable` if the group's coordinator does not respond.
         """
         if not asked:
             return {}
@@ -94,7 +94,7 @@ class OffsetTeller:
         try:
             return int(future.result().offset)
         except KafkaException as error:
-            self._tell(f"{described(partition)} does not tell its offsets: {self._reason(error)}")
+            self._tell(f"{described(partition)} does not return its offsets: {self._reason(error)}")
             return None
 
     def _reason(self, error: KafkaException) -> str:

@@ -1,4 +1,4 @@
-"""Reading offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors."""
+"""Reads offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transactional.schema import Schema
 class KafkaPartitionReader:
     """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle.
 
-    `translator` makes these of records; without it they are fields of the records themselves.
+    `translator` produces these from records; without it they are fields of the records themselves.
     """
 
     connection: KafkaConnection
@@ -31,17 +31,17 @@ class KafkaPartitionReader:
     translator: Translator | None = None
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
-        """As `read_or_refuse`, without what is refused."""
+        """As `read_or_refuse`, without refused records."""
         for read in self.read_or_refuse(partition, offsets, metadata):
             if isinstance(read, pa.RecordBatch):
                 yield read
 
     def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """The tuple of a record that was refused once, by the translator of today."""
+        """The tuple of a record that was refused earlier, by the current translator."""
         schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
         try:
             if self.translator is None:
-                raise SchemaMismatch("the spout has no translator any more")
+                raise SchemaMismatch("the spout no longer has a translator")
             row = tuple(values[name] for name in schema.names)
             yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
         except (ConfigError, BoltFailed, KeyError) as error:
@@ -50,12 +50,12 @@ class KafkaPartitionReader:
     def read_or_refuse(
         self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """Yield the records of the range that are there, in order: control records and aborted ones leave holes.
+        """Yield the existing records of the range, in order: control records and aborted ones leave gaps.
 
-        Raises `ReplayMismatch` when the log has lost records of the range; `SourceUnavailable` when the broker does not
+        Raises `ReplayMismatch` if the log has lost records of the range; `SourceUnavailable` if the broker does not
         deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and whatever the translator
-        raises, unless it refuses a record. Of which incarnation of the topic the records are is asked once per batch,
-        by the spout's `check_read`.
+        raises, unless it refuses a record. Which incarnation of the topic the records are from is checked once per
+        batch, by the spout's `check_read`.
         """
         if not len(offsets):
             return
@@ -91,7 +91,7 @@ def _records(messages: list[Message], fields: Schema) -> pa.RecordBatch:
 
 
 def _as_letter(message: Message) -> dict[str, Any]:
-    """All of a record: readable where it is text."""
+    """All fields of a record: as text where possible."""
     [row] = _records([message], record_schema(tuple(FIELD_TYPES))).to_pylist()
     return {**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])}
 
@@ -120,7 +120,7 @@ def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
             return _bytes(field, list(map(Message.value, messages)), messages)
         case "timestamp":
             known = (time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages))
-            # A producer may give any number; what is no time in microseconds can't be told as one.
+            # A producer may set any number; one that is not a time in microseconds can't be shown as a time.
             times = [None if time_ms is None or abs(time_ms) > _TIME_MS_MAX else time_ms for time_ms in known]
             return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(field.type)
         case _:

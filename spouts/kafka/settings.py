@@ -1,9 +1,9 @@
 """What both sides of the Kafka spouts share: the connection, the fields of a record, the names of partitions.
 
-A topic that is deleted and created again under its name is another topic, with offsets from 0. Kafka tells them apart
+A topic that is deleted and recreated under its name is a different topic, with offsets from 0. Kafka distinguishes them
 by topic id, and so do we: the source of a partition is the topic's name, `#`, and the beginning of its id
-(`flights#gDKxAGA4`). A re-created topic so has new partitions, and the positions in the old one stay what they were,
-in every recorded batch, over replays and restarts. Where a cluster has no topic ids, the name alone is the source.
+(`flights#gDKxAGA4`). A recreated topic thus has new partitions, and the positions in the old one remain unchanged in
+every recorded batch, across replays and restarts. If a cluster has no topic ids, the source is just the name.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FIELD_TYPES = {
     "timestamp": "timestamp",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""What a record has. A tuple of a Kafka spout has those that are chosen."""
+"""The fields of a record. A tuple of a Kafka spout has those that are chosen."""
 
 DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
-"""Storm's choice (row K1)."""
+"""Storm's choice."""
 
 _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
@@ -39,19 +39,19 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 
 _OURS = {
-    "bootstrap.servers": "the first argument says it",
-    "metadata.broker.list": "the first argument says it",
+    "bootstrap.servers": "set it with the first argument",
+    "metadata.broker.list": "set it with the first argument",
     "isolation.level": "use isolation=",
     "enable.auto.commit": "positions are kept with the transactions; group_id= mirrors them to a consumer group",
     "enable.auto.offset.store": "positions are kept with the transactions; group_id= mirrors them to a consumer group",
-    "auto.offset.reset": "use start=; later on a lost offset must not go unnoticed",
+    "auto.offset.reset": "use start=; a lost offset must not go unnoticed later",
     "enable.partition.eof": "the reader needs it on",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConnection:
-    """How to reach a cluster. Two that are equal share consumers. `options` are librdkafka's; secrets are not shown.
+    """How to reach a cluster. Equal connections share consumers. `options` are librdkafka's; secrets are hidden.
 
     Raises `ConfigError` for an option that is ours to set.
     """
@@ -67,32 +67,33 @@ class KafkaConnection:
         if self.isolation not in ("read_committed", "read_uncommitted"):
             raise ConfigError(f"isolation is 'read_committed' or 'read_uncommitted', not {self.isolation!r}")
         if type(self.timeout_ms) is not int or self.timeout_ms < 1:
-            raise ConfigError(f"timeout_ms takes a whole number from 1 on, got {self.timeout_ms!r}")
+            raise ConfigError(f"timeout_ms takes a whole number of at least 1, got {self.timeout_ms!r}")
         for name, _ in self.options:
             if name in _OURS:
-                raise ConfigError(f"the option {name!r} is not for options=: {_OURS[name]}")
+                raise ConfigError(f"the option {name!r} can't be set in options=: {_OURS[name]}")
 
     @property
     def timeout_s(self) -> float:
-        """The time that anything may take that waits for a broker, in seconds."""
+        """The maximum time for anything that waits for a broker, in seconds."""
         return self.timeout_ms / 1000
 
     def client(self, defaults: Mapping[str, Option] | None = None) -> dict[str, Option]:
-        """The settings of a librdkafka client: ours, over them the user's, over them those that must be."""
+        """The settings of a librdkafka client: our defaults, overridden by the user's, overridden by the mandatory
+        ones."""
         base: dict[str, Option] = {"socket.timeout.ms": self.timeout_ms, "log_level": 0, **(defaults or {})}
         return {**base, **dict(self.options), "bootstrap.servers": self.bootstrap_servers}
 
     def redact(self, text: object) -> str:
-        """The text without the secrets of this connection, should a library have put one there."""
+        """The text without the secrets of this connection, in case a library includes one."""
         return without((value for name, value in self.options if is_secret(name)), str(text))
 
     def shown_options(self) -> dict[str, Option]:
-        """The options as they may be shown."""
+        """The options as they may be displayed."""
         return {name: SHOWN_INSTEAD if is_secret(name) else value for name, value in self.options}
 
 
 def is_secret(option: str) -> bool:
-    """True for an option whose value must not be shown."""
+    """True for an option whose value must not be displayed."""
     return _SECRET.search(option) is not None
 
 
@@ -115,18 +116,18 @@ def record_schema(fields: Iterable[str]) -> Schema:
 
 
 def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The topic names, sorted. Raises `ConfigError` when there is none, or one that can't be a topic's name."""
+    """The topic names, sorted. Raises `ConfigError` if there is none, or one is not a valid topic name."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     for name in names:
         if type(name) is not str or not _TOPIC_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of a Kafka topic: letters, digits and . _ - only, at most 249")
+            raise ConfigError(f"{name!r} is not a valid Kafka topic name: letters, digits and . _ - only, at most 249")
     if not names:
         raise ConfigError("topics is empty; name at least one topic")
     return tuple(sorted(set(names)))
 
 
 def source_of(topic: str, topic_id: str | None) -> str:
-    """The source of a topic's partitions: its name, and the beginning of its id where the cluster has ids."""
+    """The source of a topic's partitions: its name, and the beginning of its id if the cluster has ids."""
     return topic if topic_id is None else f"{topic}{_ID_SEPARATOR}{topic_id[:_ID_CHARACTERS]}"
 
 
@@ -136,7 +137,7 @@ def topic_of(source: str) -> str:
 
 
 def has_id(source: str) -> bool:
-    """True when the source says which topic of this name is meant."""
+    """True if the source identifies which topic of this name is meant."""
     return _ID_SEPARATOR in source
 
 

@@ -275,7 +275,7 @@ def _output(plain: Schema, translator: Translator | None, subscription: Subscrip
 def _checked_split(split_records: int | None) -> int | None:
     if split_records is not None and (type(split_records) is not int or split_records < 1):
         raise ConfigError(
-            f"split_records takes a whole number from 1 on, or None for no splitting; got {split_records!r}"
+            f"split_records takes a whole number of at least 1, or None for no splitting; got {split_records!r}"
         )
     return split_records
 

@@ -2,12 +2,14 @@
 
 The rules, for both kinds of spout:
 
-1. A position in the store always wins. `start` says nothing about a partition that any batch of this topology id has
-   named, also after a restart, and also when its topic was away in between. A new topology id has no positions.
-2. Where `start` leads is recorded in the first batch that has the partition, be it without any record to read. Every
-   replay of that batch is told the place, also by the process that comes next; until it is recorded, it is kept here.
-3. What comes later is read from its beginning: under `"latest"` every partition that was not there when the topology
-   (or its topic, where topics are named) was first looked at; under any start a topic that was created anew.
+1. A position in the store always takes precedence. `start` does not apply to a partition that any batch of this
+topology
+   id has listed, also after a restart, and also if its topic was missing in between. A new topology id has no
+   positions.
+2. The resulting offset is recorded in the first batch that has the partition, even if there is nothing to read. Every
+   replay of that batch receives it, also in the next process; until it is recorded, it is kept here.
+3. What is added later is read from its beginning: with `"latest"`, every partition that did not exist when the topology
+   (or its topic, if topics are listed by name) was first looked at; with any start, a recreated topic.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _WORDS = ("earliest", "latest", "group")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Begin = Literal["earliest", "latest"] | int | datetime
-"""The first offset there is, the end, or the first record of a time (milliseconds since 1970) or later."""
+"""The first available offset, the end, or the first record of a time (milliseconds since 1970) or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class GroupOffsets:
 
 
 Start = Begin | Literal["group"] | GroupOffsets | Mapping[str, Mapping[int, int]]
-"""Where to begin: a `Begin`, a group's offsets, or given offsets `{topic: {partition: offset}}`."""
+"""Where to begin: a `Begin`, a group's offsets, or explicit offsets `{topic: {partition: offset}}`."""
 
 
 _Fresh = Mapping[PartitionId, PartitionLog]
@@ -54,7 +56,7 @@ _Found = dict[PartitionId, Offset | None]
 
 
 class StartPositions:
-    """The starts of one spout: found when a partition is first seen, and kept for replays."""
+    """The start positions of one spout: determined when a partition is first seen, and kept for replays."""
 
     def __init__(self, start: Start, subscription: Subscription, group_id: str | None, tell: Tell) -> None:
         self._subscription, self._tell = subscription, tell
@@ -66,15 +68,15 @@ class StartPositions:
         self._looked = False
 
     def forget(self) -> None:
-        """Look anew: the next topology to be read for may be another one."""
+        """Determine everything again: the next topology may be a different one."""
         self._found.clear()
         self._looked = False
 
     def pin(self, teller: OffsetTeller, after: BatchMetadata, logs: Logs) -> Logs:
         """The logs, with the start of each partition that `after` has no position for.
 
-        Raises `ConfigError` for a given offset that the log does not hold, `SourceUnavailable` when the group's
-        coordinator does not answer.
+        Raises `ConfigError` for an explicit offset that the log does not hold, `SourceUnavailable` if the group's
+        coordinator does not respond.
         """
         known = {*after.ranges, *self._found}
         fresh = {p: log for p, log in logs.items() if log is not None and p not in known}
@@ -89,7 +91,7 @@ class StartPositions:
         if log is None or partition in after.ranges:
             return log
         start = self._found.get(partition)
-        # It joins when its last stable offset has come to where it begins, or when it has told where that is.
+        # It joins once its last stable offset has reached its start, or once it has returned where that is.
         if partition not in self._found or (start is not None and start > log.end):
             return None
         return PartitionLog(log.earliest, log.end, start)
@@ -97,7 +99,7 @@ class StartPositions:
     # --- each finds the starts of some of the partitions; None: the earliest offset ----------------------------------
 
     def _of_anew(self, teller: OffsetTeller, after: BatchMetadata, logs: _Fresh) -> _Found:
-        """Those of topics that are others now, under names that were read before."""
+        """Those of recreated topics, under names that were read before."""
         sources = _sources_of(after)
         return {p: None for p in logs if sources.get(topic_of(p.source), set()) - {p.source}}
 
@@ -109,8 +111,8 @@ class StartPositions:
                 continue
             if not log.earliest <= offset <= log.end:
                 raise ConfigError(
-                    f"start= says offset {offset} for {described(partition)}, but the offsets there are {log}; give "
-                    "one of those, or the end"
+                    f"start= gives offset {offset} for {described(partition)}, but the available offsets are {log}; "
+                    "use one of those, or the end"
                 )
             found[partition] = Offset(offset)
         return found
@@ -126,7 +128,7 @@ class StartPositions:
             elif offset is not None:
                 self._tell(
                     f"group {self._group.group_id!r} is at offset {offset} of {described(partition)}, but the offsets "
-                    f"there are {log}: it is read from {self._begin!r} instead"
+                    f"available are {log}: it is read from {self._begin!r} instead"
                 )
         return found
 
@@ -137,13 +139,13 @@ class StartPositions:
             known = _sources_of(after)
             late = self._looked or (bool(known) and self._subscription.names is None)
             return {p: None if late or topic_of(p.source) in known else log.end for p, log in logs.items()}
-        # After the ends: where no record is that late now, none was when the end was asked for.
+        # After the ends: if no record is that late now, none was when the end was read.
         at_time = teller.at_time(asked_of(logs), _milliseconds(self._begin))
         return {p: logs[p].end if offset is None else offset for p, offset in at_time.items()}
 
 
 def _sources_of(after: BatchMetadata) -> dict[str, set[str]]:
-    """The topics that have positions: by name the sources that their partitions have had."""
+    """The topics that have positions: by name, the sources that their partitions have had."""
     sources: dict[str, set[str]] = {}
     for partition in after.ranges:
         sources.setdefault(topic_of(partition.source), set()).add(partition.source)
@@ -157,7 +159,7 @@ def _group_of(start: Start, group_id: str | None) -> GroupOffsets | None:
         return None
     known = start.group_id or group_id
     if not known:
-        raise ConfigError("start='group' needs to know the group: give group_id=, or GroupOffsets(group_id=...)")
+        raise ConfigError("start='group' needs a group: pass group_id=, or GroupOffsets(group_id=...)")
     return GroupOffsets(start.otherwise, known)
 
 
@@ -175,9 +177,9 @@ def _begin_of(given: object, words: tuple[str, ...]) -> Begin:
             f"GroupOffsets(...) or {{topic: {{partition: offset}}}}; got {given!r}"
         )
     if isinstance(given, datetime) and given.utcoffset() is None:
-        raise ConfigError(f"start is a time without time zone: {given!r}; say which one (tzinfo=UTC, for example)")
+        raise ConfigError(f"start is a time without a time zone: {given!r}; add one (tzinfo=UTC, for example)")
     if _milliseconds(given) < 0:
-        raise ConfigError(f"start is a time from 1970 on, got {given!r}")
+        raise ConfigError(f"start must not be before 1970, got {given!r}")
     return given
 
 
@@ -195,7 +197,7 @@ def _given_offsets(start: Mapping[Any, Any], subscription: Subscription) -> dict
             raise ConfigError(f"start= takes {{partition: offset}} for topic {topic!r}, got {offsets!r}")
         for index, offset in offsets.items():
             if type(index) is not int or type(offset) is not int or min(index, offset) < 0:
-                raise ConfigError(f"start= gives {index!r}: {offset!r} for topic {topic!r}: no partition and offset")
+                raise ConfigError(f"start= gives {index!r}: {offset!r} for topic {topic!r}: no offset of a partition")
             if not subscription.takes(topic, index):
                 raise ConfigError(f"start= gives an offset of partition {index} of {topic!r}, which is not read")
             given[topic, index] = offset

@@ -12,7 +12,7 @@ from transactional.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """Whole topics, by their names. A list of names says the same. Raises `ConfigError` for what is no name."""
+    """Whole topics, by their names. A list of names is equivalent. Raises `ConfigError` for an invalid name."""
 
     names: tuple[str, ...]
 
@@ -33,11 +33,11 @@ class TopicNames:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Every topic whose whole name matches a regular expression: those there are, and those that come.
+    """Every topic whose whole name matches a regular expression: existing ones, and those created later.
 
-    The cluster is asked for its topics every `refresh_ms` milliseconds, 2,000 unless given, when a batch
-    is planned. Kafka's internal topics never match. A topic that comes later is read from its beginning. None has to
-    be there when the topology starts. Raises `ConfigError` for what is no regular expression.
+    The cluster's topics are listed every `refresh_ms` milliseconds, 2,000 by default, when a batch is planned. Kafka's
+    internal topics never match. A topic that is created later is read from its beginning. None has to exist when the
+    topology starts. Raises `ConfigError` for an invalid regular expression.
     """
 
     pattern: str
@@ -47,13 +47,13 @@ class TopicPattern:
         try:
             re.compile(self.pattern)
         except (re.error, TypeError) as error:
-            raise ConfigError(f"TopicPattern({self.pattern!r}) is no regular expression: {error}") from error
+            raise ConfigError(f"TopicPattern({self.pattern!r}) is not a regular expression: {error}") from error
         if type(self.refresh_ms) is not int or self.refresh_ms < 0:
-            raise ConfigError(f"refresh_ms takes a whole number from 0 on, got {self.refresh_ms!r}")
+            raise ConfigError(f"refresh_ms takes a whole number of at least 0, got {self.refresh_ms!r}")
 
     @property
     def names(self) -> None:
-        """Not known before the cluster was asked."""
+        """Unknown until the cluster was queried."""
         return
 
     def __str__(self) -> str:
@@ -70,9 +70,9 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. The others are left to somebody else.
+    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. The others are left to other readers.
 
-    Raises `ConfigError` for a topic that can't be one, and for one without a partition number.
+    Raises `ConfigError` for an invalid topic, and for one without a partition number.
     """
 
     partitions: Mapping[str, Iterable[int]]
@@ -85,7 +85,7 @@ class TopicPartitions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics, in order."""
+        """The topics, sorted."""
         return tuple(self.partitions)
 
     def __str__(self) -> str:
@@ -105,13 +105,13 @@ Subscription = TopicNames | TopicPattern | TopicPartitions
 
 
 def subscription_of(topics: object) -> Subscription:
-    """What the spout's argument means: a subscription, or the names of topics. Raises `ConfigError`."""
+    """The meaning of the spout's argument: a subscription, or the names of topics. Raises `ConfigError`."""
     if isinstance(topics, TopicNames | TopicPattern | TopicPartitions):
         return topics
     if isinstance(topics, re.Pattern):
-        raise ConfigError(f"a pattern of topics is given as TopicPattern({topics.pattern!r})")
+        raise ConfigError(f"pass a pattern of topics as TopicPattern({topics.pattern!r})")
     if isinstance(topics, Mapping):
-        raise ConfigError(f"partitions of topics are given as TopicPartitions({dict(topics)!r})")
+        raise ConfigError(f"pass partitions of topics as TopicPartitions({dict(topics)!r})")
     if not isinstance(topics, Iterable):
         raise ConfigError(f"topics takes names, a TopicPattern or TopicPartitions, got {topics!r}")
     return TopicNames((topics,) if isinstance(topics, str) else tuple(topics))
@@ -122,5 +122,5 @@ def _numbers(topic: str, given: object) -> tuple[int, ...]:
     wrong = [each for each in numbers if type(each) is not int or each < 0]
     if wrong or not numbers:
         what = repr(wrong[0]) if wrong else "nothing"
-        raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0 on; got {what}")
+        raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0; got {what}")
     return tuple(sorted({number for number in numbers if isinstance(number, int)}))

@@ -1,4 +1,4 @@
-"""The topics of a subscription as the cluster has them now: found, described, and fit for the kind of spout."""
+"""The topics of a subscription as the cluster has them now: found, described, and checked for the kind of spout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transactional.errors import ConfigError, SourceUnavailable
 from transactional.schema import did_you_mean
 
 Tell = Callable[[str], None]
-"""Logs a warning, the same one only once."""
+"""Logs a warning, but the same one only once."""
 
 
 class TopicWatch:
-    """Looks the topics of one spout up, time after time."""
+    """Looks up the topics of one spout, again and again."""
 
     def __init__(
         self, subscription: Subscription, connection: KafkaConnection, *, replays_exactly: bool, tell: Tell
@@ -32,7 +32,7 @@ class TopicWatch:
         self._compacted: dict[str, str | None] = {}
 
     def open(self, admin: AdminClient) -> dict[str, Topic]:
-        """The topics that are there. Raises `ConfigError` when one that was named is not, or none is fit."""
+        """The existing topics. Raises `ConfigError` if a listed one is missing, or none is suitable."""
         self._names_until_s = 0.0
         found = self._described(admin)
         self._refuse_missing(admin, found)
@@ -44,7 +44,7 @@ class TopicWatch:
         return topics
 
     def look(self, admin: AdminClient) -> dict[str, Topic]:
-        """The topics that are there now; what has gone is told. Raises `SourceUnavailable` within `timeout_ms`."""
+        """The topics that exist now; missing ones are logged. Raises `SourceUnavailable` within `timeout_ms`."""
         found = self._described(admin)
         for name in sorted(name for name, topic in found.items() if topic is None):
             self._tell(f"topic {name!r} is gone; its positions are kept")
@@ -59,7 +59,7 @@ class TopicWatch:
         return found
 
     def _listed(self, admin: AdminClient) -> Sequence[str]:
-        """The names: as given, or those that match, asked for again every `refresh_ms`."""
+        """The names: as given, or those that match, queried again every `refresh_ms`."""
         if not isinstance(self.subscription, TopicPattern) or time.monotonic() < self._names_until_s:
             return self._names
         there = self._all_names(admin)
@@ -86,16 +86,17 @@ class TopicWatch:
                 if missing:
                     raise ConfigError(
                         f"topic {name!r} at {self.connection.bootstrap_servers} has {len(topic.partitions)} "
-                        f"partitions, numbered from 0 on, and no partition {missing[0]}"
+                        f"partitions, numbered from 0, and no partition {missing[0]}"
                     )
 
-    # --- compaction: it removes records out of recorded ranges, so that they can't be replayed as they were ----------
+    # --- compaction: it removes records from recorded ranges, so that they can't be replayed as they were
+    # --------------
 
     def _is_fit(self, admin: AdminClient, name: str, topic: Topic) -> bool:
-        """Whether a topic may be read that came to match while this ran; the others were looked at in `open`."""
+        """Whether a topic that has come to match during the run may be read; the others were checked in `open`."""
         problem = self._compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
         if problem is not None:
-            self._tell(f"{problem}; it is left out")
+            self._tell(f"{problem}; it is skipped")
         return problem is None
 
     def _refuse_compacted(self, admin: AdminClient, name: str, topic: Topic) -> None:
@@ -104,7 +105,7 @@ class TopicWatch:
             raise ConfigError(problem)
 
     def _compaction(self, admin: AdminClient, name: str, topic: Topic) -> str | None:
-        """What is wrong with the topic for a transactional spout. Asked once for each."""
+        """What is wrong with the topic for a transactional spout. Queried once for each."""
         if not self.replays_exactly:
             return None
         if topic.source not in self._compacted:
@@ -124,5 +125,5 @@ class TopicWatch:
             return str(future.result()["cleanup.policy"].value)
         except KafkaException as error:
             reason = self.connection.redact(error.args[0].str())
-            self._tell(f"topic {name!r}: could not find out if it is compacted: {reason}")
+            self._tell(f"topic {name!r}: could not determine whether it is compacted: {reason}")
             return None

@@ -1,4 +1,4 @@
-"""Record translators: from what a Kafka record holds to the tuples of a spout.
+"""Record translators: from the contents of a Kafka record to the tuples of a spout.
 
 A translator is a pure function of the record: the same record gives the same tuple, in every process and on every
 replay. A transactional spout checks that (by count and checksum), and fails a replay that differs.
@@ -26,7 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Translator(ABC):
-    """Makes tuples of records. `output` says which fields they have, `fields` what of a record is asked for."""
+    """Turns records into tuples. `output` declares their fields, `fields` the parts of a record that are needed."""
 
     def __init__(self, output: str | Schema, fields: Sequence[str]) -> None:
         self.output = output if isinstance(output, Schema) else Schema.parse(output)
@@ -36,17 +36,17 @@ class Translator(ABC):
 
     @abstractmethod
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The tuples of records of one partition, in order: at most one for each, in columns as `output` says.
+        """The tuples of records of one partition, in order: at most one for each, in columns as declared by `output`.
 
         `records` has the columns `fields`, in the types of a record's fields: key and value are binary.
         """
 
     def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
-        """Raise `ConfigError` when there are no tuples for the records of a topic."""
+        """Raise `ConfigError` if there are no tuples for the records of a topic."""
 
     @property
     def sets_aside(self) -> bool:
-        """True when it refuses records, which become dead letters, instead of failing the attempt."""
+        """True if it refuses records, which become dead letters, instead of failing the attempt."""
         return False
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
@@ -56,8 +56,8 @@ class Translator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One record, as a function gets it. `timestamp` is in UTC, None when the record has none; it is an error to ask
-    for one beyond the year 9999, which a producer has given that does not count in milliseconds."""
+    """One record, as passed to a function. `timestamp` is in UTC, None if the record has none; reading one beyond the
+    year 9999, from a producer that does not use milliseconds, is an error."""
 
     topic: str
     partition: int
@@ -76,10 +76,10 @@ class SimpleTranslator(Translator):
 
         SimpleTranslator(lambda record: (record.value.decode(), record.offset), "line string, offset long")
 
-    What the function raises fails the attempt, with the record's place in the message; with `on_error="dead_letter"`
-    the record is set aside instead, and so is one whose values don't fit. An `OperatingError` fails the attempt in any
-    case: raise one where it is not the record's fault. For many records
-    `JsonTranslator`, or no translator and a bolt that takes Arrow batches, is several times faster.
+    An exception in the function fails the attempt, with the record's position in the message; with
+    `on_error="dead_letter"` the record is set aside instead, and so is one whose values do not match. An
+    `OperatingError` fails the attempt in any case: raise one if it is not the record's fault. For many records
+    `JsonTranslator`, or no translator and a bolt on Arrow batches, is several times faster.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SimpleTranslator(Translator):
         return self._on_error == "dead_letter"
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The function's tuples, and what it can't make any of."""
+        """The function's tuples, and the records that it can't translate."""
         try:
             return self.translate(records), ()
         except (BoltFailed, SchemaMismatch):
@@ -130,7 +130,7 @@ class SimpleTranslator(Translator):
         return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
 
     def _told(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
-        """The same error for the one record that it is about."""
+        """The same error for the single record that caused it."""
         for record, values in kept:
             try:
                 batch_from_rows([values], arrow_schema(self.output), component=_NAME)
@@ -150,19 +150,20 @@ class SimpleTranslator(Translator):
             return None
         if not isinstance(values, tuple | list) or len(values) != len(self.output):
             raise SchemaMismatch(
-                f"the translator returned {values!r} for {record}; it has to return a tuple with a value for each of "
+                f"the translator returned {values!r} for {record}; it must return a tuple with a value for each of "
                 f"'{self.output}', or None to skip the record"
             )
         return tuple(values)
 
 
 class ByTopicTranslator(Translator):
-    """Another translator for each topic; all give the same fields, for a spout has one stream (Storm's ByTopic).
+    """A different translator for each topic; all have the same fields, because a spout has one stream (Storm's
+    ByTopic).
 
         ByTopicTranslator().for_topic("orders", JsonTranslator(...)).for_topic("old-orders", SimpleTranslator(...))
 
-    `default` translates the topics that were not named; without it their records are an error. A spout that knows its
-    topics tells of one without translator when it is made.
+    `default` translates all other topics; without it their records are an error. A spout that knows its topics reports
+    one without a translator when it is created.
     """
 
     def __init__(self, default: Translator | None = None) -> None:
@@ -172,16 +173,16 @@ class ByTopicTranslator(Translator):
     def for_topic(self, topic: str, translator: Translator) -> ByTopicTranslator:
         """A translator that uses `translator` for the records of `topic`, and is otherwise this one.
 
-        Raises `ConfigError` for a topic that has one already, and for other fields than those before have.
+        Raises `ConfigError` for a topic that already has one, and for fields that differ from the previous ones.
         """
         if not isinstance(translator, Translator):
             raise ConfigError(f"topic {topic!r} needs a translator, such as JsonTranslator(...); got {translator!r}")
         if topic in self._routes:
-            raise ConfigError(f"topic {topic!r} has a translator already")
+            raise ConfigError(f"topic {topic!r} already has a translator")
         if (self._routes or self._default) and str(translator.output) != str(self.output):
             raise ConfigError(
-                f"the translator of topic {topic!r} gives '{translator.output}', the others give '{self.output}'; all "
-                "have to give the same fields"
+                f"the translator of topic {topic!r} has the fields '{translator.output}', the others "
+                f"'{self.output}'; all must have the same fields"
             )
         more = ByTopicTranslator(self._default)
         more._set(self._default, {**self._routes, topic: translator})
@@ -194,7 +195,7 @@ class ByTopicTranslator(Translator):
         self.fields = tuple(name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in used))
 
     def check_topic(self, topic: str) -> None:
-        """Raise `ConfigError` when the topic has no translator and there is no default."""
+        """Raise `ConfigError` if the topic has no translator and there is no default."""
         chosen = self._routes.get(topic, self._default)
         if chosen is None:
             raise ConfigError(
@@ -205,15 +206,15 @@ class ByTopicTranslator(Translator):
 
     @property
     def sets_aside(self) -> bool:
-        """When one of them does."""
+        """If one of them does."""
         return any(t.sets_aside for t in (*self._routes.values(), *([self._default] if self._default else [])))
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """What the topic's translator makes of the records."""
+        """The records, translated by the topic's translator."""
         return self._chosen(records).translate(records.select(list(self._chosen(records).fields)))
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """What the topic's translator makes of the records."""
+        """The records, translated by the topic's translator."""
         return self._chosen(records).translate_or_refuse(records.select(list(self._chosen(records).fields)))
 
     def _chosen(self, records: pa.RecordBatch) -> Translator:
@@ -225,7 +226,7 @@ class ByTopicTranslator(Translator):
 
 
 def checked_translator(translator: Translator, topics: Sequence[str]) -> Translator:
-    """The translator. Raises `ConfigError` when it is none, or has nothing for one of the topics."""
+    """The translator. Raises `ConfigError` if it is not one, or has none for one of the topics."""
     if not isinstance(translator, Translator):
         raise ConfigError(f"translator is a JsonTranslator, SimpleTranslator or ByTopicTranslator, not {translator!r}")
     if not len(translator.output):
@@ -236,7 +237,7 @@ def checked_translator(translator: Translator, topics: Sequence[str]) -> Transla
 
 
 class _TimelessRecord(KafkaRecord):
-    """A record whose timestamp Python does not hold: nothing is wrong as long as nobody asks for it."""
+    """A record whose timestamp Python can't represent: not an error as long as nobody reads it."""
 
     __slots__ = ("_timestamp",)
     _timestamp: int
@@ -244,8 +245,8 @@ class _TimelessRecord(KafkaRecord):
     @property
     def timestamp(self) -> datetime | None:
         raise SchemaMismatch(
-            f"the timestamp of the record at {self} is {self._timestamp} microseconds after 1970, and Python has the "
-            "years 1 to 9999: its producer has not counted in milliseconds; don't ask for it, or have it corrected"
+            f"the timestamp of the record at {self} is {self._timestamp} microseconds after 1970, and Python's years "
+            "are 1 to 9999: its producer did not use milliseconds; don't read it, or have it corrected"
         )
 
     @timestamp.setter
@@ -264,7 +265,7 @@ def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
 
 
 def _times(column: pa.Array) -> list[Any]:
-    """Times; those that Python does not hold as numbers."""
+    """Times; those that Python can't represent as numbers."""
     try:
         times: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):

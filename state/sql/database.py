@@ -1,4 +1,4 @@
-"""A SQLite file or a PostgreSQL database, of a state or of a store: its URL, its connections, how it fails."""
+"""A SQLite file or a PostgreSQL database, of a state or of a store: its URL, connections and errors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _PROGRAM_LIMIT_EXCEEDED = "54000"
 
 
 class DatabaseFailed(Exception):
-    """The database did not do what it was asked to; after a write it is not known whether it has.
+    """The database failed; after a write its outcome is unknown.
 
-    Between a database and what is built on it only. `is_refusal`: it answers, and does not allow or know what was
-    asked for. `is_about_data`: a value that was given is none of its type.
+    Only used between a database and its users. `is_refusal`: it responds, but does not allow or know what was
+    requested. `is_about_data`: a given value does not have its column's type.
     """
 
     def __init__(self, error: DBAPIError | NoConnectionFree) -> None:
         self.error = error
         self.is_refusal = isinstance(error, ProgrammingError | NotSupportedError)
-        # A key may also be larger than an index of PostgreSQL takes.
+        # A key may also be larger than PostgreSQL's limit for an index entry.
         is_too_large = getattr(getattr(error, "orig", None), "sqlstate", None) == _PROGRAM_LIMIT_EXCEEDED
         self.is_about_data = isinstance(error, DataError) or is_too_large
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -43,13 +43,13 @@ class DatabaseFailed(Exception):
 
 
 class Database:
-    """Connections to one database, opened when they are needed.
+    """Connections to one database, opened on demand.
 
-    Nothing waits in it for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
-    PostgreSQL ends a transaction of a process that was stopped inside it after half of that time, so that who waits
-    for its lock gets it; SQLite has no such means. `sqlite://` is in the memory of this process, and there for all who
-    name it (`sqlite://?name=…` is another one). `used_for` and `example` are for messages.
-    Raises `ConfigError` for a URL that can't be used.
+    Nothing in it waits for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
+    PostgreSQL ends a transaction of a process that was suspended inside it after half of that time, so that others get
+    its lock; SQLite can't. `sqlite://` is in the memory of this process, and shared by all users of that URL
+    (`sqlite://?name=…` is another one). `used_for` and `example` are for messages. Raises `ConfigError` for an unusable
+    URL.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Database:
 
     @property
     def url(self) -> str | None:
-        """As it was given, with its passwords; None for a database in memory, which only this process can find."""
+        """As it was given, including passwords; None for a database in memory, which only this process can find."""
         return None if is_in_memory(self._url) else self._url.render_as_string(hide_password=False)
 
     @property
@@ -86,7 +86,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """The database, and the schemas to look in, without the rest: what stays the same however one logs in."""
+        """The database, and the schemas to search, without the rest: independent of the login."""
         if self.is_sqlite:
             return str(self._url) if self.file is None else f"sqlite:///{self.file}"
         host, port, options = (_joined(self._url.query.get(name, "")) for name in ("host", "port", "options"))
@@ -99,7 +99,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One database transaction that may write. Raises `DatabaseFailed`; then it is not known whether it has."""
+        """One database transaction that may write. Raises `DatabaseFailed`; the outcome is then unknown."""
         with _telling(), self._engine.begin() as connection:
             yield connection
 
@@ -116,7 +116,7 @@ class Database:
             self.close()
 
     def close(self) -> None:
-        """Close all connections. Later ones are opened anew; what is in memory stays there."""
+        """Close all connections. Later calls open new ones; a database in memory is kept."""
         if not is_in_memory(self._url):
             self._engine.dispose()
 
@@ -126,7 +126,7 @@ class Database:
                 self._url,
                 connect_args=connect_arguments(self._url, self._timeout_ms),
                 pool_timeout=self._timeout_ms / 1000,
-                # A server that was started anew costs no attempt; whoever tries again anyway saves the question.
+                # A restarted server costs no attempt; a caller that retries anyway saves the ping.
                 pool_pre_ping=pings and not self.is_sqlite,
                 hide_parameters=True,
             )
@@ -193,7 +193,7 @@ def sqlite_file(url: URL) -> str | None:
 
 
 def parse_url(url: str, *, used_for: str, example: str) -> URL:
-    """The URL of a SQLite file or a PostgreSQL database. Raises `ConfigError`, and shows nothing that may be secret."""
+    """The URL of a SQLite file or a PostgreSQL database. Raises `ConfigError`, which never contains a secret."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -214,27 +214,27 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
 
 
 def _check_writable(file: Path, used_for: str) -> None:
-    """Raise `ConfigError` for a path that SQLite would not open, or open for reading only. It also writes beside it."""
+    """Raise `ConfigError` for a path that SQLite could not open, or only for reading. It also writes beside it."""
     if file.is_dir():
         raise ConfigError(f"{used_for}, {file}, is a folder; name a file in it, such as {file / 'store.db'}")
     for path in (file, file.parent):
         if path.exists() and not os.access(path, os.W_OK):
-            raise ConfigError(f"{used_for} can't be written: this user may not write {path}; allow it, or name another")
+            raise ConfigError(f"{used_for} can't be written: this user may not write {path}; grant it, or move it")
     if file.is_file():
         with file.open("rb") as content:
             head = content.read(len(_SQLITE))
         if head not in (b"", _SQLITE):
-            raise ConfigError(f"{used_for}, {file}, is a file of another kind than SQLite's; name another one")
+            raise ConfigError(f"{used_for}, {file}, is not a SQLite file; use another path")
 
 
 def shown(url: URL) -> str:
-    """A URL as it may be shown: without its passwords."""
+    """A URL without its passwords, for display."""
     hidden = {name: "***" for name in _SECRETS if name in url.query}
     return url.update_query_dict(hidden).render_as_string(hide_password=True).replace(quote("***"), "***")
 
 
 def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
-    """psycopg's arguments by which a host that has vanished is noticed, unless the URL says how."""
+    """psycopg's arguments for detecting a host that has disappeared, unless the URL sets them."""
     if url.get_backend_name() == "sqlite":
         return {}
     seconds = max(2, -(-timeout_ms // 1000))
@@ -249,13 +249,13 @@ def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
 
 
 def begin_sqlite(connection: Connection) -> None:
-    """A transaction that writes takes the write lock at once: one that only finds out later may have to be refused."""
+    """A writing transaction takes the write lock immediately: taking it later may fail."""
     reads = connection.get_execution_options().get("only_reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def switch_to_wal(execute: Callable[[str], Any]) -> None:
-    """Switch the file to WAL, which stays so. SQLite does not wait by itself when another process is just using it.
+    """Switch the file to WAL, permanently. SQLite does not wait by itself if another process is using the file.
 
     A file that stays in the older journal mode is slower and no less safe.
     """

@@ -33,7 +33,7 @@ def telling(state: str) -> Iterator[None]:
         if error.is_refusal:
             raise ConfigError(f"state {state} can't be used: {error}") from error
         raise OperatingError(
-            f"state {state}: the database does not answer: {error}. Check that it runs and can be reached"
+            f"state {state}: the database does not respond: {error}. Check that it is running and reachable"
         ) from error
 
 
@@ -95,9 +95,9 @@ class FencedSqlTable:
                 yield connection
         except DatabaseFailed as error:
             if error.is_about_data:
-                raise SchemaMismatch(f"state {self._name} can't hold what was given: {error}") from error
+                raise SchemaMismatch(f"state {self._name} can't store the given values: {error}") from error
             raise WriteRefused(str(error), is_conflict=False) from error
         self._loaded, self.is_complete = attempt_id, True
         if added:
-            text = "state %s: columns %s added; the rows that were there have NULL in them"
+            text = "state %s: columns %s added; the existing rows have NULL in them"
             _log.warning(text, self._name, ", ".join(added))

@@ -1,4 +1,4 @@
-"""The registry of the SQL states of a database: of each table its version, the fence, and what it was made as."""
+"""The registry of the SQL states of a database: for each table its version, the fence, and its declaration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from transactional.errors import SchemaMismatch, StoreMismatch
 from transactional.schema import Schema
 
 LAYOUT: Final = 1
-"""The version of what a state's tables look like."""
+"""The version of the layout of a state's tables."""
 _CREATION_LOCK: Final = 4_004_005
 
 _states = Table(
@@ -56,7 +56,7 @@ _MOVE = (
 
 
 class Registration:
-    """The registry's row of one state. `name` and `owner` are told in errors."""
+    """The registry's row of one state. `name` and `owner` are used in errors."""
 
     def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
         self._rows, self._name, self._owner = rows, name, owner
@@ -64,9 +64,9 @@ class Registration:
         self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
 
     def create_or_check(self, connection: Connection) -> bool:
-        """Make the state's table where there is none; of two that do so at once, one makes it.
+        """Create the state's table if there is none; of two processes that do so at once, one creates it.
 
-        False: the table lacks value columns that the state has by now, which the first write has to add.
+        False: the table lacks value columns that the state has gained, which the first write has to add.
         Raises `SchemaMismatch` for a table that is not this state's, `StoreMismatch` for one of another owner.
         """
         if connection.dialect.name == "postgresql":  # on SQLite the transaction itself has waited for all others
@@ -86,7 +86,7 @@ class Registration:
         return AttemptId(row.attempt_id) if row is not None and is_written else None
 
     def version(self, connection: Connection) -> AttemptId | None:
-        """The attempt id that the table was last written by. Raises `StoreMismatch` when it is another's by now."""
+        """The attempt id of the table's last writer. Raises `StoreMismatch` if it has another owner by now."""
         row = self._row(connection)
         if row is None or row.owner != self._owner:
             now = "no longer there" if row is None else f"that of {row.owner} now"
@@ -94,14 +94,14 @@ class Registration:
         return None if row.attempt_id is None else AttemptId(row.attempt_id)
 
     def move(self, connection: Connection, loaded: AttemptId | None, attempt_id: AttemptId) -> bool:
-        """Compare and set the version. If that was done, nobody else does so before this database transaction ends."""
+        """Compare and set the version. On success nobody else can until this database transaction ends."""
         values = {"this": self._table_name, "own": self._owner, "loaded": loaded, "moved_to": attempt_id}
         return connection.execute(_MOVE, values).rowcount == 1
 
     def add_columns(self, connection: Connection) -> tuple[str, ...]:
-        """Add the value columns that the table lacks, with their previous values: NULL in the rows that are there.
+        """Add the value columns that the table lacks, with their previous values: NULL in existing rows.
 
-        The names of the values. Who does it has moved the version, so that nobody else does it at the same time.
+        Returns the names of the values. The caller has moved the version, so that nobody else does it at the same time.
         """
         row = self._row(connection)
         there = Schema.parse(row.columns) if row is not None else self._wanted.all
@@ -121,12 +121,12 @@ class Registration:
         row = self._row(connection) if found.has_table(_states.name) else None
         if row is None and has_table:
             raise SchemaMismatch(
-                f"state {self._name}: a table of this name is there that no state has made (it is not in "
+                f"state {self._name}: there is already a table of this name that no state has created (it is not in "
                 f"{_states.name}); give the state another table"
             )
         if row is not None and not has_table:
             raise SchemaMismatch(
-                f"state {self._name}: the table is not there, and {_states.name} knows it; restore it, or delete its "
+                f"state {self._name}: the table does not exist, but {_states.name} lists it; restore it, or delete its "
                 "row there to start with an empty one"
             )
         if row is not None:
@@ -151,10 +151,10 @@ class Registration:
         can_be_completed = {*there} <= {*wanted.all} and {*wanted.all.names} - {*there.names} <= may_lack
         if row.key_columns != self._key_columns or not can_be_completed or sorted(found) != sorted(there.names):
             raise SchemaMismatch(
-                f"state {self._name} was made with the key '{row.key_columns}' and the columns '{row.columns}', and "
+                f"state {self._name} was created with the key '{row.key_columns}' and the columns '{row.columns}', and "
                 f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "
-                f"'{self._columns}': give it another table, or declare it as the table is (value columns can be added, "
-                "and nothing else can change)"
+                f"'{self._columns}': use another table, or declare the existing columns (value columns can be added, "
+                "but nothing else can change)"
             )
 
     def _check_owner(self, connection: Connection, row: Row[Any]) -> None:

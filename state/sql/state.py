@@ -1,7 +1,7 @@
 """`SqlMapState`: a state in a table of SQLite or PostgreSQL, exactly once, fenced against dead coordinators.
 
-The fence is the table's row in `transactional_states`: the attempt id that wrote the table last. Each transaction is
-one database transaction, which begins with a compare-and-set of that row: whoever comes too late changes nothing.
+The fence is the table's row in `transactional_states`: the attempt id of the table's last writer. Each transaction is
+one database transaction, which begins with a compare-and-set of that row: a late writer changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SqlMapState(MapState[FencedSqlTable]):
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
     renames `txid`, `prev_txid` and `prev_<value>`. The table is made when a topology first runs. No wait for the
     database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value
-    columns (a start with `--accept-changes`) adds them to its table, with NULL in the rows that are there.
+    columns (a start with `--accept-changes`) adds them to its table, with NULL in the existing rows.
 
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
@@ -70,7 +70,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         return self._database.file
 
     def address(self) -> TableAddress:
-        """The database, with all that one needs to log in, and the table in it."""
+        """The database, with the login, and the table in it."""
         return TableAddress.of("sql", self._database.url, self.columns, self._table_name)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedSql:
@@ -103,11 +103,11 @@ class SqlMapState(MapState[FencedSqlTable]):
         self._check_types()
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the one that is there (see the port).
+        """Create the table, or check the existing one (see the port).
 
         Value columns that the state has gained are added with the first write, which is the fence's. Raises
-        `SchemaMismatch` for a table of another shape, or that no state has made, `StoreMismatch` for one with rows of
-        another owner, `ConfigError` when the database refuses.
+        `SchemaMismatch` for a table of another shape, or that no state has created, `StoreMismatch` for one with rows
+        of another owner, `ConfigError` if the database refuses.
         """
         self._own(owner, txid_of)
         rows = self._state_table()
@@ -121,8 +121,8 @@ class SqlMapState(MapState[FencedSqlTable]):
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows. The state need not be open.
 
-        With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
-        the table and the coordinator's store leaves the table one transaction ahead.
+        With `committed_txid` it returns what a reader may see that must not see anything after that transaction: a
+        crash between the table and the coordinator's store leaves the table one transaction ahead.
         """
         columns = Schema((*self.key, *self.values))
         rows = self._state_table()

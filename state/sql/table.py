@@ -1,8 +1,8 @@
 """The table of a SQL state and its statements: read by key, applied, rolled back.
 
-A key may have NULLs, and a unique index takes two of these for different. So rows whose keys have none are upserted
-by the unique index, which also serves whoever looks up a key in SQL; the few others are deleted and inserted anew.
-Nobody comes in between: who writes has moved the table's version first, and holds that row's lock until the end.
+A key may have NULLs, and a unique index treats two of these as different. So rows whose keys have none are upserted by
+the unique index, which also serves lookups by key in SQL; the few others are deleted and inserted again. Nobody can get
+in between: a writer has moved the table's version first, and holds that row's lock until the end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VARIABLES_MAX: Final = 30_000
 
 Values: TypeAlias = tuple[Any, ...]
 Nulls: TypeAlias = tuple[bool, ...]
-"""Of each key column whether it is NULL."""
+"""For each key column whether it is NULL."""
 
 
 class StateTable:
@@ -103,14 +103,15 @@ class StateTable:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, txid: TxId) -> None:
-        """Undo what earlier attempts of this transaction have done (row T60)."""
+        """Undo what earlier attempts at this transaction have done."""
         own = self._txid == txid
         before = {value.key: prev for value, prev in zip(self._values, self._prevs, strict=True)}
         connection.execute(delete(self.table).where(own, self._prev_txid.is_(None)))
         connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid}))
 
     def apply(self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck) -> None:
-        """Combine rows of key and values, one per key, with what was before this transaction. Raises `SumOverflow`."""
+        """Combine rows of key and values, one per key, with the values before this transaction. Raises
+        `SumOverflow`."""
         width = len(self._key)
         for nulls, part in self._parts(rows):
             stored = self._stored(connection, nulls, part)
@@ -127,7 +128,8 @@ class StateTable:
     # --- details ----------------------------------------------------------------------------------------------------
 
     def _parts(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
-        """Rows that begin with a key, by which of its columns are NULL, in parts that fit into one statement."""
+        """Rows that begin with a key, grouped by which of its columns are NULL, in parts that fit into one
+        statement."""
         by_nulls: dict[Nulls, list[Values]] = {}
         for row in rows:
             by_nulls.setdefault(tuple(value is None for value in row[: len(self._key)]), []).append(row)

@@ -1,4 +1,4 @@
-"""The SQL types of a state's columns. What goes in comes out the same, on SQLite too, which knows few types."""
+"""The SQL types of a state's columns. Values come back unchanged, on SQLite too, which has few types."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from transactional.errors import ConfigError
 from transactional.schema import Field
 
 NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts longer names off."""
+"""PostgreSQL truncates longer names."""
 
 
 class _DecimalText(TypeDecorator[Decimal]):
-    """SQLite would keep a decimal as a floating-point number."""
+    """SQLite would store a decimal as a floating-point number."""
 
     impl = Text
     cache_ok = True
@@ -45,7 +45,7 @@ class _DecimalText(TypeDecorator[Decimal]):
 
 
 class _UtcText(TypeDecorator[datetime.datetime]):
-    """SQLite keeps times as text, without a zone: that is UTC here."""
+    """SQLite stores times as text, without a zone: that is UTC here."""
 
     impl = DateTime
     cache_ok = True
@@ -58,7 +58,7 @@ class _UtcText(TypeDecorator[datetime.datetime]):
 
 
 class _DoubleOrNan(UserDefinedType[float]):
-    """SQLite would keep NaN as NULL; as text it stays what it is."""
+    """SQLite would store NaN as NULL; text preserves it."""
 
     cache_ok = True
 
@@ -101,12 +101,12 @@ def sql_type(name: str, *, is_sqlite: bool) -> TypeEngine[Any]:
 
 
 def check_name(name: str, table: str) -> None:
-    """Raise `ConfigError` for a name of a table or column that PostgreSQL would cut off, and for an empty one; and for
-    what can't stand in a statement however it is quoted: a zero byte, and SQLAlchemy's own mark of a parameter."""
+    """Raise `ConfigError` for a table or column name that PostgreSQL would truncate, for an empty one, and for one that
+    can't be used in a statement even quoted: with a zero byte, or SQLAlchemy's own mark of a parameter."""
     if not name.strip() or len(name.encode()) > NAME_BYTES_MAX:
-        raise ConfigError(f"state {table}: the name {name!r} has to have 1 to {NAME_BYTES_MAX} bytes; shorten it")
+        raise ConfigError(f"state {table}: the name {name!r} must have 1 to {NAME_BYTES_MAX} bytes; shorten it")
     if "\0" in name or "%(" in name:
-        raise ConfigError(f"state {table}: the name {name!r} has a zero byte or '%(' in it; choose another one")
+        raise ConfigError(f"state {table}: the name {name!r} contains a zero byte or '%('; choose another one")
 
 
 def check_columns(columns: Iterable[Field], table: str) -> None:
@@ -115,6 +115,6 @@ def check_columns(columns: Iterable[Field], table: str) -> None:
         check_name(column.name, table)
         if column.type not in _TYPES and not column.type.startswith("decimal"):
             raise ConfigError(
-                f"state {table}: column {column.name!r} is a {column.type}, which a SQL table does not hold; use its "
+                f"state {table}: column {column.name!r} is a {column.type}, which a SQL table can't store; use its "
                 "parts as columns, or a state in Delta"
             )

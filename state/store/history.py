@@ -1,4 +1,4 @@
-"""The SQL of the history in the coordinator's store: runs, minutes, what is trimmed, and what a reset takes away."""
+"""The SQL of the history in the coordinator's store: runs, minutes, what is trimmed, and what a reset deletes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MINUTES = (
     .order_by(minutes.c.at_ms, minutes.c.epoch)
 )
 
-# The oldest few are looked at, whatever their number: to count attempts would take longer with each of them. There are
+# The oldest few are examined, whatever their number: counting attempts would take longer with each of them. There are
 # at most as many as ids were drawn since.
 _oldest = attempts.alias("oldest")
 _OLDEST = (
@@ -60,7 +60,7 @@ _IS_RECORDED = (
 TRIM = delete(attempts).where(
     attempts.c.topology_id == _TOPOLOGY,
     attempts.c.attempt_id.in_(_OLDEST),
-    # As expressions: SQLite would look for them in the index, and so go through all attempts but the newest.
+    # As expressions: otherwise SQLite would use the index, and go through all attempts but the newest.
     attempts.c.attempt_id + 0 < bindparam("newest", type_=BigInteger),
     or_(
         attempts.c.attempt_id + 0 <= bindparam("up_to", type_=BigInteger),
@@ -69,7 +69,7 @@ TRIM = delete(attempts).where(
     ~_IS_RECORDED,
 )
 
-# In this order: what is recorded refers to attempts.
+# In this order: recorded rows refer to attempts.
 FORGET_ALL: Final = tuple(
     delete(table).where(table.c.topology_id == _TOPOLOGY)
     for table in (transactions, attempts, fences, runs, minutes, savepoints)
@@ -96,7 +96,7 @@ START_ANEW = (
 
 
 def begin_run(connection: Connection, lease: Lease, name: str | None, about: RunAbout) -> None:
-    """Store that a run began."""
+    """Store the start of a run."""
     row = {
         "topology_id": lease.topology_id,
         "epoch": lease.epoch,
@@ -111,7 +111,7 @@ def begin_run(connection: Connection, lease: Lease, name: str | None, about: Run
 
 
 def end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
-    """Store how every run ended of which that is not known yet."""
+    """Store the end of every run whose end is not recorded yet."""
     reason = None if end.reason is None else storable(end.reason)
     connection.execute(END_RUNS, {"topology": topology_id, "how": end.how.value, "code": end.code, "reason": reason})
 
@@ -134,6 +134,6 @@ def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> No
 
 
 def trim(connection: Connection, topology_id: str, newest: AttemptId, keep: Keep) -> None:
-    """Drop some of the oldest attempts, if they are beyond what is to be kept."""
+    """Delete some of the oldest attempts, if they exceed the limits."""
     limits = {"newest": newest, "up_to": newest - keep.attempts_max, "since_ms": keep.since_ms}
     connection.execute(TRIM, {"topology": topology_id, **limits})

@@ -1,7 +1,7 @@
-"""What takes the coordinator's store from each schema version to the next, on SQLite and PostgreSQL alike.
+"""The steps that take the coordinator's store from one schema version to the next, on SQLite and PostgreSQL alike.
 
-A coordinator of the version before that still runs goes on meanwhile: it names the columns that it writes, and new ones
-have defaults.
+A coordinator of the previous version that is still running continues meanwhile: it names the columns that it writes,
+and new ones have defaults.
 """
 
 from __future__ import annotations

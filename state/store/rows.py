@@ -18,7 +18,7 @@ from transactional.store_rules import desired_of, lag_in
 
 
 def status_of(row: Row[Any]) -> TopologyStatus:
-    """A row of `STATUS` as a value. Raises `CorruptRecord` when it is none."""
+    """A row of `STATUS` as a value. Raises `CorruptRecord` if it is invalid."""
     with readable(f"the row of topology {row.topology_id!r}"):
         return _status_of(row)
 
@@ -52,7 +52,7 @@ def _trouble(row: Row[Any]) -> Trouble | None:
 
 
 def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
-    """A row of `RUNS`, or a part of one of `STATUS`, as a value. Raises `CorruptRecord` when it is none."""
+    """A row of `RUNS`, or a part of one of `STATUS`, as a value. Raises `CorruptRecord` if it is invalid."""
 
     def of(name: str) -> Any:
         return getattr(row, prefix + name)
@@ -73,8 +73,8 @@ def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
 
 
 def desired_in(row: Row[Any]) -> Desired:
-    """A row of `DESIRED` as a value. Raises `CorruptRecord` when it is none."""
-    with readable("what a topology is to do"):
+    """A row of `DESIRED` as a value. Raises `CorruptRecord` if it is invalid."""
+    with readable("the desired state of a topology"):
         return desired_of(DesiredState(row.desired), whole_or_none(row.stop_at_ms), row.now_ms)
 
 
@@ -99,12 +99,12 @@ def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
 
 
 def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
-    """The parameters of `SET_PROCESSED`, and of `SET_COMMITTED`, that say what was read, and by when."""
+    """The parameters of `SET_PROCESSED`, and of `SET_COMMITTED`, that describe what was read, and when."""
     return {"new_batch": batch.to_json(), "row_count": batch.record_count, "ended_at_ms": ended_at_ms}
 
 
 def record_of(row: Row[Any]) -> AttemptRecord:
-    """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` when it is none."""
+    """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` if it is invalid."""
     with readable(f"the row of attempt {row.attempt_id}"):
         return AttemptRecord(
             attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
@@ -123,7 +123,7 @@ def record_of(row: Row[Any]) -> AttemptRecord:
 
 
 def minute_of(row: Row[Any]) -> MinuteRecord:
-    """A row of `MINUTES` as a value. Raises `CorruptRecord` when it is none."""
+    """A row of `MINUTES` as a value. Raises `CorruptRecord` if it is invalid."""
     with readable(f"the row of the minute {row.at_ms}"):
         return MinuteRecord(
             at_ms=whole(row.at_ms),
@@ -139,7 +139,7 @@ def minute_of(row: Row[Any]) -> MinuteRecord:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Raises `CorruptRecord` for what can't be read inside."""
+    """Raises `CorruptRecord` for anything inside that can't be read."""
     try:
         yield
     except (ValueError, TypeError, RecursionError) as error:
@@ -151,7 +151,7 @@ def readable(what: str) -> Iterator[None]:
 def whole(value: object) -> int:
     """A whole number. Raises `CorruptRecord`: SQLite keeps anything in any column."""
     if not isinstance(value, int):
-        raise CorruptRecord(f"{value!r} stands in the coordinator's store where a whole number should: restore it")
+        raise CorruptRecord(f"{value!r} is in the coordinator's store in place of a whole number: restore it")
     return value
 
 
@@ -164,7 +164,7 @@ def json_object(text: str) -> dict[str, Any]:
     """A JSON object. Raises `ValueError` or `TypeError`."""
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"{text[:100]!r} is no JSON object")
+        raise ValueError(f"{text[:100]!r} is not a JSON object")
     return found
 
 
@@ -172,5 +172,5 @@ def numbers(text: str) -> tuple[int, ...]:
     """A JSON list of whole numbers. Raises `ValueError`, `TypeError` or `CorruptRecord`."""
     found = json.loads(text)
     if not isinstance(found, list):
-        raise ValueError(f"{text[:100]!r} is no JSON list")
+        raise ValueError(f"{text[:100]!r} is not a JSON list")
     return tuple(map(whole, found))

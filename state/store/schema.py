@@ -1,4 +1,4 @@
-"""The database behind the coordinator's store: its tables, its schema version, how it is opened and how it fails."""
+"""The database behind the coordinator's store: its tables, its schema version, how it is opened, and its errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ transactions = Table(
     ForeignKeyConstraint(["topology_id", "attempt_id"], [attempts.c.topology_id, attempts.c.attempt_id]),
 )
 
-# At which txid a table was when a coordinator that had taken over wrote `attempt_id` as its version.
+# The txid that a table was at when a coordinator that had taken over wrote `attempt_id` as its version.
 fences = Table(
     "transactional_fences",
     _metadata,
@@ -131,7 +131,7 @@ minutes = Table(
     Column("phases_ms", Text, nullable=False),
 )
 
-# Transactions that somebody wants to be able to go back to.
+# Transactions that an operator wants to be able to return to.
 savepoints = Table(
     "transactional_savepoints",
     _metadata,
@@ -141,12 +141,12 @@ savepoints = Table(
     Column("noted_at_ms", BigInteger, nullable=False),
 )
 
-# Any number will do, as long as all versions of this framework take the same one.
+# Any number works, as long as all versions of this framework use the same one.
 _SCHEMA_LOCK: Final = 4_004_004
 
 
 class NowMs(FunctionElement[int]):
-    """The database's clock, in milliseconds since 1970; it moves on within a transaction."""
+    """The database's clock, in milliseconds since 1970; it advances within a transaction."""
 
     type = BigInteger()
     inherit_cache = True
@@ -165,9 +165,9 @@ def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
 class StoreDatabase:
     """The database of a coordinator's store: its tables are created, or brought to this version, on first use.
 
-    Nothing waits longer than `timeout_ms` in it: not for a connection, a lock or a statement, nor may a connection of
-    this process hold a lock for longer while the process is stopped (PostgreSQL ends it; SQLite has no such means, so
-    there a process that is stopped inside a write holds up all others until it goes on or is killed).
+    Nothing in it waits longer than `timeout_ms`: not for a connection, a lock or a statement, nor may a connection of
+    this process hold a lock for longer while the process is suspended (PostgreSQL ends it; SQLite can't, so there a
+    process that is suspended inside a write blocks all others until it resumes or is killed).
     """
 
     def __init__(self, url: str, *, timeout_ms: int) -> None:
@@ -193,7 +193,7 @@ class StoreDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One database transaction that may write. Raises `StoreUnavailable`; then it is not known whether it has."""
+        """One database transaction that may write. Raises `StoreUnavailable`; the outcome is then unknown."""
         with self._answering():
             self._prepare_once()
             with self._database.writing() as connection:
@@ -208,7 +208,7 @@ class StoreDatabase:
                 yield connection
 
     def limit_timeout(self, lease_ms: int) -> None:
-        """Make sure that what waits or is stopped here ends well before a lease of this length does."""
+        """Make sure that anything that waits or is suspended here ends well before a lease of this length does."""
         self._database.limit_timeout(lease_ms // 2)
 
     def close(self) -> None:
@@ -223,8 +223,8 @@ class StoreDatabase:
             if isinstance(failed.error, DataError | IntegrityError | NotSupportedError | ProgrammingError):
                 raise failed.error from None
             raise StoreUnavailable(
-                f"the coordinator's store {self} does not answer: {failed}. Check that it runs, can be reached and has "
-                "room; what was to be written may or may not be there, and can be written again"
+                f"the coordinator's store {self} does not respond: {failed}. Check that it is running, can be reached "
+                "and has space; the write may or may not have happened, and can be repeated"
             ) from failed.error
 
     def _prepare_once(self) -> None:
@@ -234,7 +234,8 @@ class StoreDatabase:
                 self._is_ready = True
 
     def _prepare(self) -> None:
-        """Create the tables, or bring them to this version. Two processes that start at once do so one by one."""
+        """Create the tables, or migrate them to this version. Two processes that start at once do so one after the
+        other."""
         try:
             with self._database.reading() as connection:
                 if self._schema_version(connection) == SCHEMA_VERSION:

@@ -1,8 +1,8 @@
 """`SqlCoordinatorStore`: the coordinator's store in SQLite (one host) or PostgreSQL (several).
 
 Every write is one short database transaction whose first statement is a compare-and-set on the topology's row: it
-changes that row only where the lease is the current one, and so also locks it against every other writer. When it
-changes nothing, the same transaction looks why: either the same write has happened before, or it is refused.
+changes that row only if the lease is the current one, and so also locks it against every other writer. If it changes
+nothing, the same transaction finds out why: either the same write has happened before, or it is refused.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ _LAST_TXID: Final = 2**63 - 1
 class SqlCoordinatorStore:
     """The coordinator's store in a database. `url` is `sqlite:///path` or `postgresql://user:password@host/database`.
 
-    Tables are created on first use. No wait for the database, its locks or its answers takes longer than `timeout_ms`,
-    nor than half a lease; then the call raises `StoreUnavailable` and may be made again as it is: a write that had
-    happened is not made twice. May be used from several threads. Two processes must never use the same `owner`.
+    Tables are created on first use. No wait for the database, its locks or its responses takes longer than
+    `timeout_ms`, nor than half a lease; then the call raises `StoreUnavailable` and may be repeated as it is: a write
+    that has happened is not made twice. May be used from several threads. Two processes must never use the same
+    `owner`.
 
-    With SQLite a process that is stopped (not killed) in the middle of a write keeps all others from taking over until
-    it goes on or is killed; nothing goes wrong meanwhile. PostgreSQL ends such a write before the lease ends.
-    Raises `ConfigError` for a URL that can't be used.
+    With SQLite a process that is suspended (not killed) in the middle of a write prevents all others from taking over
+    until it resumes or is killed; nothing goes wrong meanwhile. PostgreSQL ends such a write before the lease ends.
+    Raises `ConfigError` for an unusable URL.
     """
 
     def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
@@ -86,8 +87,8 @@ class SqlCoordinatorStore:
         name: str | None = None,
         about: RunAbout | None = None,
     ) -> Lease:
-        """Take the lease and draw a fence id, in one write; forget batches of another source that no table can have
-        been written from."""
+        """Take the lease and draw a fence id, in one write; delete batches of another source from which no table can
+        have been written."""
         given = json.loads(fingerprint_json(fingerprint))
         self._database.limit_timeout(lease_ms)
         with self._database.writing() as connection:
@@ -118,24 +119,24 @@ class SqlCoordinatorStore:
             return lease
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
-        """Store the fingerprint of a run whose start went through."""
+        """Store the fingerprint of a run that has started successfully."""
         with self._database.writing() as connection:
             _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint))
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
-        """Make the lease hold for `lease_ms` from now, by the database's clock."""
+        """Extend the lease to `lease_ms` from now, by the database's clock."""
         self._database.limit_timeout(lease_ms)
         with self._database.writing() as connection:
             _hold(connection, lease, sql.RENEW, lease_ms=lease_ms)
 
     def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
-        """Give the lease back, and store why the run ends; does nothing when it is no longer the current one."""
+        """Release the lease, and store why the run ends; does nothing if it is no longer the current one."""
         with self._database.writing() as connection:
             if _compare_and_set(connection, lease, sql.RELEASE_DONE if is_done else sql.RELEASE):
                 _end_runs(connection, lease.topology_id, end or RunEnd(EndedHow.STOPPED))
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
-        """Say what a topology is to do; False when it is not known."""
+        """Set a topology's desired state; False if the topology is not known."""
         wanted: dict[str, Any] = {"topology": topology_id, "state": state.value}
         with self._database.writing() as connection:
             if state is DesiredState.KILLED:
@@ -143,7 +144,7 @@ class SqlCoordinatorStore:
             return connection.execute(sql.DESIRE_FOR_GOOD, wanted).rowcount == 1
 
     def desired(self, topology_id: str) -> Desired:
-        """What a topology is to do now."""
+        """A topology's current desired state."""
         with self._database.reading() as connection:
             row = connection.execute(sql.DESIRED, {"topology": topology_id}).one_or_none()
             return Desired() if row is None else desired_in(row)
@@ -151,7 +152,7 @@ class SqlCoordinatorStore:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
-        """Store a new attempt as that of its txid, and give up those in flight at this and later txids."""
+        """Store a new attempt as the current one of its txid, and abort those in flight at this and later txids."""
         attempt = record.attempt
         key = {"topology": lease.topology_id, "number": attempt.txid}
         with self._database.writing() as connection:
@@ -212,7 +213,7 @@ class SqlCoordinatorStore:
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
     ) -> None:
-        """Store in which phase and why an attempt failed; give up what is in flight behind it."""
+        """Store in which phase and why an attempt failed; abort later attempts in flight."""
         values: dict[str, int | str] = {"reason": failure_text(phase, reason), "at_ms": at_ms}
         with self._database.writing() as connection:
             _hold(connection, lease, sql.FAIL, number=attempt.txid, **values)
@@ -221,12 +222,12 @@ class SqlCoordinatorStore:
                 connection.execute(sql.GIVE_UP, later)
 
     def record_recovery(self, lease: Lease) -> None:
-        """Store that a trouble is over without a transaction commit."""
+        """Store that a problem was resolved without a transaction commit."""
         with self._database.writing() as connection:
             _hold(connection, lease, sql.RECOVER)
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
-        """Note that the component's table is at `txid` when its version is `lease.fence_id`."""
+        """Record that the component's table is at `txid` when its version is `lease.fence_id`."""
         fence = {"topology_id": lease.topology_id, "component_id": component_id, "attempt_id": lease.fence_id}
         key = {"topology": lease.topology_id, "component": component_id, "id": lease.fence_id}
         with self._database.writing() as connection:
@@ -235,7 +236,7 @@ class SqlCoordinatorStore:
             connection.execute(sql.ADD_FENCE, {**fence, "txid": txid})
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
-        """Drop committed attempts older than `at_ms` but the newest, and what only they needed."""
+        """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""
         with self._database.writing() as connection:
             _hold(connection, lease)
             topology = {"topology": lease.topology_id}
@@ -254,7 +255,7 @@ class SqlCoordinatorStore:
             return None if found is None else TxId(whole(found))
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
-        """Whether a fence was ever noted for this component."""
+        """Whether a fence was ever recorded for this component."""
         key = {"topology": topology_id, "component": component_id}
         with self._database.reading() as connection:
             return bool(connection.execute(sql.HAS_FENCE, key).scalar())
@@ -278,13 +279,13 @@ class SqlCoordinatorStore:
             return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that began at or after `since_ms`, oldest first."""
+        """The minutes that started at or after `since_ms`, oldest first."""
         key = {"topology": topology_id, "since_ms": since_ms}
         with self._database.reading() as connection:
             return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
 
     def reset(self, topology_id: str) -> bool:
-        """Forget all progress of a topology, but not its epoch and its attempt counter."""
+        """Delete all progress of a topology, but not its epoch and its attempt counter."""
         key = {"topology": topology_id}
         with self._database.writing() as connection:
             row = connection.execute(sql.STATUS_TO_TAKE, key).one_or_none()
@@ -302,7 +303,7 @@ class SqlCoordinatorStore:
     # --- details ------------------------------------------------------------------------------------------------
 
     def _create_topology(self, connection: Connection, topology_id: str) -> None:
-        """Add the topology's row, unless it is there or another process is just adding it."""
+        """Add the topology's row, unless it exists or another process is just adding it."""
         create = sql.CREATE_IN_SQLITE if self._database.is_sqlite else sql.CREATE_IN_POSTGRESQL
         new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": "{}"}
         connection.execute(create, {"topology_id": topology_id, **new})
@@ -340,7 +341,7 @@ def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
 
 
 def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str) -> bool:
-    """Make the change to the topology's row if the lease is the current one; tell whether it was made."""
+    """Make the change to the topology's row if the lease is the current one; return whether it was made."""
     held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
     return connection.execute(claim, {**held, **values}).rowcount == 1
 
@@ -352,7 +353,7 @@ def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **valu
 
 
 def _held_topology(connection: Connection, lease: Lease) -> Row[Any]:
-    """The topology's row. Raises `Fenced` when the lease is not the current one."""
+    """The topology's row. Raises `Fenced` if the lease is not the current one."""
     row = next(iter(_topology(connection, lease)), None)
     if row is None or not is_held(lease, status_of(row)):
         raise fenced(lease, row and status_of(row))
@@ -366,6 +367,6 @@ def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
 def _changed(
     connection: Connection, statement: Update | Delete, lease: Lease, attempt: TransactionAttempt, **values: Any
 ) -> bool:
-    """Change what the store holds of one attempt; tell whether there was something to change."""
+    """Change what the store holds of one attempt; return whether there was something to change."""
     key = {"topology": lease.topology_id, "id": attempt.attempt_id, "number": attempt.txid}
     return connection.execute(statement, {**key, **values}).rowcount == 1

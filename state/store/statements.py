@@ -1,4 +1,4 @@
-"""The SQL of `SqlCoordinatorStore`, built once. `store_rows` says how its rows become values.
+"""The SQL of `SqlCoordinatorStore`, built once. `store_rows` converts its rows to values.
 
 Parameters must not be named like columns: `topology` is a topology id, `id` an attempt id, `number` a txid.
 """
@@ -38,7 +38,7 @@ _ATTEMPT = and_(
     attempts.c.attempt_id == bindparam("id"),
     attempts.c.txid == bindparam("number"),
 )
-# Not `in_`: SQLAlchemy writes its list anew for each execution.
+# Not `in_`: SQLAlchemy renders its list again for each execution.
 _IS_OPEN = or_(*(attempts.c.phase == phase for phase in OPEN))
 _LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
 
@@ -97,7 +97,7 @@ TAKE = (
         stop_at_ms=bindparam("new_stop_at_ms"),
     )
 )
-# The one change to the topology's row that needs no lease: nothing that a coordinator writes rests on it.
+# The only change to the topology's row that needs no lease: nothing that a coordinator writes depends on it.
 DESIRE = update(topologies).where(topologies.c.topology_id == _TOPOLOGY)
 DESIRE_FOR_GOOD = DESIRE.values(desired=bindparam("state"), stop_at_ms=None)
 DESIRE_IN_TIME = DESIRE.values(desired=bindparam("state"), stop_at_ms=NowMs() + bindparam("wait_ms", type_=BigInteger))
@@ -168,11 +168,11 @@ DROP_COMMITTED = delete(attempts).where(
     attempts.c.committed_at_ms < bindparam("at_ms"),
     attempts.c.attempt_id < _NEWEST.scalar_subquery(),
 )
-# A table is never at an older version than its last committed attempt, so older tries and fences serve nobody.
+# A table is never at an older version than its last committed attempt, so older attempts and fences are not needed.
 DROP_TRIES = delete(attempts).where(
     attempts.c.topology_id == _TOPOLOGY, attempts.c.txid < _OLDEST_KEPT_TXID.scalar_subquery()
 )
-# A component's last fence stays: it tells that the component has joined.
+# A component's last fence is kept: it shows that the component has joined.
 DROP_FENCES = delete(fences).where(
     fences.c.topology_id == _TOPOLOGY,
     fences.c.attempt_id < _OLDEST_KEPT.scalar_subquery(),

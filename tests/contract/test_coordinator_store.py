@@ -120,7 +120,7 @@ def test_what_stood_on_another_batch_can_be_forgotten_in_the_same_write(storage:
 def test_an_attempt_at_a_committed_transaction_is_a_bug(store: Store) -> None:
     lease = in_flight(store)
     before = content(store)
-    with pytest.raises(ProtocolError, match=r"attempt 1:4 .* when transaction 1 was committed already"):
+    with pytest.raises(ProtocolError, match=r"attempt 1:4 .* arrived after transaction 1 was committed already"):
         record_attempt(store, lease, 1, 4)
     assert content(store) == before
 

@@ -104,9 +104,7 @@ def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("where", ["me:hidden@127.0.0.1:1/db", "127.0.0.1:1/db?user=me&password=hidden"])
 def test_a_server_that_does_not_answer_is_told_without_the_password(where: str) -> None:
     with closing(SqlCoordinatorStore(f"postgresql+psycopg://{where}")) as store:
-        with pytest.raises(
-            StoreUnavailable, match=r"\*\*\*.* does not answer: .*refused.* can be written again"
-        ) as caught:
+        with pytest.raises(StoreUnavailable, match=r"\*\*\*.* does not respond: .*refused.* can be repeated") as caught:
             acquire(store)
         assert "hidden" not in str(caught.value) + repr(store)
 
@@ -272,7 +270,7 @@ def test_a_write_whose_outcome_got_lost_is_made_again(
     with LossyProxy(postgres_sockets) as proxy, closing(SqlCoordinatorStore(proxy.url_of(postgres_schema))) as store:
         store.status()
         proxy.lose_next_commit(server_gets_it=server_gets_it)
-        with pytest.raises(StoreUnavailable, match="may or may not be there, and can be written again"):
+        with pytest.raises(StoreUnavailable, match="may or may not have happened, and can be repeated"):
             STEPS[step](store, lease)
         assert proxy.lost.is_set()
         written = content(direct)

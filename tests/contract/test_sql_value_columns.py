@@ -103,7 +103,7 @@ def test_it_is_told(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         fenced(place)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "columns miles%, last added; the rows that were there have NULL in them"
+        "columns miles%, last added; the existing rows have NULL in them"
     ]
     caplog.clear()
     fenced(place, fence=11)
@@ -134,7 +134,7 @@ def test_of_two_coordinators_one_adds_them(place: Place) -> None:
 )
 def test_any_other_change_is_refused(place: Place, values: str, key: str) -> None:
     counted(place, {"cat": 3})
-    with pytest.raises(SchemaMismatch, match="value columns can be added, and nothing else can change"):
+    with pytest.raises(SchemaMismatch, match="value columns can be added, but nothing else can change"):
         opened(place, values, key)
 
 

@@ -199,7 +199,7 @@ class TestOneTransactionAfterTheOther:
         assert state.version() is None
 
     def test_refuses_values_of_another_type(self, place: Place, state: AnyState) -> None:
-        with pytest.raises(SchemaMismatch, match="does not fit"):
+        with pytest.raises(SchemaMismatch, match="do not match"):
             state.put(place.attempt(1, 1), {("cat",): ("many",)})
 
     def test_refuses_to_combine_columns_it_does_not_have(self, place: Place, state: AnyState) -> None:
@@ -301,7 +301,7 @@ class TestReplays:
     def test_refuses_a_transaction_that_does_not_follow(self, place: Place, state: AnyState, txid: int) -> None:
         """Storm row T56."""
         state.merge(place.attempt(2, 1), counts({"a": 1}))
-        with pytest.raises(StoreMismatch, match=f"at transaction 2, and transaction {txid} comes"):
+        with pytest.raises(StoreMismatch, match=f"at transaction 2, but transaction {txid} arrived"):
             state.merge(place.attempt(txid, 2), counts({"a": 1}))
         assert content(state) == {"a": 1}
 

@@ -174,7 +174,7 @@ def test_a_user_who_may_not_create_tables_is_told(postgres_place: Place) -> None
 @pytest.mark.postgres
 def test_what_postgres_cannot_hold_is_told(postgres_place: Place) -> None:
     state = opened(postgres_place)
-    with pytest.raises(SchemaMismatch, match=r"can't hold the value in column 'word' .* zero byte"):
+    with pytest.raises(SchemaMismatch, match=r"can't store the value in column 'word' .* zero byte"):
         state.merge(postgres_place.attempt(1, 1), counts({"a\x00b": 1}))
     assert (state.version(), content(state)) == (None, {})
 
@@ -192,9 +192,9 @@ def test_a_long_name_is_not_cut_off(postgres_place: Place) -> None:
 
 def test_a_zero_byte_is_refused_by_name_and_a_large_key_is_no_outage(postgres_place: Place) -> None:
     state = opened(postgres_place)
-    with pytest.raises(SchemaMismatch, match=r"can't hold the value in column 'word' .* text with a zero byte"):
+    with pytest.raises(SchemaMismatch, match=r"can't store the value in column 'word' .* text with a zero byte"):
         state.put(postgres_place.attempt(1, 1), {("a",): (1,), ("b\0",): (1,)})
     large = "".join(chr(33 + number * number % 9_000) for number in range(9_000))
-    with pytest.raises(SchemaMismatch, match=r"can't hold what was given: .*index row"):
+    with pytest.raises(SchemaMismatch, match=r"can't store the given values: .*index row"):
         state.merge(postgres_place.attempt(1, 2), counts({large: 1}))
     assert state.version() is None

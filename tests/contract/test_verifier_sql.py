@@ -79,7 +79,7 @@ def test_what_the_store_has_forgotten_is_noted(history: SqlHistory) -> None:
     history.change("UPDATE transactional_states SET attempt_id = 2 WHERE table_name = 'latest'")
     report = history.report(["latest"])
     assert report.findings == ()
-    assert "table of 'latest': it was last written by an attempt that the store has forgotten" in report.notes
+    assert "table of 'latest': its last writer is an attempt that the store has deleted" in report.notes
 
 
 def test_a_column_that_is_no_count_of_the_table_is_told(history: SqlHistory) -> None:

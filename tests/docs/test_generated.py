@@ -65,7 +65,7 @@ def rows_named_in(path: Path) -> set[str]:
     return {row for groups in ROW.findall(path.read_text(encoding="utf-8")) for row in groups if row}
 
 
-def test_every_row_that_the_code_names_is_told() -> None:
+def test_every_row_that_the_code_names_is_on_the_page() -> None:
     """Docstrings point at "Storm row T48": the page about Storm has to say what that is."""
     told = set(
         re.findall(r"^\| ([TRCKEO]\d{1,2}[a-z]?) \|", (DOCS / "storm-differences.md").read_text("utf-8"), re.MULTILINE)
@@ -74,6 +74,6 @@ def test_every_row_that_the_code_names_is_told() -> None:
         path for folder in ("transactional", "spouts", "state", "examples") for path in (ROOT / folder).rglob("*.py")
     ]
     named = {row: path.name for path in files for row in rows_named_in(path)}
-    assert len(named) > 15
+    assert named
     missing = {row: name for row, name in named.items() if row not in told}
     assert missing == {}, "add a line to the table at the end of docs/storm-differences.md"

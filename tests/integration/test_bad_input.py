@@ -147,7 +147,7 @@ def test_a_store_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert line == "TX100: the coordinator's store, folder, is a folder; name a file in it, such as folder/store.db"
     (tmp_path / "notes.txt").write_text("no database")
     line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", "sqlite:///notes.txt")
-    assert line.startswith("TX100: the coordinator's store, notes.txt, is a file of another kind than SQLite's; name")
+    assert line.startswith("TX100: the coordinator's store, notes.txt, is not a SQLite file; use")
 
 
 @pytest.mark.spark

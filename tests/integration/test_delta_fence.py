@@ -304,7 +304,7 @@ class TestOutcomes:
             world.leader(ReportedAsFailed).merge(world.attempt(1, 1), counts({"dog": 1}))
 
     def test_a_success_that_is_not_there_is_fatal(self, world: World) -> None:
-        with pytest.raises(ProtocolError, match="without an error, and yet the table's version is None"):
+        with pytest.raises(ProtocolError, match="without an error, but the table's version is None"):
             world.leader(NeverWritten).merge(world.attempt(1, 1), counts({"dog": 1}))
 
 

@@ -85,7 +85,7 @@ class TestDeclaration:
             ({"values": "v long, Prev_V long"}, "columns 'Prev_V' and 'prev_v' collide"),
             ({"key": "k string, K long"}, "columns 'k' and 'K' collide"),
             ({"key": "k float"}, "key column 'k' is a float; floating-point numbers are not reliably equal"),
-            ({"key": "`my k` string"}, "column name 'my k' is empty, or has a blank"),
+            ({"key": "`my k` string"}, "column name 'my k' is empty, or contains a space"),
             ({"columns": {"prev_w": "x"}}, "columns= renames 'prev_w'; it can rename txid, prev_txid, prev_v"),
             ({"engine": "duckdb"}, "engine 'duckdb' .* is not known; there are auto, delta-rs, spark"),
             ({"kind": StateKind.NON_TRANSACTIONAL}, "only these survive a replay"),

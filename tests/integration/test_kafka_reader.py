@@ -277,7 +277,7 @@ def test_a_hole_that_may_be_a_loss_is_refused(bootstrap: str) -> None:
         in_transaction(producer, topic, ["b"], outcome="commit")
     assert values(bootstrap, topic, span(0, 1)) == ["a"]
     delete_records(bootstrap, topic, {0: 3})
-    with pytest.raises(ReplayMismatch, match=r"\[1, 4\) were planned, but those there are \[3, 4\)"):
+    with pytest.raises(ReplayMismatch, match=r"\[1, 4\) were planned, but the available ones are \[3, 4\)"):
         values(bootstrap, topic, span(1, 4))
 
 
@@ -285,7 +285,7 @@ def test_offsets_that_are_not_there_yet_are_waited_for_and_then_told(bootstrap: 
     topic = new_topic(bootstrap)
     put(bootstrap, topic, numbers(0, 3))
     started = time.monotonic()
-    told = rf"'{topic}' at .* was read up to offset 3 of \[0, 5\), then nothing came for 500 ms"
+    told = rf"'{topic}' at .* was read up to offset 3 of \[0, 5\), then nothing arrived for 500 ms"
     with pytest.raises(SourceUnavailable, match=told):
         values(bootstrap, topic, span(0, 5), timeout_ms=500)
     assert time.monotonic() - started < 5
@@ -298,7 +298,7 @@ def test_a_topic_that_does_not_exist_is_told(bootstrap: str) -> None:
 
 def test_an_address_where_nobody_answers_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
-    with pytest.raises(SourceUnavailable, match=r"nothing came for 1000 ms \(the last error: .*refused"):
+    with pytest.raises(SourceUnavailable, match=r"nothing arrived for 1000 ms \(the last error: .*refused"):
         values("127.0.0.1:1", "flights", span(0, 1), timeout_ms=1_000)
     assert time.monotonic() - started < 5
     assert capfd.readouterr() == ("", "")

@@ -175,7 +175,7 @@ def test_an_opaque_run_goes_on_over_the_gap_and_tells_it(
 def test_a_transactional_run_stops(bootstrap: str, tmp_path: Path) -> None:
     topic = old_and_new(bootstrap)
     spout = spout_over(TransactionalKafkaSpout, bootstrap, [topic], batch_records_max=2)
-    with pytest.raises(BatchLost, match=rf"partition 0 of '{topic}#.*\[2, 4\).*the offsets there are \[4, 6\)"):
+    with pytest.raises(BatchLost, match=rf"partition 0 of '{topic}#.*\[2, 4\).*the available offsets are \[4, 6\)"):
         run(spout, tmp_path)
 
 

@@ -144,9 +144,9 @@ def test_retention_that_is_quicker_stops_a_transactional_spout(bootstrap: str, o
     first = planned(spout)
     spout.check_replay(first)
     delete_records(bootstrap, topic, {0: 3})
-    with pytest.raises(BatchLost, match=rf"{topic}.*\[1, 3\).*the offsets there are \[3, 4\).*opaque"):
+    with pytest.raises(BatchLost, match=rf"{topic}.*\[1, 3\).*the available offsets are \[3, 4\).*opaque"):
         spout.plan(first, replay=False)
-    with pytest.raises(BatchLost, match=r"\[0, 1\).*the offsets there are \[3, 4\)"):
+    with pytest.raises(BatchLost, match=r"\[0, 1\).*the available offsets are \[3, 4\)"):
         spout.check_replay(first)
     assert spout.lag(first) == 1, "of the four, one was read and two are lost"
 
@@ -232,7 +232,7 @@ def test_a_position_beyond_the_end_is_told_and_not_guessed(bootstrap: str, opene
     put(bootstrap, topic, ["a"])
     spout = opened(OpaqueKafkaSpout, topic)
     [(partition, _)] = planned(spout).ranges.items()
-    with pytest.raises(SourceUnavailable, match=r"offset 7 is expected, but the offsets there are \[0, 1\)"):
+    with pytest.raises(SourceUnavailable, match=r"offset 7 is expected, but the available offsets are \[0, 1\)"):
         spout.plan(BatchMetadata({partition: span(5, 7)}), replay=False)
 
 

@@ -156,7 +156,7 @@ def test_only_the_partitions_that_were_asked_for_are_read(
 
 def test_a_partition_that_is_not_there_is_told(bootstrap: str, opened: Opened) -> None:
     topic = new_topic(bootstrap, 2)
-    with pytest.raises(ConfigError, match=f"'{topic}' at .* has 2 partitions, numbered from 0 on, and no partition 2"):
+    with pytest.raises(ConfigError, match=f"'{topic}' at .* has 2 partitions, numbered from 0, and no partition 2"):
         opened(OpaqueKafkaSpout, TopicPartitions({topic: [0, 2]}))
     with pytest.raises(ConfigError, match="no topic 'nowhere'"):
         opened(OpaqueKafkaSpout, TopicPartitions({"nowhere": [0]}))
@@ -226,7 +226,7 @@ def test_a_groups_offset_that_retention_has_passed_is_told(
     delete_records(bootstrap, topic, {0: 2})
     spout = opened(TransactionalKafkaSpout, [topic], start="group", group_id=group)
     assert values(spout, planned(spout)) == ["c"]
-    told = f"group '{group}' is at offset 1 of partition 0 of topic '{topic}', but the offsets there are [2, 3)"
+    told = f"group '{group}' is at offset 1 of partition 0 of topic '{topic}', but the offsets available are [2, 3)"
     assert [text for text in caplog.messages if text.startswith(told)]
 
 
@@ -282,7 +282,7 @@ def test_translators_make_the_tuples(bootstrap: str, opened: Opened, kind: type[
     assert [tuple(row.values()) for row in rows(spout, batch)] == expected
     assert [tuple(row.values()) for row in rows(spout, batch)] == expected
     strict = opened(kind, [new], translator=JsonTranslator("carrier string"))
-    with pytest.raises(SchemaMismatch, match=f"at offset 1 of partition 0 of topic '{new}' is no JSON object"):
+    with pytest.raises(SchemaMismatch, match=f"at offset 1 of partition 0 of topic '{new}' is not a JSON object"):
         rows(strict, planned(strict))
 
 

@@ -120,7 +120,7 @@ def test_a_wrong_setting_is_shown_as_kafka_tells_it(tmp_path: Path) -> None:
 
 def test_no_second_broker_starts_in_a_directory_that_is_in_use(kafka_broker: LocalBroker) -> None:
     printed = kafka_broker.log.read_text().count("RaftManager")
-    with pytest.raises(OperatingError, match=f"another Kafka broker runs in {kafka_broker.directory}"):
+    with pytest.raises(OperatingError, match=f"another Kafka broker is running in {kafka_broker.directory}"):
         LocalBroker(kafka_broker.directory).start()
     assert kafka_broker.log.read_text().count("RaftManager") == printed, "it has not even begun"
     kafka_admin.create_topic(kafka_broker.bootstrap, "and-the-first-goes-on")
@@ -129,7 +129,7 @@ def test_no_second_broker_starts_in_a_directory_that_is_in_use(kafka_broker: Loc
 def test_a_port_that_is_taken_is_told_before_the_broker_starts(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     port = int(kafka_broker.bootstrap.split(":")[1])
     second = LocalBroker(tmp_path, port=port)
-    with pytest.raises(OperatingError, match=f"port {port} of 127.0.0.1 is taken, .* another port; with none"):
+    with pytest.raises(OperatingError, match=f"port {port} of 127.0.0.1 is taken, .* another port; without one"):
         second.start()
     assert not second.log.exists(), "no JVM was started"
     assert kafka_admin.cluster_id(kafka_broker.bootstrap) is not None

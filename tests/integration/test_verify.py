@@ -148,7 +148,7 @@ def test_a_broker_that_is_away_is_told(tmp_path: Path, bootstrap: str) -> None:
     counted.run()
     away = KafkaSource("localhost:1", {"socket.timeout.ms": 500}, timeout_s=1)
     topology = counted.topology()
-    with pytest.raises(CheckImpossible, match="Kafka at localhost:1 does not answer"):
+    with pytest.raises(CheckImpossible, match="Kafka at localhost:1 does not respond"):
         verify(counted.url, topology.id, tables_of(topology)[0], away)
 
 

@@ -103,7 +103,7 @@ def test_a_state_that_would_refuse_it_names_the_tuple(tmp_path: Path, bolt: Any)
     assert sorted(stored(table)) == [0, 1, 2, 4]
     [(component, *_, error, _)] = [row.value for row in letters.stored.rows.values()]
     assert component == "same"
-    assert "state 'memory' can't hold the value in column 'max_at' of the row with n=3: a time outside" in error
+    assert "state 'memory' can't store the value in column 'max_at' of the row with n=3: a time outside" in error
 
 
 def test_the_reader_takes_every_number_for_a_time_that_is_one() -> None:

@@ -214,7 +214,7 @@ class Limitless(PartitionedTransactionalSpout[Span]):
 
 
 def test_a_contract_that_can_not_be_limited_is_told_so() -> None:
-    with pytest.raises(ConfigError, match=r"spout Limitless decides by itself .* give it a method limit_batches"):
+    with pytest.raises(ConfigError, match=r"spout Limitless decides itself .* add a method limit_batches"):
         Run(Limitless())
     assert Run(Limitless(), config=DRAINED).sizes == [1]
 

@@ -165,8 +165,8 @@ def test_an_error_of_the_framework_stays_what_it_is() -> None:
             r"committer 'it' used key \('cat', 1\); the key of its state is \(word\)",
         ),
         (lambda state: state.get(), r"committer 'it' used key \(\); the key of its state is \(word\)"),
-        (lambda state: state.put("cat", "many"), "what was given does not fit: .*'many'"),
-        (lambda state: state.put(1, 1), "what was given does not fit: "),
+        (lambda state: state.put("cat", "many"), "the given values do not match: .*'many'"),
+        (lambda state: state.put(1, 1), "the given values do not match: "),
     ],
 )
 def test_what_does_not_fit_the_state_is_told(finish: Callable[[MapState], Any], expected: str) -> None:

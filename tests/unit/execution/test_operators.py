@@ -437,7 +437,9 @@ def test_a_bolt_can_not_swallow_the_failure_of_a_bolt_behind_it(monkeypatch: pyt
 def test_a_range_that_can_not_be_read_names_the_spout() -> None:
     topology = logged(words([[("cat",)]]))
     beyond = {PartitionId("memory", 0): OffsetRange(Offset(0), Offset(3))}
-    with pytest.raises(Exception, match=r"^task 0 of 1: component 'spout' raised ReplayMismatch: memory\[0\] is to be"):
+    with pytest.raises(
+        Exception, match=r"^task 0 of 1: component 'spout' raised ReplayMismatch: memory\[0\] should be"
+    ):
         processed(topology, type(EMPTY_BATCH)(beyond))
 
 

@@ -244,7 +244,7 @@ def test_a_large_range_is_for_several_tasks() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split_records": 0}, "split_records takes a whole number from 1 on, or None for no splitting; got 0"),
+        ({"split_records": 0}, "split_records takes a whole number of at least 1, or None for no splitting; got 0"),
         ({"split_records": True}, "split_records takes a whole number"),
         ({"batch_bytes_max": 0}, "batch_bytes_max takes a whole number"),
     ],

@@ -16,8 +16,8 @@ from transactional.errors import ConfigError
     [
         ({"bootstrap_servers": " "}, "bootstrap_servers is empty"),
         ({"topics": []}, "name at least one topic"),
-        ({"topics": ["fli ghts"]}, "'fli ghts' is no name of a Kafka topic"),
-        ({"topics": [7]}, "7 is no name of a Kafka topic"),
+        ({"topics": ["fli ghts"]}, "'fli ghts' is not a valid Kafka topic name"),
+        ({"topics": [7]}, "7 is not a valid Kafka topic name"),
         ({"fields": ["ofset"]}, "no field 'ofset' — did you mean 'offset'"),
         ({"fields": []}, "fields is empty"),
         ({"fields": ["key", "key"]}, "key is declared more than once"),
@@ -28,7 +28,7 @@ from transactional.errors import ConfigError
         ({"timeout_ms": 0}, "timeout_ms takes a whole number"),
         (
             {"options": {"auto.offset.reset": "latest"}},
-            r"the option 'auto\.offset\.reset' is not for options=: use start=",
+            r"the option 'auto\.offset\.reset' can't be set in options=: use start=",
         ),
         ({"options": {"enable.auto.commit": True}}, "group_id= mirrors them"),
     ],

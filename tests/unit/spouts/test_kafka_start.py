@@ -129,7 +129,7 @@ def test_a_groups_offset_that_is_no_longer_there_is_told(lost: int) -> None:
     assert begins(starts, EMPTY_BATCH, {A: log(3, 9)}, Teller({A: lost})) == {"flights#old[0]": 9}
     [told] = TOLD
     assert told == (
-        f"group 'g' is at offset {lost} of partition 0 of topic 'flights', but the offsets there are [3, 9): "
+        f"group 'g' is at offset {lost} of partition 0 of topic 'flights', but the offsets available are [3, 9): "
         "it is read from 'latest' instead"
     )
 
@@ -145,7 +145,7 @@ def test_given_offsets_and_the_earliest_for_the_others() -> None:
 
 @pytest.mark.parametrize("offset", [2, 10])
 def test_a_given_offset_that_is_not_there_is_told(offset: int) -> None:
-    told = rf"offset {offset} for partition 0 of topic 'flights', but the offsets there are \[3, 9\)"
+    told = rf"offset {offset} for partition 0 of topic 'flights', but the available offsets are \[3, 9\)"
     with pytest.raises(ConfigError, match=told):
         begins(starting({"flights": {0: offset}}), EMPTY_BATCH, {A: log(3, 9)})
 
@@ -218,11 +218,11 @@ def test_a_partition_without_an_answer_has_no_start() -> None:
     [
         ("earlyest", r"'earliest', 'latest' or 'group', not 'earlyest' — did you mean 'earliest'"),
         (GroupOffsets("grup"), "'earliest' or 'latest', not 'grup'"),  # type: ignore[arg-type]
-        (-1, "from 1970 on, got -1"),
+        (-1, "start must not be before 1970, got -1"),
         (True, "start is 'earliest', .* got True"),
         (1.5, r"start is 'earliest', .* got 1\.5"),
         (None, r"start is 'earliest', .* got None"),
-        (datetime(2026, 1, 1), "without time zone"),  # noqa: DTZ001 - that it is one is the point
+        (datetime(2026, 1, 1), "without a time zone"),  # noqa: DTZ001 - that it is one is the point
         ({"planes": {0: 1}}, "offsets of topic 'planes', which is not read: flights,trains is"),
         ({"flights": 5}, r"takes \{partition: offset\} for topic 'flights', got 5"),
         ({"flights": {0: -1}}, "gives 0: -1 for topic 'flights'"),
@@ -235,7 +235,7 @@ def test_a_start_that_can_not_be_right_is_told(start: Any, message: str) -> None
 
 
 def test_a_groups_start_needs_a_group() -> None:
-    with pytest.raises(ConfigError, match=r"give group_id=, or GroupOffsets\(group_id"):
+    with pytest.raises(ConfigError, match=r"pass group_id=, or GroupOffsets\(group_id"):
         starting("group")
 
 
@@ -262,16 +262,16 @@ def test_partitions_are_sorted_and_distinct() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda: TopicPattern("("), r"TopicPattern\('\('\) is no regular expression"),
-        (lambda: TopicPattern(7), "is no regular expression"),  # type: ignore[arg-type]
-        (lambda: TopicPattern("a", refresh_ms=-1), "refresh_ms takes a whole number from 0 on"),
+        (lambda: TopicPattern("("), r"TopicPattern\('\('\) is not a regular expression"),
+        (lambda: TopicPattern(7), "is not a regular expression"),  # type: ignore[arg-type]
+        (lambda: TopicPattern("a", refresh_ms=-1), "refresh_ms takes a whole number of at least 0"),
         (lambda: TopicPartitions({}), "name at least one topic"),
-        (lambda: TopicPartitions({"a": []}), "partitions of topic 'a' are numbers from 0 on; got nothing"),
+        (lambda: TopicPartitions({"a": []}), "partitions of topic 'a' are numbers from 0; got nothing"),
         (lambda: TopicPartitions({"a": [-1]}), "got -1"),
         (lambda: TopicPartitions({"a": "0"}), "got '0'"),  # type: ignore[dict-item]
         (lambda: TopicPartitions(["a"]), "topic -> partition numbers"),  # type: ignore[arg-type]
-        (lambda: subscription_of(re.compile("a.*")), r"given as TopicPattern\('a\.\*'\)"),
-        (lambda: subscription_of({"a": [0]}), r"given as TopicPartitions\(\{'a': \[0\]\}\)"),
+        (lambda: subscription_of(re.compile("a.*")), r"pass a pattern of topics as TopicPattern\('a\.\*'\)"),
+        (lambda: subscription_of({"a": [0]}), r"pass partitions of topics as TopicPartitions\(\{'a': \[0\]\}\)"),
         (lambda: subscription_of(7), "topics takes names, a TopicPattern or TopicPartitions, got 7"),
     ],
 )

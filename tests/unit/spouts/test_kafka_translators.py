@@ -101,13 +101,13 @@ def test_every_type_has_its_json(type_: str, text: str, expected: object) -> Non
         (b'{"a":1000}', "decimal(5,2)", "does not fit in precision"),
         (b'{"a":[{"x":1000}]}', "array<struct<x:decimal(5,2)>>", "does not fit in precision"),
         (b'{"a":"2024-1-1"}', "date", "Failed to parse string"),
-        (b'{"a":1', "long", "does not begin and end as an object does"),
+        (b'{"a":1', "long", "does not start and end like an object"),
         (b'{"a":{"b":1}', "struct<b:long>", "Missing a comma"),
         (b'{"a":1}{"a":2}', "long", "more than one JSON object"),
         (b'{"a":1,"a":2}', "long", "specified twice"),
-        (b"[1]", "long", "does not begin and end as an object does"),
-        (b"", "long", "does not begin and end as an object does"),
-        (b"null", "long", "does not begin and end as an object does"),
+        (b"[1]", "long", "does not start and end like an object"),
+        (b"", "long", "does not start and end like an object"),
+        (b"null", "long", "does not start and end like an object"),
         (None, "long", "the record has no value; it is NULL"),
         (b'{"a":"\xff"}', "string", "Invalid UTF8"),
         (b'{"a":\0 1}', "long", "a zero byte"),
@@ -116,7 +116,7 @@ def test_every_type_has_its_json(type_: str, text: str, expected: object) -> Non
 )
 def test_bad_json_is_told_with_its_place_or_made_null_or_skipped(value: bytes | None, type_: str, reason: str) -> None:
     good = b"{}"
-    told = rf"offset 101 of partition 2 of topic 'flights' is no JSON object of 'a {type_.split('(')[0]}.*{reason}"
+    told = rf"offset 101 of partition 2 of topic 'flights' is not a JSON object of 'a {type_.split('(')[0]}.*{reason}"
     with pytest.raises(SchemaMismatch, match=f"(?s){told}.*on_error"):
         translated(JsonTranslator(f"a {type_}"), good, value, good, value)
     fields = {"record_fields": "offset"}
@@ -251,11 +251,11 @@ def test_an_unknown_topic_needs_a_default() -> None:
 
 def test_the_same_topic_twice_and_other_fields_are_refused() -> None:
     """Storm's two errors of ByTopic (row K9)."""
-    with pytest.raises(ConfigError, match="topic 'old' has a translator already"):
+    with pytest.raises(ConfigError, match="topic 'old' already has a translator"):
         new_and_old().for_topic("old", JsonTranslator("a long"))
-    with pytest.raises(ConfigError, match="'more' gives 'a int', the others give 'a long'"):
+    with pytest.raises(ConfigError, match="'more' has the fields 'a int', the others 'a long'"):
         new_and_old().for_topic("more", JsonTranslator("a int"))
-    with pytest.raises(ConfigError, match="'more' gives 'b long', the others give 'a long'"):
+    with pytest.raises(ConfigError, match="'more' has the fields 'b long', the others 'a long'"):
         ByTopicTranslator(JsonTranslator("a long")).for_topic("more", JsonTranslator("b long"))
     with pytest.raises(ConfigError, match="topic 'more' needs a translator"):
         new_and_old().for_topic("more", line)  # type: ignore[arg-type]

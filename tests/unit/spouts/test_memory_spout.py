@@ -81,7 +81,7 @@ def test_a_copy_of_the_reader_that_lacks_rows_says_so() -> None:
     spout = MemoryTransactionalSpout([words], "word string", 3)
     copied = pickle.loads(pickle.dumps(spout.reader()))
     words.append(["dog"])
-    with pytest.raises(ReplayMismatch, match=r"memory\[0\] is to be read over \[0, 2\) and has 1 rows"):
+    with pytest.raises(ReplayMismatch, match=r"memory\[0\] should be read over \[0, 2\) but has 1 rows"):
         list(copied.read(partition(0), span(0, 2)))
 
 
@@ -123,8 +123,8 @@ def test_take_may_change_between_two_attempts() -> None:
         ([[("cat",)]], "word text", 3, ConfigError, "unknown type 'text'"),
         ([[("cat",)]], "word string", 0, ConfigError, "take is the number of rows"),
         ([[("cat",)]], "word string", True, ConfigError, "take is the number of rows"),
-        ({-1: []}, "word string", 3, ConfigError, "-1 is no such number"),
-        ({"a": []}, "word string", 3, ConfigError, "'a' is no such number"),
+        ({-1: []}, "word string", 3, ConfigError, "-1 is not such a number"),
+        ({"a": []}, "word string", 3, ConfigError, "'a' is not such a number"),
     ],
 )
 def test_what_does_not_fit_is_told_at_once(

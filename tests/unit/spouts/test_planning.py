@@ -164,9 +164,9 @@ def test_a_recorded_batch_that_is_there_may_be_replayed() -> None:
 @pytest.mark.parametrize(
     ("logs", "error", "message"),
     [
-        ({A: log(4, 9)}, BatchLost, r"\[3, 5\).*the offsets there are \[4, 9\)"),
+        ({A: log(4, 9)}, BatchLost, r"\[3, 5\).*the available offsets are \[4, 9\)"),
         ({}, BatchLost, "the partition is gone"),
-        ({A: None}, SourceUnavailable, "does not answer"),
+        ({A: None}, SourceUnavailable, "does not respond"),
         ({A: log(0, 4)}, SourceUnavailable, "offset 5 is expected"),
     ],
 )

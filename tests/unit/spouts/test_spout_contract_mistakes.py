@@ -103,9 +103,9 @@ WHERE = "Emits.emit_partition_batch for partition 'a' "
 @pytest.mark.parametrize(
     ("emission", "error", "message"),
     [
-        (None, SchemaMismatch, WHERE + "must yield tuples or record batches, it returned None"),
-        ("ab", SchemaMismatch, WHERE + "must yield tuples or record batches, it returned 'ab'"),
-        (["ab"], SchemaMismatch, WHERE + "must yield tuples or record batches, it yielded 'ab'"),
+        (None, SchemaMismatch, WHERE + "must yield tuples or record batches, but returned None"),
+        ("ab", SchemaMismatch, WHERE + "must yield tuples or record batches, but returned 'ab'"),
+        (["ab"], SchemaMismatch, WHERE + "must yield tuples or record batches, but yielded 'ab'"),
         ([("a",)], SchemaMismatch, WHERE + r"yielded 1 values, \('a',\), but a tuple has one for each of the 2 fields"),
         ([("a", "b")], SchemaMismatch, "declares field 'count' as int and emitted something else"),
         ([pa.table({"word": ["a"]})], SchemaMismatch, "for partition 'a'.* declares the fields"),
@@ -141,8 +141,8 @@ def test_what_json_keeps_is_kept(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ((1, 2), r"returned \(1, 2\), which JSON gives back as \[1, 2\]; return dictionaries with text as keys"),
-        ({1: "a"}, r"returned \{1: 'a'\}, which JSON gives back as \{'1': 'a'\}"),
+        ((1, 2), r"returned \(1, 2\), which JSON turns into \[1, 2\]; return dictionaries with text as keys"),
+        ({1: "a"}, r"returned \{1: 'a'\}, which JSON turns into \{'1': 'a'\}"),
         ({"a": {1, 2}}, "metadata that are not JSON: Object of type set is not JSON serializable"),
         (float("nan"), "metadata that are not JSON: Out of range float"),
         (b"a", "metadata that are not JSON: Object of type bytes"),
@@ -175,7 +175,7 @@ class Answers(WordLists):
 @pytest.mark.parametrize(
     ("answers", "error", "message"),
     [
-        ({"partitions": 3}, ConfigError, r"Answers.partitions returned 3; it has to return the partitions' names"),
+        ({"partitions": 3}, ConfigError, r"Answers.partitions returned 3; it must return the partitions' names"),
         ({"partitions": [0, 1]}, ConfigError, r"Answers.partitions returned \[0, 1\]"),
         ({"partitions": "abc"}, ConfigError, "Answers.partitions returned 'abc'"),
         ({"next_batch": (1,)}, ConfigError, "Answers.next_batch for partition 'a' returned"),
@@ -199,7 +199,7 @@ def test_an_output_that_is_missing_or_wrong_is_told_by_the_builder() -> None:
 
     with pytest.raises(ConfigError, match="spout Forgetful declares no output"):
         TransactionalTopologyBuilder("t", "numbers", Forgetful())
-    with pytest.raises(ConfigError, match="the output of spout Misspelt is declared wrongly: unknown type 'lang'"):
+    with pytest.raises(ConfigError, match="the output of spout Misspelt is declared incorrectly: unknown type 'lang'"):
         TransactionalTopologyBuilder("t", "numbers", Misspelt())
 
 

@@ -83,7 +83,7 @@ def test_what_does_not_fit_the_input_is_told_when_the_topology_is_built(make: Ma
         (lambda s: s.aggregate(), r"needs a column, for example aggregate\(count=Count\(\)\)"),
         (lambda s: s.count("Carrier"), "columns 'carrier' and 'Carrier' collide"),
         (lambda s: s.count("txid"), "columns 'txid' and 'txid' collide"),
-        (lambda s: s.count("number of"), "column name 'number of' is empty, or has a blank"),
+        (lambda s: s.count("number of"), "column name 'number of' is empty, or contains a space"),
     ],
 )
 def test_names_are_checked_at_once(make: Make, message: str) -> None:
@@ -99,7 +99,7 @@ def test_the_fields_that_are_needed_are_named_once() -> None:
 def test_a_state_without_types_says_how_to_write_them() -> None:
     with pytest.raises(ConfigError, match="the key columns have no types; write them like key='a string, b string'"):
         _ = MemoryMapState(["a", "b"], "count long").key
-    with pytest.raises(ConfigError, match=r"has no value columns: give values='count long', or use .count\(\)"):
+    with pytest.raises(ConfigError, match=r"has no value columns: pass values='count long', or use .count\(\)"):
         _ = MemoryMapState("a string").values
 
 

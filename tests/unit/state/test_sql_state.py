@@ -86,7 +86,7 @@ class TestUrls:
     def test_the_password_is_never_shown(self, where: str) -> None:
         state = SqlMapState(f"postgresql://{where}", "words", "word string", "count long")
         for call in (lambda: state.open(OWNER, dict[AttemptId, TxId]().__getitem__), state.read):
-            with pytest.raises(OperatingError, match=r"'words' in postgresql://.*\*\*\*.* does not answer") as caught:
+            with pytest.raises(OperatingError, match=r"'words' in postgresql://.*\*\*\*.* does not respond") as caught:
                 call()
             assert "hidden" not in str(caught.value)
         assert "hidden" not in repr(state) + state.table + str(dict(state.identity()))
@@ -128,17 +128,17 @@ class TestNamesAndTypes:
 
     @pytest.mark.parametrize("table", ["", " ", "t" * 64, "ä" * 32])
     def test_a_table_has_a_name_that_postgresql_can_hold(self, place: Place, table: str) -> None:
-        with pytest.raises(ConfigError, match="has to have 1 to 63 bytes"):
+        with pytest.raises(ConfigError, match="must have 1 to 63 bytes"):
             SqlMapState(place.url, table, "word string")
 
     def test_a_column_too_with_what_is_put_before_it(self, place: Place) -> None:
         long = "c" * 59
-        with pytest.raises(ConfigError, match=r"'prev_c+' has to have 1 to 63 bytes"):
+        with pytest.raises(ConfigError, match=r"'prev_c+' must have 1 to 63 bytes"):
             SqlMapState(place.url, "words", "word string", f"{long} long")
         SqlMapState(place.url, "words", "word string", f"{long} long", columns={f"prev_{long}": "before"})
 
     def test_nested_types_are_refused_when_the_topology_is_built(self, place: Place) -> None:
-        with pytest.raises(ConfigError, match=r"column 'tags' is a array<string>, which a SQL table does not hold"):
+        with pytest.raises(ConfigError, match=r"column 'tags' is a array<string>, which a SQL table can't store"):
             SqlMapState(place.url, "words", "word string", "tags array<string>")
         state = SqlMapState(place.url, "words", "word")
         with pytest.raises(ConfigError, match="key column 'word' is nested"):
@@ -162,7 +162,7 @@ class TestNamesAndTypes:
             if limits.zero_bytes:
                 limits.check(rows, 1)
             else:
-                with pytest.raises(SchemaMismatch, match=r"'s' can't hold the value in column 'word' of .*word=b"):
+                with pytest.raises(SchemaMismatch, match=r"'s' can't store the value in column 'word' of .*word=b"):
                     limits.check(rows, 1)
         state = SqlMapState(place.url, "words", "word string", "day date")
         days = pa.array([0, 10**7], pa.int32()).cast(pa.date32())
@@ -200,7 +200,7 @@ class TestTables:
     def test_one_that_no_state_has_made_is_refused_and_left_alone(self, place: Place) -> None:
         execute(place, "CREATE TABLE words (word TEXT, count BIGINT)")
         execute(place, "INSERT INTO words VALUES ('a', 1)")
-        with pytest.raises(SchemaMismatch, match=r"'words' in sqlite.*that no state has made.*another table"):
+        with pytest.raises(SchemaMismatch, match=r"'words' in sqlite.*that no state has created.*another table"):
             opened(place)
         assert execute(place, "SELECT * FROM words") == [("a", 1)]
 
@@ -212,7 +212,7 @@ class TestTables:
     def test_one_of_another_shape_is_refused(self, place: Place, key: str, values: str) -> None:
         opened(place)
         with pytest.raises(
-            SchemaMismatch, match="was made with the key 'word string' and the columns 'word string, co"
+            SchemaMismatch, match="was created with the key 'word string' and the columns 'word string, co"
         ):
             opened(place, key=key, values=values)
 
@@ -233,7 +233,7 @@ class TestTables:
     def test_one_that_was_dropped_is_told_with_the_way_out(self, place: Place) -> None:
         opened(place).close()
         execute(place, "DROP TABLE words")
-        with pytest.raises(SchemaMismatch, match="the table is not there, and transactional_states knows it"):
+        with pytest.raises(SchemaMismatch, match="the table does not exist, but transactional_states lists it"):
             opened(place)
         execute(place, "DELETE FROM transactional_states")
         assert content(opened(place)) == {}

@@ -38,7 +38,7 @@ class TestOpaqueValue:
         assert STORED.before(txid) == value
 
     def test_knows_nothing_of_earlier_transactions(self) -> None:
-        with pytest.raises(StoreMismatch, match="transaction 7 comes to a value that transaction 8 has written"):
+        with pytest.raises(StoreMismatch, match="transaction 7 arrived for a value that transaction 8 has written"):
             STORED.before(TxId(7))
         with pytest.raises(StoreMismatch):
             STORED.apply(TxId(7), to("v2"))

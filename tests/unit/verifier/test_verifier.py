@@ -100,7 +100,7 @@ def test_what_the_store_has_forgotten_is_noted(history: History) -> None:
     history.sql("DELETE FROM transactional_attempts WHERE txid < 8", "DELETE FROM transactional_fences")
     report = history.report()
     assert report.findings == ()
-    assert "the store no longer remembers transactions 1 to 7: not checked" in report.notes
+    assert "the store no longer has transactions 1 to 7: not checked" in report.notes
 
 
 def test_a_foreign_change_that_was_taken_back_is_noted(history: History) -> None:
@@ -109,7 +109,7 @@ def test_a_foreign_change_that_was_taken_back_is_noted(history: History) -> None
     history.delta("count").restore(version)
     report = history.report()
     assert report.findings == ()
-    assert any("has taken it back" in note for note in report.notes)
+    assert any("has undone it" in note for note in report.notes)
 
 
 # --- wrong histories ----------------------------------------------------------------------------------------------
