@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
-from transactional.doctor.start import explaining
+from transactional.doctor.start import explaining, refuse_early
 from transactional.engine.driver import RunSummary, TopologyDriver
 from transactional.engine.observing import Observer
 from transactional.errors import ConfigError
@@ -50,6 +50,8 @@ def run_topology(
         config = load_config({**topology.config, **(config or {})}).config
     coordinator_store = open_store(store)
     try:
+        if session is None and master != "none":
+            refuse_early(topology, coordinator_store)
         executor = make_executor(topology, session=session, master=master)
         driver = TopologyDriver(
             topology,

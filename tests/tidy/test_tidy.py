@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.tidy import files
 from tests.tidy.files import ROOT, our_files, text_files
@@ -204,6 +207,21 @@ def test_the_lock_holds_every_dependency_in_its_range() -> None:
     assert set(direct_dependencies()) <= set(locked), "run `make lock`"
     outside = {name for name, range_ in direct_dependencies().items() if locked[name] not in SpecifierSet(range_)}
     assert outside == set(), "run `make lock`"
+
+
+def test_lower_bounds_are_versions_that_are_tried() -> None:
+    """All tests run with the lock's versions; a bound below them would promise what nobody has seen."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [Requirement(each) for each in [*project["dependencies"], *extras["postgres"], *extras["examples"]]]
+    locked = locked_versions()
+    untried = []
+    for each in asked:
+        [lower] = [Version(one.version.removesuffix(".*")) for one in each.specifier if one.operator in (">=", "==")]
+        tried = Version(locked[canonicalize_name(each.name)])
+        if tried.release[: len(lower.release)] != lower.release:
+            untried.append(f"{each}: {tried} is tried")
+    assert untried == []
 
 
 def test_the_lock_is_names_versions_and_hashes_alone() -> None:

@@ -39,7 +39,7 @@ from transactional.commands.standby import StandbyTeller
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
-from transactional.doctor.start import explaining
+from transactional.doctor.start import explaining, refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.engine.observing import Observer
@@ -122,6 +122,8 @@ def run(
         stack.callback(coordinator_store.close)
         if standby:
             observers.append(StandbyTeller(topology.id))
+        if master != "none":
+            refuse_early(topology, coordinator_store)
         driver = TopologyDriver(
             topology,
             coordinator_store,

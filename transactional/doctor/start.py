@@ -23,6 +23,25 @@ def explaining(topology: Topology, store: CoordinatorStore) -> Iterator[None]:
         raise explained(error, topology, store) from None
 
 
+def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
+    """Raise the `StoreMismatch` that a start would end with, before Spark is started: that takes seconds.
+
+    Only while nobody coordinates the topology, who would move tables and store on.
+    """
+    from transactional.doctor.examine import examine_tables, status_of
+
+    status = status_of(topology, store)
+    if status is not None and status.is_leased:
+        return
+    try:
+        every = examine_tables(topology, store, status)
+    except TransactionalError:
+        return  # the start itself says why, or gets through
+    for each in every:
+        if each.problem in OUT_OF_PLACE:
+            raise StoreMismatch(f"committer {each.component!r}: {each.where}: {each.what}. To do: {each.remedy}")
+
+
 def explained(error: StoreMismatch, topology: Topology, store: CoordinatorStore) -> StoreMismatch:
     """The error that a start was refused with, and what the doctor says of it: what is wrong, and what can be done."""
     from transactional.doctor.examine import examine_tables, status_of

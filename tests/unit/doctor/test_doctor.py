@@ -24,7 +24,7 @@ from tests.unit.drivers import DRAINED, WAIT_S, in_background
 from transactional.config import TopologyConfig
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
-from transactional.doctor.start import explained
+from transactional.doctor.start import explained, refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
@@ -416,6 +416,29 @@ def test_a_start_on_a_table_out_of_place_is_refused_with_what_the_doctor_says(
     hurt(patient)
     with pytest.raises(StoreMismatch, match=rf"^committer 'count': .*The doctor says of the table of {says}"):
         patient_is_started(patient)
+
+
+@pytest.mark.parametrize("hurt", [wipe_store, put_back_table, remove_table])
+def test_such_a_start_is_refused_before_spark_starts(
+    patient: Patient, hurt: Callable[[Patient], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_spark(*_: object, **__: object) -> None:
+        pytest.fail("Spark is started")
+
+    hurt(patient)
+    monkeypatch.setattr("transactional.running.make_executor", start_spark)
+    with pytest.raises(StoreMismatch, match=r"^committer 'count': table of 'count' \(.*\. To do: "):
+        run_topology(patient.topology(), store=patient.url)
+
+
+def test_a_start_beside_another_leader_is_left_to_the_lease(patient: Patient) -> None:
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        lease = store.acquire("words", patient.topology().fingerprint(), owner="other", lease_ms=60_000)
+        put_back_table(patient)
+        refuse_early(patient.topology(), store)
+        store.release(lease)
+        with pytest.raises(StoreMismatch):
+            refuse_early(patient.topology(), store)
 
 
 def test_what_no_doctor_looks_into_is_refused_as_it_is() -> None:
