@@ -1,4 +1,4 @@
-"""Cached consumers that continue reading, and queries about topics: Kafka's clients behind the Kafka spouts.
+"""Cached consumers that continue reading: Kafka's clients behind the Kafka spouts.
 
 Consumers are in a pool of the process. One that continues where it stopped has prefetched, and delivers immediately; a
 new or reassigned one takes some 20 to 30 ms. None of them ever joins, or writes to, a consumer group.
@@ -7,23 +7,18 @@ new or reassigned one takes some 20 to 30 ms. None of them ever joins, or writes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from os import getpid
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from spouts.kafka.settings import KafkaConnection, Option, described, source_of, topic_of
+from spouts.kafka.cluster import KafkaConnection, Option, described, make_client, topic_of
 from transactional.batch import OffsetRange, PartitionId
-from transactional.errors import ConfigError, ReplayMismatch, SourceUnavailable
-
-Client = TypeVar("Client")
+from transactional.errors import ReplayMismatch, SourceUnavailable
 
 CONSUMERS_MAX = 64
 """How many consumers a process keeps. Each has four threads, and prefetches up to `queued.max.messages.kbytes`."""
@@ -225,47 +220,6 @@ def consumer_pool() -> ConsumerPool:
     if _pools[-1].process_id != getpid():
         _pools.append(ConsumerPool())
     return _pools[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic as it is now: the source of its partitions, its id, and whether each partition has a leader."""
-
-    source: str
-    id: str | None
-    partitions: Mapping[int, bool]
-    is_internal: bool = False
-
-
-def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
-    """A librdkafka client. Raises `ConfigError` if the options are invalid."""
-    try:
-        return make()
-    except (KafkaException, TypeError, ValueError) as error:
-        reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        raise ConfigError(f"options={connection.shown_options()}: {connection.redact(reason)}") from None
-
-
-def describe_topics(admin: AdminClient, connection: KafkaConnection, topics: Sequence[str]) -> dict[str, Topic | None]:
-    """The topics as they are now, None for one that does not exist. Raises `SourceUnavailable` within `timeout_ms`."""
-    futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=connection.timeout_s)
-    return {topic: _described(topic, future, connection) for topic, future in futures.items()}
-
-
-def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> Topic | None:
-    try:
-        found = future.result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return None
-        reason = connection.redact(error.args[0].str())
-        where = connection.bootstrap_servers
-        raise SourceUnavailable(f"topic {topic!r} at {where} can't be described: {reason}") from error
-    # The library prints an id in plain base64, and one of zeros for a cluster without ids; Kafka's tools print it so:
-    text = str(found.topic_id).replace("/", "_").replace("+", "-")
-    topic_id = text if text.strip("A") else None
-    led = {each.id: each.leader is not None for each in found.partitions}
-    return Topic(source_of(topic, topic_id), topic_id, led, bool(found.is_internal))
 
 
 def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int) -> ReplayMismatch:

@@ -8,9 +8,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from spouts.kafka.consumers import Topic, describe_topics, make_client
+from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics, has_id, make_client, topic_of
 from spouts.kafka.offsets import OffsetTeller, asked_of
-from spouts.kafka.settings import KafkaConnection, has_id, topic_of
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import SourceUnavailable
 

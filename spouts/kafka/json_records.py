@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.json as pj
 
-from spouts.kafka.settings import FIELD_TYPES
+from spouts.kafka.records import FIELD_TYPES
 from spouts.kafka.translators import Translator
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from spouts.kafka.settings import KafkaConnection, described, topic_of
+from spouts.kafka.cluster import KafkaConnection, described, topic_of
 from spouts.kafka.topics import Tell
 from spouts.planning import PartitionLog
 from transactional.batch import Offset, PartitionId

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 
+from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.consumers import consumer_pool
-from spouts.kafka.settings import FIELD_TYPES, KafkaConnection, record_schema
+from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import OffsetRange, PartitionId

@@ -17,12 +17,22 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from spouts.base import PartitionedSpout
-from spouts.kafka.consumers import Topic, consumer_pool, describe_topics, make_client
+from spouts.kafka.cluster import (
+    KafkaConnection,
+    Option,
+    Topic,
+    describe_topics,
+    described,
+    has_id,
+    make_client,
+    topic_of,
+)
+from spouts.kafka.consumers import consumer_pool
 from spouts.kafka.doctor import held
 from spouts.kafka.mirror import GroupMirror
 from spouts.kafka.offsets import OffsetTeller, asked_of
 from spouts.kafka.reader import KafkaPartitionReader
-from spouts.kafka.settings import DEFAULT_FIELDS, KafkaConnection, Option, described, has_id, output_schema, topic_of
+from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions
 from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, subscription_of
 from spouts.kafka.topics import TopicWatch

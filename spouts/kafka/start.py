@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from spouts.kafka.cluster import described, topic_of
 from spouts.kafka.offsets import OffsetTeller, asked_of
-from spouts.kafka.settings import described, topic_of
 from spouts.kafka.subscription import Subscription
 from spouts.kafka.topics import Tell
 from spouts.planning import Logs, PartitionLog

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spouts.kafka.settings import checked_topics
 from transactional.errors import ConfigError
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +125,14 @@ def _numbers(topic: str, given: object) -> tuple[int, ...]:
         what = repr(wrong[0]) if wrong else "nothing"
         raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0; got {what}")
     return tuple(sorted({number for number in numbers if isinstance(number, int)}))
+
+
+def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """The topic names, sorted. Raises `ConfigError` if there is none, or one is not a valid topic name."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    for name in names:
+        if type(name) is not str or not _TOPIC_NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not a valid Kafka topic name: letters, digits and . _ - only, at most 249")
+    if not names:
+        raise ConfigError("topics is empty; name at least one topic")
+    return tuple(sorted(set(names)))

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from spouts.kafka.consumers import Topic, describe_topics
-from spouts.kafka.settings import KafkaConnection
+from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics
 from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPattern
 from transactional.errors import ConfigError, SourceUnavailable
 from transactional.schema import did_you_mean

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from spouts.kafka.settings import FIELD_TYPES
+from spouts.kafka.records import FIELD_TYPES
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
 from transactional.schema import Schema

@@ -16,9 +16,10 @@ import pytest
 from confluent_kafka import Producer
 
 from spouts.kafka import consumers as kafka_consumers
+from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.consumers import CachedConsumer, consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
-from spouts.kafka.settings import FIELD_TYPES, KafkaConnection, output_schema
+from spouts.kafka.records import FIELD_TYPES, output_schema
 from spouts.kafka_admin import delete_records
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (
@@ -247,7 +248,8 @@ def test_a_process_ends_quietly_with_consumers_open(bootstrap: str) -> None:
     topic = new_topic(bootstrap)
     put(bootstrap, topic, numbers(0, 10))
     program = (
-        "from spouts.kafka.reader import KafkaPartitionReader as R; from spouts.kafka.settings import *\n"
+        "from spouts.kafka.reader import KafkaPartitionReader as R\n"
+        "from spouts.kafka.cluster import *; from spouts.kafka.records import *\n"
         "from transactional.batch import OffsetRange, PartitionId\n"
         "schema = output_schema(['value'], key_type='binary', value_type='string')\n"
         f"reader = R(KafkaConnection({bootstrap!r}), schema)\n"

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Message
 
 from spouts.kafka.reader import _column
-from spouts.kafka.settings import record_schema
+from spouts.kafka.records import record_schema
 from spouts.kafka.translators import KafkaRecord, SimpleTranslator
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable

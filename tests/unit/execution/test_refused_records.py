@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from spouts import ByTopicTranslator, JsonTranslator, KafkaRecord, OpaqueKafkaSpout, SimpleTranslator
+from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader, _as_text
-from spouts.kafka.settings import FIELD_TYPES, KafkaConnection, record_schema
+from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka.json_records import JsonTranslator
-from spouts.kafka.settings import record_schema
+from spouts.kafka.records import record_schema
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.kafka.subscription import TopicPattern
 from spouts.kafka.translators import ByTopicTranslator, KafkaRecord, SimpleTranslator, Translator

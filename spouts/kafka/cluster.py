@@ -1,4 +1,4 @@
-"""What both sides of the Kafka spouts share: the connection, the fields of a record, the names of partitions.
+"""The cluster behind a Kafka spout: how it is reached, and its topics, with the names of their partitions.
 
 A topic that is deleted and recreated under its name is a different topic, with offsets from 0. Kafka distinguishes them
 by topic id, and so do we: the source of a partition is the topic's name, `#`, and the beginning of its id
@@ -9,33 +9,24 @@ every recorded batch, across replays and restarts. If a cluster has no topic ids
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from transactional.batch import PartitionId
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, SourceUnavailable
 from transactional.redaction import SHOWN_INSTEAD, without
-from transactional.schema import Field, Schema, did_you_mean
 
 Option = str | int | float | bool
-
-FIELD_TYPES = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "long",
-    "key": "binary",
-    "value": "binary",
-    "timestamp": "timestamp",
-    "headers": "array<struct<key:string,value:binary>>",
-}
-"""The fields of a record. A tuple of a Kafka spout has those that are chosen."""
-
-DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
-"""Storm's choice."""
+Client = TypeVar("Client")
 
 _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 
 _OURS = {
@@ -97,35 +88,6 @@ def is_secret(option: str) -> bool:
     return _SECRET.search(option) is not None
 
 
-def output_schema(fields: Iterable[str], *, key_type: str, value_type: str) -> Schema:
-    """The schema of the chosen fields of a record. Raises `ConfigError` for one that a record does not have."""
-    types = {**FIELD_TYPES, "key": _text_or_bytes("key", key_type), "value": _text_or_bytes("value", value_type)}
-    chosen = (fields,) if isinstance(fields, str) else tuple(fields)
-    if not chosen:
-        raise ConfigError(f"fields is empty; choose from {', '.join(types)}")
-    for name in chosen:
-        if name not in types:
-            near = did_you_mean(name, types)
-            raise ConfigError(f"a Kafka record has no field {name!r}{near}; it has {', '.join(types)}")
-    return Schema(tuple(Field(name, types[name]) for name in chosen))
-
-
-def record_schema(fields: Iterable[str]) -> Schema:
-    """The schema of fields of a record as they are: key and value are bytes."""
-    return Schema(tuple(Field(name, FIELD_TYPES[name]) for name in fields))
-
-
-def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The topic names, sorted. Raises `ConfigError` if there is none, or one is not a valid topic name."""
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    for name in names:
-        if type(name) is not str or not _TOPIC_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is not a valid Kafka topic name: letters, digits and . _ - only, at most 249")
-    if not names:
-        raise ConfigError("topics is empty; name at least one topic")
-    return tuple(sorted(set(names)))
-
-
 def source_of(topic: str, topic_id: str | None) -> str:
     """The source of a topic's partitions: its name, and the beginning of its id if the cluster has ids."""
     return topic if topic_id is None else f"{topic}{_ID_SEPARATOR}{topic_id[:_ID_CHARACTERS]}"
@@ -146,7 +108,42 @@ def described(partition: PartitionId) -> str:
     return f"partition {partition.index} of topic {topic_of(partition.source)!r}"
 
 
-def _text_or_bytes(name: str, type_: str) -> str:
-    if type_ not in ("binary", "string"):
-        raise ConfigError(f"{name}_type is 'binary' or 'string', not {type_!r}")
-    return type_
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now: the source of its partitions, its id, and whether each partition has a leader."""
+
+    source: str
+    id: str | None
+    partitions: Mapping[int, bool]
+    is_internal: bool = False
+
+
+def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
+    """A librdkafka client. Raises `ConfigError` if the options are invalid."""
+    try:
+        return make()
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise ConfigError(f"options={connection.shown_options()}: {connection.redact(reason)}") from None
+
+
+def describe_topics(admin: AdminClient, connection: KafkaConnection, topics: Sequence[str]) -> dict[str, Topic | None]:
+    """The topics as they are now, None for one that does not exist. Raises `SourceUnavailable` within `timeout_ms`."""
+    futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=connection.timeout_s)
+    return {topic: _described(topic, future, connection) for topic, future in futures.items()}
+
+
+def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> Topic | None:
+    try:
+        found = future.result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        reason = connection.redact(error.args[0].str())
+        where = connection.bootstrap_servers
+        raise SourceUnavailable(f"topic {topic!r} at {where} can't be described: {reason}") from error
+    # The library prints an id in plain base64, and one of zeros for a cluster without ids; Kafka's tools print it so:
+    text = str(found.topic_id).replace("/", "_").replace("+", "-")
+    topic_id = text if text.strip("A") else None
+    led = {each.id: each.leader is not None for each in found.partitions}
+    return Topic(source_of(topic, topic_id), topic_id, led, bool(found.is_internal))
