@@ -89,13 +89,16 @@ def check_key_types(key: Schema, table: str) -> None:
 class DeclaredColumns:
     """The columns of a state as its user declared them; types may be left open until the input's schema is known.
 
-    `key` is a name, several names, or a DDL string with types; () is a state of one row. `values` is a DDL string.
+    `key` is a name, several names, or a DDL string with types; () is a state of one row; None leaves it to the update.
+    `values` is a DDL string.
     """
 
-    def __init__(self, table: str, key: str | Sequence[str], values: str, names: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, table: str, key: str | Sequence[str] | None, values: str, names: Mapping[str, str] | None
+    ) -> None:
         self.table = table
         self.names = dict(names or {})
-        self.key_names, self._key = _declared_key(key)
+        self.known_key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
         self._check_declared()
 
@@ -108,6 +111,15 @@ class DeclaredColumns:
     def are_complete(self) -> bool:
         """Whether all types are known."""
         return self._key is not None and self._values is not None
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
+        if self.known_key_names is None:
+            raise ConfigError(
+                f"state {self.table} has no key: give key='word', or let its update name it: .count().group_by('word')"
+            )
+        return self.known_key_names
 
     @property
     def key(self) -> Schema:
@@ -140,18 +152,21 @@ class DeclaredColumns:
                     f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
                 )
         StateColumns(key, values, self.names).check(self.table)
-        self._key, self._values = key, values
+        self.known_key_names, self._key, self._values = key.names, key, values
 
     def _check_declared(self) -> None:
         if self.are_complete:
             self.all.check(self.table)
             return
-        check_names([*self.key_names, *(name for name in ("txid", "prev_txid") if name not in self.names)], self.table)
+        key_names = self.known_key_names or ()
+        check_names([*key_names, *(name for name in ("txid", "prev_txid") if name not in self.names)], self.table)
         check_key_types(self._key or Schema(()), self.table)
 
 
-def _declared_key(key: str | Sequence[str]) -> tuple[tuple[str, ...], Schema | None]:
-    """Names and, if they are given, types."""
+def _declared_key(key: str | Sequence[str] | None) -> tuple[tuple[str, ...] | None, Schema | None]:
+    """Names and types, as far as they are given."""
+    if key is None:
+        return None, None
     if not isinstance(key, str):
         return tuple(key), (None if key else Schema(()))
     if " " in key.strip() or ":" in key:

@@ -55,11 +55,18 @@ class MapState(ABC, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
-    `key` is a name, several names, or a DDL string with types; () is a state of one row. `values` is a DDL string.
+    `key` is a name, several names, or a DDL string with types; () is a state of one row; None leaves it to the update.
+    `values` is a DDL string.
     """
 
     def __init__(
-        self, table: str, key: str | Sequence[str], values: str, *, kind: StateKind, columns: Mapping[str, str] | None
+        self,
+        table: str,
+        key: str | Sequence[str] | None,
+        values: str,
+        *,
+        kind: StateKind,
+        columns: Mapping[str, str] | None,
     ) -> None:
         if kind is StateKind.NON_TRANSACTIONAL:
             raise ConfigError(
@@ -79,8 +86,13 @@ class MapState(ABC, Generic[TableT]):
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """The names of the key columns."""
+        """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
         return self._declared.key_names
+
+    @property
+    def known_key_names(self) -> tuple[str, ...] | None:
+        """The names of the key columns, None as long as nobody has named them."""
+        return self._declared.known_key_names
 
     @property
     def key(self) -> Schema:
@@ -129,7 +141,7 @@ class MapState(ABC, Generic[TableT]):
         columns = {**(aggregates or {}), **named}
         if not columns:
             raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
-        check_names([*self.key_names, *columns], self.table)
+        check_names([*(self.known_key_names or ()), *columns], self.table)
         return StateUpdate(self, columns)
 
     # --- the port -------------------------------------------------------------------------------------------------

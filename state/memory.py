@@ -40,13 +40,14 @@ class MemoryTable:
 class MemoryMapState(MapState[FencedTable]):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
-    `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row. `values` is a DDL
-    string; it is omitted if the state is updated by `.count()` or similar.
+    `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
+    update names it with `group_by`. `values` is a DDL string; it is omitted if the state is updated by `.count()` or
+    similar.
     """
 
     def __init__(
         self,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         values: str = "",
         *,
         kind: StateKind = StateKind.OPAQUE,

@@ -112,7 +112,11 @@ class Updatable(TransactionState, Protocol):
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """The names of the key columns."""
+        """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
+
+    @property
+    def known_key_names(self) -> tuple[str, ...] | None:
+        """The names of the key columns, None as long as nobody has named them."""
 
     @property
     def value_limits(self) -> ValueLimits | None:
@@ -125,8 +129,27 @@ class Updatable(TransactionState, Protocol):
 class StateUpdate:
     """Aggregates a batch and merges it into a state: a committer without user code."""
 
-    def __init__(self, state: Updatable, aggregates: Mapping[str, Aggregate]) -> None:
-        self._state, self._aggregates = state, dict(aggregates)
+    def __init__(
+        self, state: Updatable, aggregates: Mapping[str, Aggregate], key_names: tuple[str, ...] | None = None
+    ) -> None:
+        self._state, self._aggregates, self._key_names = state, dict(aggregates), key_names
+
+    def group_by(self, *fields: str) -> StateUpdate:
+        """The same update per value of these fields, which are the key of a state that was given none: all tuples are
+        one row without fields. Raises `ConfigError` where the state has another key.
+        """
+        known = self._state.known_key_names
+        if known is not None and known != fields:
+            raise ConfigError(
+                f"state {self._state.table} has the key ({', '.join(known)}), and its update groups by "
+                f"({', '.join(fields)}): make them agree, or leave out the state's key"
+            )
+        return StateUpdate(self._state, self._aggregates, fields)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The fields that it groups by: those of `group_by`, or the state's own key."""
+        return self._state.key_names if self._key_names is None else self._key_names
 
     @property
     def state(self) -> TransactionState:
@@ -137,7 +160,7 @@ class StateUpdate:
     def input_fields(self) -> tuple[str, ...]:
         """The key's fields and the aggregated ones."""
         fields = (aggregate.field for aggregate in self._aggregates.values())
-        return tuple(dict.fromkeys([*self._state.key_names, *(field for field in fields if field is not None)]))
+        return tuple(dict.fromkeys([*self.key_names, *(field for field in fields if field is not None)]))
 
     def check_input(self, input: Schema, *, used_by: str) -> None:
         """Determine the columns of the state from the types of the input.
@@ -150,7 +173,7 @@ class StateUpdate:
                 Field(name, aggregate.type_for(_type_of(aggregate, input)))
                 for name, aggregate in self._aggregates.items()
             ]
-            self._state.bind(input.select(self._state.key_names), Schema(tuple(values)))
+            self._state.bind(input.select(self.key_names), Schema(tuple(values)))
         except ConfigError as error:
             raise type(error)(f"{used_by}: {error}") from error
 

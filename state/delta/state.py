@@ -45,10 +45,11 @@ class DeltaMapState(MapState[Layout]):
     """Key → values in a Delta table: one row per key, with the transaction that wrote it and what was there before.
 
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types
-    (`carrier string`); names alone take their types from the input. () is a state of one row. `values` is a DDL string;
-    it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`
-    and `prev_<value>`. `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per
-    transaction), for a table that only Spark can write.
+    (`carrier string`); names alone take their types from the input. () is a state of one row; it is omitted if an
+    update names it with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`,
+    `.sum(…)` and so on. `columns` renames `txid`, `prev_txid` and `prev_<value>`.
+    `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per transaction), for a table that only
+    Spark can write.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are put together on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
@@ -60,7 +61,7 @@ class DeltaMapState(MapState[Layout]):
     def __init__(
         self,
         table: str | Path | DeltaLocation,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         values: str = "",
         *,
         kind: StateKind = StateKind.OPAQUE,

@@ -35,7 +35,7 @@ class SqlMapState(MapState[FencedSqlTable]):
 
     `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
     this process. `key` is a name, several names, or a DDL string with types (`carrier string`); names alone take their
-    types from the input. () is a state of one row.
+    types from the input. () is a state of one row; it is omitted if an update names it with `group_by`.
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
     renames `txid`, `prev_txid` and `prev_<value>`. The table is made when a topology first runs. No wait for the
     database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value
@@ -48,7 +48,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         self,
         url: str,
         table: str,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         values: str = "",
         *,
         kind: StateKind = StateKind.OPAQUE,
