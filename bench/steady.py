@@ -28,14 +28,29 @@ from spouts.local_broker import LocalBroker
 from transactional import TopologyConfig
 from transactional.core.protocol import CommitSucceeded, Event
 from transactional.engine.driver import TopologyDriver
+from transactional.engine.leadership import Leadership
 from transactional.loading import open_store
+from transactional.ports import JobExecutor
 from transactional.running import make_executor
 from transactional.spark_session import spark_session
 from transactional.store import CoordinatorStore
+from transactional.topology.topology import Topology
 
 TASKS = 2
 WARM = 8
 """Transactions before a profile begins, and before the coordinator's work is looked at."""
+
+
+class TimedLeadership(Leadership):
+    """Notes how long its writes to the store take."""
+
+    spent_s = 0.0
+
+    def write(self, write: Callable[[], None]) -> None:
+        """Make a write."""
+        before = perf_counter()
+        super().write(write)
+        self.spent_s += perf_counter() - before
 
 
 class TimedDriver(TopologyDriver):
@@ -47,8 +62,14 @@ class TimedDriver(TopologyDriver):
 
     spent_ms: dict[str, list[float]]
     on_commit: Callable[[int], None]
-    _store_s = _own_s = _cpu_s = 0.0
+    _own_s = _cpu_s = 0.0
     _depth = 0
+
+    def __init__(
+        self, topology: Topology, store: CoordinatorStore, executor: JobExecutor, config: TopologyConfig
+    ) -> None:
+        super().__init__(topology, store, executor, config)
+        self.leadership: TimedLeadership = TimedLeadership(topology, store, config, self.clock)
 
     def tick(self) -> None:
         """The lease, a look around, and the step that belongs to the tick."""
@@ -60,15 +81,10 @@ class TimedDriver(TopologyDriver):
         with self._timed():
             super().step(event)
         if isinstance(event, CommitSucceeded):
-            for name, seconds in (("own", self._own_s), ("store", self._store_s), ("cpu", self._cpu_s)):
+            for name, seconds in (("own", self._own_s), ("store", self.leadership.spent_s), ("cpu", self._cpu_s)):
                 self.spent_ms.setdefault(name, []).append(seconds * 1e3)
-            self._own_s = self._store_s = self._cpu_s = 0.0
+            self._own_s = self._cpu_s = self.leadership.spent_s = 0.0
             self.on_commit(len(self.spent_ms["own"]))
-
-    def _write(self, write: Callable[[], None]) -> None:
-        before = perf_counter()
-        super()._write(write)
-        self._store_s += perf_counter() - before
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -61,7 +61,7 @@ PAGES = {
             "transactional.topology.wiring.WeakerGuaranteeWarning",
             "transactional.running.run_topology",
             "transactional.engine.driver.TopologyDriver",
-            "transactional.engine.driver.RunSummary",
+            "transactional.engine.run_history.RunSummary",
             "transactional.engine.observing.Observer",
             "transactional.commands.display.Display",
             "transactional.engine.journal.JournalWriter",

@@ -12,7 +12,8 @@ from transactional.bolts import (
     Tuple,
 )
 from transactional.config import TopologyConfig
-from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.run_history import RunSummary
 from transactional.errors import (
     ConfigError,
     FailedException,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
 from transactional.doctor.start import explaining, refuse_early
-from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import TopologyDriver
 from transactional.engine.observing import Observer
+from transactional.engine.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.ports import JobExecutor

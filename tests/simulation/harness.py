@@ -327,7 +327,7 @@ class Simulation:
         an opaque batch is stored once it is committed.
         """
         topology, coordinator = self.store._topologies["simulated"], process.driver.coordinator
-        if topology.epoch == process.driver.lease.epoch:
+        if topology.epoch == process.driver.leadership.lease.epoch:
             stored = snapshot_of(topology)
             known = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
             stored_now = {txid for txid, current in coordinator.active.items() if current.phase in known}

@@ -128,7 +128,7 @@ class Process:
             observers=[self._observe],
             owner=f"process {number}",
         )
-        patched: Any = self.driver
+        patched: Any = self.driver.leadership
         patched._pause = Pause(self._let_driver_wait)
 
     def _topology(self) -> Topology:
@@ -243,12 +243,12 @@ class Process:
 
     def start(self) -> None:
         driver, config = self.driver, self.world.config
-        driver.take_lease()
-        driver.fence_tables()
+        driver.leadership.take()
+        driver.leadership.fence_tables()
         if self.faults.strikes("old attempts are trimmed"):
-            self.store.forget_before(driver.lease, at_ms=max(0, self.world.now_ms - 5_000))
+            self.store.forget_before(driver.leadership.lease, at_ms=max(0, self.world.now_ms - 5_000))
         coordinator = self.world.coordinator_class(
-            driver.lease.snapshot,
+            driver.leadership.lease.snapshot,
             config,
             replays_exactly=self.world.replays_exactly,
             sets_aside=self.world.sets_aside,
@@ -345,5 +345,5 @@ class Process:
             self.later(100, partial(self._leave, left_ms - 100))
             return
         self.is_alive = False
-        if hasattr(self.driver, "lease"):
+        if hasattr(self.driver.leadership, "lease"):
             self.driver.release()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,10 @@ from tests.simulation.source import OUTPUT, SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.engine.driver import TopologyDriver
+from transactional.config import TopologyConfig
+from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import FENCE_TRIES
+from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
@@ -60,10 +61,9 @@ class World:
         return lease, topology
 
     def fence(self, lease: Lease, topology: Topology) -> None:
-        no_executor: Any = None
-        driver = TopologyDriver(topology, self.store, no_executor)
-        driver.lease = lease
-        driver.fence_tables()
+        leadership = Leadership(topology, self.store, TopologyConfig(), SystemClock())
+        leadership.lease = lease
+        leadership.fence_tables()
 
     def commit(self, lease: Lease, topology: Topology, txid: int, attempt_id: int) -> None:
         """One transaction, from its record to its transaction commit."""

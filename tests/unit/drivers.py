@@ -14,7 +14,8 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
-from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.run_history import RunSummary
 from transactional.errors import StoreUnavailable
 from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind

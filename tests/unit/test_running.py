@@ -12,7 +12,7 @@ from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import WORD_COUNTS, builder, stored, words
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
-from transactional.engine.driver import RunSummary
+from transactional.engine.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.execution.local_executor import LocalExecutor
 from transactional.loading import open_store

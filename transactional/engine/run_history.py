@@ -1,13 +1,14 @@
-"""What a run tells the store of itself: what it is, how it ended, how far it lags, and how much is to be kept."""
+"""What a run says of itself: what it is, what it has done, how it ended, how far it lags, how much is to be kept."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.errors import TransactionalError
@@ -29,6 +30,20 @@ def installed_version() -> str:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What one run has done."""
+
+    first_txid: TxId
+    committed_txid: TxId
+    failures: int
+
+    @property
+    def transactions(self) -> int:
+        """Number of transactions committed by this run."""
+        return self.committed_txid - self.first_txid + 1
 
 
 def about(topology: Topology, config: TopologyConfig) -> RunAbout:

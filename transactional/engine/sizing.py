@@ -43,8 +43,12 @@ import math
 from typing import Final
 
 from transactional.batch import BatchLimit, BatchMetadata
+from transactional.config import TopologyConfig
 from transactional.engine.cost_estimate import CostEstimate
 from transactional.engine.timeline import Flight
+from transactional.errors import ConfigError
+from transactional.ports import SizedSpout
+from transactional.topology.topology import Topology
 
 FIRST_RECORDS: Final = 1_000
 """So many records a batch may have before anything was measured: enough to see more than fixed costs in."""
@@ -119,6 +123,24 @@ class BatchSizer:
             cost, text = in_turn, f"{self.in_flight} commits in turn take "
         text += f"{cost.fixed_ms:.0f} ms + {1000 * cost.record_ms:.3g} µs a record"
         return text if _is_in_reach(self.target_ms, cost) else f"{text}, too much for {self.target_ms} ms"
+
+
+def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
+    """What sizes the batches, where there is a target. Raises `ConfigError` for a spout that can't be told a limit."""
+    if config.target_latency_ms is None:
+        return None
+    spout = topology.spout
+    if not isinstance(spout, SizedSpout):
+        raise ConfigError(
+            f"target_latency_ms is set, but the batches of spout {topology.spout_id!r} can't be limited: give "
+            f"{type(spout).__name__} the methods of SizedSpout, or leave the target away"
+        )
+    return BatchSizer(
+        config.target_latency_ms,
+        in_flight=config.max_spout_pending,
+        records_min=config.batch_records_min,
+        records_max=spout.batch_records_max,
+    )
 
 
 def size_of(batch: BatchMetadata) -> int:

@@ -26,7 +26,8 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
-from transactional.engine.driver import LOOK_EVERY_MS, RunSummary, TopologyDriver
+from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
+from transactional.engine.run_history import RunSummary
 from transactional.errors import Fenced
 from transactional.execution.local_executor import LocalExecutor
 from transactional.ports import Processed

@@ -13,8 +13,9 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, HookedState, HookedStore, World
 from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
 from transactional.attempt import AttemptId, TxId
-from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
+from transactional.engine.run_history import RunSummary
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
 from transactional.execution.local_executor import LocalExecutor
 from transactional.store import Lease
@@ -263,6 +264,6 @@ def test_a_changed_topology_is_refused() -> None:
 def test_a_change_may_be_accepted() -> None:
     world = ran()
     driver = changed(world)
-    driver.accept_changes = True
+    driver.leadership.accept_changes = True
     assert driver.run().transactions == 0
     assert changed(world).run().transactions == 0, "it is the topology now"

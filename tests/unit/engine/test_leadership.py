@@ -15,7 +15,8 @@ from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import main as cli
-from transactional.engine.driver import RunSummary, TopologyDriver
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.run_history import RunSummary
 from transactional.errors import StoreUnavailable, TopologyChanged
 from transactional.store import DesiredState, Lease, TopologyStatus
 from transactional.testing import ManualClock, MemoryCoordinatorStore

@@ -1,0 +1,217 @@
+"""`Leadership`: the right to coordinate a topology, from waiting for it to giving it back, and the writes that need it.
+
+One process leads a topology at a time: the one that holds the lease in the store. Its tables are fenced, so that
+whoever led before can't write to them any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from transactional.config import TopologyConfig
+from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
+from transactional.engine.fencing import fence_tables
+from transactional.engine.run_history import about, kept, lag_of
+from transactional.engine.timeline import Timeline
+from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
+from transactional.ports import Clock
+from transactional.store import CoordinatorStore, Lease, TopologyStatus
+from transactional.store_history import RunEnd
+from transactional.store_rules import CARRIED_OUT, check_fingerprint
+from transactional.topology.topology import Topology
+
+LOOK_EVERY_MS_MAX: Final = 500
+"""A standby looks twenty times per lease, and at least so often."""
+
+_log = logging.getLogger(__name__)
+
+Rest = Callable[[int], bool]
+"""Waits so many milliseconds, or less; True when whoever waits was asked to end."""
+
+
+class Leadership:
+    """What one process has to do with the lease of a topology. `lease` is there once it was taken."""
+
+    lease: Lease
+
+    def __init__(
+        self,
+        topology: Topology,
+        store: CoordinatorStore,
+        config: TopologyConfig,
+        clock: Clock,
+        *,
+        owner: str | None = None,
+        accept_changes: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.topology, self.store, self.config, self.clock = topology, store, config, clock
+        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.accept_changes, self.name = accept_changes, name
+        self._pause = threading.Event()
+
+    def take(self) -> None:
+        """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does."""
+        at_ms = self.clock.monotonic_ms()
+        self.lease = self.store.acquire(
+            self.topology.id,
+            self.topology.fingerprint(),
+            owner=self.owner,
+            lease_ms=self.config.lease_ms,
+            accept_changes=self.accept_changes,
+            name=self.name,
+            about=about(self.topology, self.config),
+        )
+        self._renewed_at_ms = at_ms
+
+    def stand_by(self, rest: Rest) -> bool:
+        """Wait for the lease, and take it; False when the run is to end without it."""
+        fingerprint = None if self.accept_changes else self.topology.fingerprint()
+        standby = Standby(self.store, self.topology.id, fingerprint, self.config, owner=self.owner)
+        while standby.await_turn(rest):
+            try:
+                self.take()
+                return True
+            except (TopologyInUse, StoreUnavailable):
+                # Another standby was quicker, or a leader that stands still inside a write holds SQLite's lock.
+                if rest(standby.look_every_ms):
+                    break
+        return False
+
+    def fence_tables(self) -> None:
+        """Keep every earlier coordinator from writing to the tables, and check them against the store."""
+        try:
+            fence_tables(self.topology, self.store, self.lease, durability=self.config.durability)
+        except StoreMismatch:
+            self.renew()  # raises `Fenced` when another coordinator has taken over meanwhile: then that is why
+            raise
+        self.store.record_start(self.lease, self.topology.fingerprint())
+
+    def forget_old_attempts(self) -> None:
+        """Delete what the store keeps no longer of attempts and runs."""
+        self.store.forget_before(self.lease, at_ms=kept(self.config, self.clock.wall_ms()).since_ms)
+
+    def renew(self) -> None:
+        """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's."""
+        at_ms = self.clock.monotonic_ms()
+        self.store.renew(self.lease, lease_ms=self.config.lease_ms)
+        self._renewed_at_ms = at_ms
+
+    def renew_in_time(self) -> None:
+        """Renew the lease when a third of its time is over."""
+        if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms // 3:
+            self.write(self.renew)
+
+    def give_back(self, end: RunEnd, *, is_done: bool) -> None:
+        """Let somebody else lead, and say in the store how the run has ended."""
+        with suppress(StoreUnavailable):  # then the lease ends by itself
+            self.store.release(self.lease, is_done=is_done, end=end)
+
+    def record(self, action: Action, timeline: Timeline, at_ms: int) -> None:
+        """Write what an action wants to be written. It is durable when this returns."""
+        store, lease = self.store, self.lease
+        match action:
+            case RecordAttempt(attempt, batch, forget_later):
+                record = timeline[attempt].record(batch)
+                self.write(lambda: store.record_attempt(lease, record, forget_later=forget_later))
+            case RecordProcessed(attempt, batch):
+                processed_at_ms = timeline[attempt].processed.wall_ms
+                self.write(lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
+            case RecordCommit(attempt, batch):
+                flight, details = timeline[attempt], {"lag": lag_of(self.topology.spout, batch)}
+                self.write(
+                    lambda: store.record_commit(
+                        lease,
+                        attempt,
+                        batch,
+                        processed_at_ms=flight.processed.wall_ms,
+                        started_at_ms=flight.commit_started.wall_ms,
+                        at_ms=at_ms,
+                        details=details,
+                        keep=kept(self.config, at_ms),
+                    )
+                )
+            case RecordFailure(attempt, phase, reason, _):
+                self.write(lambda: store.record_failure(lease, attempt, phase, reason, at_ms=at_ms))
+
+    def record_recovery(self) -> None:
+        """Write that what has failed goes well again, without a transaction commit that would say so."""
+        self.write(lambda: self.store.record_recovery(self.lease))
+
+    def write(self, write: Callable[[], None]) -> None:
+        """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.
+
+        Whatever the first write has done: the store takes the same write twice as one.
+        """
+        for tried in range(self.config.lease_ms // self.config.tick_ms):
+            try:
+                return write()
+            except StoreUnavailable:
+                if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms:
+                    raise
+            self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
+        return write()
+
+
+class Standby:
+    """Waits for its turn to coordinate one topology. `fingerprint` None: it may be any."""
+
+    def __init__(
+        self,
+        store: CoordinatorStore,
+        topology_id: str,
+        fingerprint: Mapping[str, Any] | None,
+        config: TopologyConfig,
+        *,
+        owner: str,
+    ) -> None:
+        self.store, self.topology_id, self.fingerprint, self.owner = store, topology_id, fingerprint, owner
+        self.look_every_ms = max(config.tick_ms, min(config.lease_ms // 20, LOOK_EVERY_MS_MAX))
+        self._is_to_end = False
+
+    def await_turn(self, rest: Rest) -> bool:
+        """Wait until the lease is free. False: asked to end; or the leader was drained or killed, by command, and has
+        ended: nobody is to take over from it.
+
+        A store that does not answer is asked again. Raises `TopologyChanged` when the topology is not the stored one.
+        """
+        while True:
+            try:
+                status = self._status()
+            except StoreUnavailable as error:
+                _log.warning("a standby of topology %r keeps waiting: %s", self.topology_id, error)
+            else:
+                if self._is_free(status):
+                    return not self._has_carried_out(status)
+            if rest(self.look_every_ms):
+                return False
+
+    def _status(self) -> TopologyStatus | None:
+        status = next(iter(self.store.status(self.topology_id)), None)
+        if status is not None and self.fingerprint is not None and _is_bound(status):
+            check_fingerprint(self.topology_id, status.fingerprint, self.fingerprint)
+        return status
+
+    def _is_free(self, status: TopologyStatus | None) -> bool:
+        if status is None or not status.is_leased or status.owner == self.owner:
+            return True
+        self._is_to_end = status.desired in CARRIED_OUT
+        return False
+
+    def _has_carried_out(self, status: TopologyStatus | None) -> bool:
+        """A lease that was given back in the same write as the wish was taken away; not one that has run out."""
+        if status is None or not self._is_to_end:
+            return False
+        return status.leased_until_ms is None and status.desired not in CARRIED_OUT
+
+
+def _is_bound(status: TopologyStatus) -> bool:
+    """Whether its fingerprint may not change: something is committed, or a start went through and leads now."""
+    return bool(status.fingerprint) and (status.committed_txid > 0 or status.is_leased)
