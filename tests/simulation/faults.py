@@ -30,7 +30,7 @@ RATES_MAX = {
     "a committer joins": 0.05,
     "others optimize a table between judging and writing": 0.2,
     "a reader reads through a state that is writing": 0.3,
-    "a tuple is poison": 0.02,
+    "tuples are poison": 0.02,
     "an operator deactivates": 0.03,
     "an operator drains": 0.02,
     "an operator kills": 0.02,

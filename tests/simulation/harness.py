@@ -242,7 +242,7 @@ class Simulation:
             ("an operator stops", lambda: self._on_newest(lambda process: process.post(StopRequested()))),
             ("a second coordinator is started", self._start),
             ("a committer joins", self._join),
-            ("a tuple is poison", self.source.poison_one),
+            ("tuples are poison", self.source.poison_some),
             ("the store is down", self._take_store_down),
             ("a partition is added", self.source.add_one_more),
             ("a partition does not answer", self._silence),

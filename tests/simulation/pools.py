@@ -136,9 +136,10 @@ class SimulatedExecutor:
         if self.faults.strikes("processing fails"):
             raise FailedException("a bolt says: replay this batch")
         poison = [exclusion for exclusion, _ in poison_in(self.source, batch)] if self.sets_aside else []
-        for exclusion in poison:
-            if exclusion not in batch.excluded:
-                raise FailedException("a bolt can't work on this", at_fault=(exclusion,))
+        if found := [exclusion for exclusion in poison if exclusion not in batch.excluded]:
+            # Each task names what it has met before all were told to stop.
+            named = self.faults.random.sample(found, self.faults.random.randint(1, len(found)))
+            raise FailedException("a bolt can't work on this", at_fault=tuple(named))
         records = list(read_batch(self.source, attempt, batch))
         digests = {
             partition: digest_of(self.source.read(partition, offsets)) for partition, offsets in batch.non_empty()

@@ -73,10 +73,11 @@ class Source:
         partition = self.random.choice(self._existing())
         partition.start = self.random.randint(partition.start, partition.end)
 
-    def poison_one(self) -> None:
-        """One of the next records of a partition is one that a bolt can't work on."""
+    def poison_some(self) -> None:
+        """Up to three of the next records of a partition are such that a bolt can't work on them."""
         name = self.random.choice([name for name, log in self.partitions.items() if not log.is_gone])
-        self.poison.add((name, self.partitions[name].end + self.random.randint(0, 9)))
+        first = self.partitions[name].end + self.random.randint(0, 9)
+        self.poison.update((name, first + further) for further in range(self.random.randint(1, 3)))
 
     def make_anew(self) -> None:
         self.random.choice(self._existing()).is_gone = True
