@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench import machine, reading
 from bench.figures import percentile
+from bench.results import in_lines
 from bench.timed_table import BATCHES, Table
 from state.delta.folding import LogLayout
 from state.updates import check_unique
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _save(path: Path, found: Mapping[str, object]) -> None:
     written = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    path.write_text(json.dumps({**written, "machine": machine.facts(), **found}, indent=1) + "\n", "utf-8")
+    path.write_text(in_lines({**written, "machine": machine.facts(), **found}), "utf-8")
 
 
 def _words(text: str) -> list[str]:

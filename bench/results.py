@@ -76,9 +76,21 @@ def save(document: Mapping[str, Any], directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{document['part']}.json"
     waiting = path.with_suffix(".json.new")
-    waiting.write_text(json.dumps(rounded(document), indent=1) + "\n", "utf-8")
+    waiting.write_text(in_lines(rounded(document)), "utf-8")
     waiting.replace(path)
     return path
+
+
+def in_lines(document: Mapping[str, Any]) -> str:
+    """A document as JSON, with a line for each of its values, and for each record of a list."""
+    values = (f"{json.dumps(name)}: {_in_lines(value)}" for name, value in document.items())
+    return "{\n" + ",\n".join(values) + "\n}\n"
+
+
+def _in_lines(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f" {json.dumps(record)}" for record in value) + "\n]"
+    return json.dumps(value)
 
 
 def load(directory: Path) -> dict[str, Any]:

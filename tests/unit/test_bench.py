@@ -312,3 +312,21 @@ def test_a_part_that_fails_is_told_and_the_next_one_runs() -> None:
     assert attempted([("pairs", fails), ("raw", lambda: done.append("raw"))], console) == ["pairs"]
     assert done == ["raw"]
     assert "a count is wrong" in cast(io.StringIO, console.file).getvalue()
+
+
+def test_a_part_s_file_has_a_line_for_each_record_and_says_the_same() -> None:
+    document = {"part": "works", "machine": {"cores": 2}, "rounds": [{"ms": [1.5, 2]}, {"ms": None}], "checked": []}
+    lines = results.in_lines(document)
+    assert json.loads(lines) == document
+    assert lines.splitlines()[4:6] == [' {"ms": [1.5, 2]},', ' {"ms": null}']
+
+
+def test_the_figures_that_are_kept_have_a_line_for_each_record() -> None:
+    for path in results_files():
+        assert results.in_lines(json.loads(path.read_text("utf-8"))) == path.read_text("utf-8"), path.name
+
+
+def results_files() -> list[Path]:
+    found = sorted(Path(__file__).parents[2].glob("docs/performance/*.json"))
+    assert found
+    return found
