@@ -17,19 +17,20 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from state.delta.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
-from state.delta.table import features_of, is_known_protocol, refused
+from state.delta.small import DataFile
+from state.delta.sql import MergeClauses
+from state.delta.table import refused
 from state.delta.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
@@ -37,8 +38,6 @@ from transactional.names import OWNER_NOTE
 from transactional.syncing import sync
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-"""The name of a file that the log does not escape, and that lies in the table's own folder."""
 
 
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
@@ -151,37 +150,36 @@ def commit_property(table: TableVersion, name: str, value: str, properties: Comm
         table.settle_checkpoint()
 
 
+def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:
+    """Write rows, a table or a reader, instead of all, or of those that a `predicate` names. Raises `WriteRefused`."""
+    with by_delta_rs(table) as snapshot:
+        write_deltalake(
+            snapshot,
+            rows,
+            mode="overwrite",
+            commit_properties=properties,
+            post_commithook_properties=NOTHING_AFTERWARDS,
+            **more,
+        )
+
+
+def commit_merge(table: TableVersion, rows: pa.Table, clauses: MergeClauses, properties: CommitProperties) -> None:
+    """Let delta-rs merge rows, one per key; without effect it makes no Delta commit. Raises `WriteRefused`."""
+    with by_delta_rs(table) as snapshot:
+        merger = snapshot.merge(
+            rows,
+            clauses.condition,
+            source_alias="s",
+            target_alias="t",
+            commit_properties=properties,
+            post_commithook_properties=NOTHING_AFTERWARDS,
+        )
+        merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
+        merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
+        merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+
+
 # --- without delta-rs -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of a table: its name in the table's folder, and its size in bytes."""
-
-    name: str
-    size_bytes: int
-
-
-def data_files(table: DeltaTable) -> list[DataFile]:
-    """The files that a table is made of."""
-    actions = pa.table(table.get_add_actions())
-    names, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    return [DataFile(name, size_bytes) for name, size_bytes in zip(names, sizes, strict=True)]
-
-
-def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
-    """The files that a table is made of; None when `replace_rows` does not do what it asks of its writers."""
-    protocol, metadata = table.protocol(), table.metadata()
-    features = features_of(protocol)
-    if (
-        not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
-        or metadata.partition_columns
-        or str(metadata.configuration.get("delta.appendOnly", "false")).lower() != "false"
-        or "delta.invariants" in table.schema().to_json()
-    ):
-        return None
-    files = data_files(table)
-    return files if all(_PLAIN.fullmatch(file.name) for file in files) else None
 
 
 def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, old: Sequence[DataFile]) -> DataFile:

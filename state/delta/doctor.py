@@ -147,8 +147,7 @@ class ExaminedDelta:
         there = _files(self.location).get_file_info([unquote(path) for path in paths])
         for path, written, info in zip(paths, sizes, there, strict=True):
             if info.is_file and info.size != written:
-                what = f"data file {path} has {info.size} bytes, and {written} were written"
-                what = f"{what}: it was changed where it stands"
+                what = f"data file {path} has {info.size} bytes, not the {written} written: it was changed in place"
                 remedy = "restore the file, or the table and the store together, from a backup"
                 yield self._diagnosis(Problem.FILE_CHANGED, what, remedy)
 

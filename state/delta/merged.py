@@ -10,22 +10,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from state.delta.commit import (
-    DataFile,
-    as_attempt,
-    by_delta_rs,
-    commit_rows,
-    data_files,
-    replaceable_files,
-)
+from state.delta.commit import as_attempt, by_delta_rs, commit_merge, commit_overwrite, commit_rows
 from state.delta.files import compact
 from state.delta.layout import Layout, Writer
-from state.delta.log import NOTHING_AFTERWARDS
 from state.delta.lookup import with_keys
-from state.delta.small import SmallTable, is_small, visible
+from state.delta.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.sql import DATA_FUSION, Dialect, merge_clauses, visible_rows
 from state.delta.table import delta_schema, refused, unreadable
 from state.delta.version import TableVersion
@@ -92,7 +83,7 @@ class MergedTable(Layout):
         rows = rows.select(self.loaded.column_names)
         written, files = self.loaded.judged + 1, self._replaceable_files()
         if files is None:
-            self._overwrite(attempt, rows)
+            commit_overwrite(self.loaded, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
             new = data_files(self.loaded.snapshot)
         else:
             new = [commit_rows(self.loaded, attempt, rows, files)]
@@ -105,16 +96,6 @@ class MergedTable(Layout):
             return self._small.files(self.loaded.delta_version)
         return replaceable_files(self.loaded.snapshot) if self.loaded.location.scheme == "file" else None
 
-    def _overwrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
-        with by_delta_rs(self.loaded) as table:
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                commit_properties=as_attempt(self.loaded, attempt.attempt_id, attempt),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
         if not is_small(self.loaded.snapshot, rows_max):
             return None
@@ -126,18 +107,7 @@ class MergedTable(Layout):
 
     def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
         clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION)
-        with by_delta_rs(self.loaded) as table:
-            merger = table.merge(
-                rows,
-                clauses.condition,
-                source_alias="s",
-                target_alias="t",
-                commit_properties=as_attempt(self.loaded, attempt.attempt_id, attempt),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-            merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
-            merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
-            merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+        commit_merge(self.loaded, rows, clauses, as_attempt(self.loaded, attempt.attempt_id, attempt))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.commit import as_attempt, by_delta_rs, commit_property, noted, under_fence
+from state.delta.commit import as_attempt, commit_overwrite, commit_property, noted, under_fence
 from state.delta.folding import (
     Fold,
     LogLayout,
@@ -30,7 +30,6 @@ from state.delta.folding import (
     whole_fold,
 )
 from state.delta.layout import Layout, Writer
-from state.delta.log import NOTHING_AFTERWARDS
 from state.delta.lookup import SegmentCopies, measured, newest_rows, with_keys
 from state.delta.sql import DATA_FUSION, Dialect
 from state.delta.table import delta_schema, refused, unreadable
@@ -102,15 +101,8 @@ class SegmentsTable(Layout):
         """Replace one segment."""
         schema = delta_schema(self.columns)
         rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
-        with by_delta_rs(self.loaded) as table:
-            write_deltalake(
-                table,
-                rows.select(schema.names).cast(schema),
-                mode="overwrite",
-                predicate=f"{DATA_FUSION.name(self.columns.txid)} = {txid}",
-                commit_properties=properties,
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
+        predicate = f"{DATA_FUSION.name(self.columns.txid)} = {txid}"
+        commit_overwrite(self.loaded, rows.select(schema.names).cast(schema), properties, predicate=predicate)
 
     def settle_combine(self, combine: Mapping[str, str]) -> None:
         """Note in the table how its values meet, before the first row; it stays so. Raises `WriteRefused`."""
@@ -129,18 +121,11 @@ class SegmentsTable(Layout):
             raise WriteRefused("another writer came between", is_conflict=True)
         txid = DATA_FUSION.name(self.columns.txid)
         names = ", ".join(map(DATA_FUSION.name, self._schema().names))
-        reader = self.loaded.query(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
-        with by_delta_rs(self.loaded) as table:
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_stream(reader).cast(delta_schema(self.columns)),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=[self.columns.txid],
-                commit_properties=under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest)),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
-            self.loaded.make_durable()
+        reader = self._reader(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
+        properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
+        partition_by = [self.columns.txid]
+        commit_overwrite(self.loaded, reader, properties, schema_mode="overwrite", partition_by=partition_by)
+        self.loaded.settle()
 
     # --- sums that fit ----------------------------------------------------------------------------------------------
 
@@ -199,7 +184,11 @@ class SegmentsTable(Layout):
     def _load_segment(self, txid: TxId) -> pa.RecordBatchReader:
         query = self._query()
         assert query is not None, "a table with rows says how they are combined"
-        reader = pa.RecordBatchReader.from_stream(self.loaded.query(query.sorted_segment(txid)))
+        return self._reader(query.sorted_segment(txid))
+
+    def _reader(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
+        """The rows that a query finds, as they are stored."""
+        reader = pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings))
         return reader.cast(delta_schema(self.columns))
 
     def _query(self) -> SegmentQuery | None:
@@ -245,16 +234,9 @@ class SegmentsTable(Layout):
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self.columns.txid)
         sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, segments[0].txid)}) f"
-        with by_delta_rs(self.loaded) as table:
-            rows = pa.RecordBatchReader.from_stream(self.loaded.query(sql, join_settings(segments)))
-            write_deltalake(
-                table,
-                rows.cast(delta_schema(self.columns)),
-                mode="overwrite",
-                predicate=f"{txid} > {fold.after} AND {txid} <= {fold.until}",
-                commit_properties=noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until)),
-                post_commithook_properties=NOTHING_AFTERWARDS,
-            )
+        predicate = f"{txid} > {fold.after} AND {txid} <= {fold.until}"
+        properties = noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until))
+        commit_overwrite(self.loaded, self._reader(sql, join_settings(segments)), properties, predicate=predicate)
         self._note(fold)
 
     def _fold_due(self, newest: TxId) -> None:

@@ -6,23 +6,57 @@ and most of the time goes into planning a query. The rules are those of `merge_c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.columns import StateColumns
-from state.delta.commit import DataFile
+from state.delta.table import features_of, is_known_protocol
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""The name of a file that the log does not escape, and that lies in the table's own folder."""
 REWRITTEN_ROWS_MAX = 50_000
 """With more rows than this, those that come included, a table is left to delta-rs."""
 REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
 """And with larger files."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a table: its name in the table's folder, and its size in bytes."""
+
+    name: str
+    size_bytes: int
+
+
+def data_files(table: DeltaTable) -> list[DataFile]:
+    """The files that a table is made of."""
+    actions = pa.table(table.get_add_actions())
+    names, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return [DataFile(name, size_bytes) for name, size_bytes in zip(names, sizes, strict=True)]
+
+
+def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
+    """The files that a table is made of; None when `commit_rows` does not do what it asks of its writers."""
+    protocol, metadata = table.protocol(), table.metadata()
+    features = features_of(protocol)
+    if (
+        not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
+        or metadata.partition_columns
+        or str(metadata.configuration.get("delta.appendOnly", "false")).lower() != "false"
+        or "delta.invariants" in table.schema().to_json()
+    ):
+        return None
+    files = data_files(table)
+    return files if all(_PLAIN.fullmatch(file.name) for file in files) else None
 
 
 class SmallTable:

@@ -145,16 +145,15 @@ def test_every_form_of_the_rule(form: str, number: int, tmp_path: Path, monkeypa
 
 
 @pytest.mark.spark
-def test_the_rule_as_spark_writes_and_reads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(len(DOES)), ids=[str(does) for does in DOES])
+def test_the_rule_as_spark_writes_and_reads_it(number: int, tmp_path: Path) -> None:
     session = spark_session(master="local[2]")
-    for number in range(len(DOES)):
-        rows, seen = in_delta(tmp_path / str(number), number, "spark")
-        assert _plain(rows) == _plain(after(number)), DOES[number]
-        assert seen == SEEN
-    folder = tmp_path / "1" / "t"
+    rows, seen = in_delta(tmp_path, number, "spark")
+    assert _plain(rows) == _plain(after(number))
+    assert seen == SEEN
     columns = DeltaMapState("t", "key string", "value long").columns
-    read = visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{folder}`")
-    assert {row["key"]: row["value"] for row in session.sql(read).toArrow().to_pylist()} == SEEN
+    read = session.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
+    assert DOES[number] is None or {row["key"]: row["value"] for row in read} == SEEN
 
 
 def _plain(rows: Rows) -> Rows:

@@ -14,8 +14,9 @@ from deltalake.schema import Field, PrimitiveType, Schema
 import state.delta.commit
 import state.delta.merged
 from state.columns import StateColumns
-from state.delta.commit import DataFile, data_files, is_late, replace_rows, replaceable_files
+from state.delta.commit import is_late, replace_rows
 from state.delta.log import LogUpkeep
+from state.delta.small import DataFile, data_files, replaceable_files
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, delta_schema
 from tests.contract.states import OWNER, Place, content, counts

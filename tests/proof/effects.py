@@ -22,7 +22,6 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import commit as delta_commit
 from state.delta import layout as delta_layout
 from state.delta import merged as delta_merged
-from state.delta import segments as delta_segments
 from state.delta import small as delta_small
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
@@ -229,13 +228,12 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         if merges:
             patch.setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)
         patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
-        patch.setattr(delta_merged, "write_deltalake", numbered_write(numbered, "rewrite"))
+        patch.setattr(delta_commit, "write_deltalake", numbered_write(numbered))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
-        patch.setattr(delta_segments, "write_deltalake", numbered_write(numbered))
         yield
         if not effects.is_dead or effects.has_given_up:
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
@@ -252,11 +250,11 @@ def numbered_create(numbered: Callable[[str], AbstractContextManager[None]]) -> 
     return staticmethod(effect)
 
 
-def numbered_write(numbered: Callable[[str], AbstractContextManager[None]], whole: str = "fold") -> Callable[..., None]:
+def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
     """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a whole table."""
 
     def effect(table: DeltaTable, *given: Any, **named: Any) -> None:
-        what = "write" if "predicate" in named else whole
+        what = "write" if "predicate" in named else "fold" if "schema_mode" in named else "rewrite"
         with numbered(f"{name_of(table.table_uri)}: {what}"):
             write_deltalake(table, *given, **named)
 
