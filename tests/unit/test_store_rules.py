@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from transactional.attempt import AttemptId, Epoch, TxId
+from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import TopologyChanged
-from transactional.store_rules import check_fingerprint, fingerprint_changes, fingerprint_json
+from transactional.store import TopologyStatus
+from transactional.store_rules import check_fingerprint, fingerprint_changes, fingerprint_json, keeps_recorded
 
 KAFKA = {"kind": "kafka", "topics": ["a", "b"]}
 TOTAL = {"table": "tables/total", "key": "carrier string"}
@@ -58,3 +62,50 @@ def test_a_change_is_told_with_both_sides() -> None:
 
 def test_the_same_content_has_the_same_json() -> None:
     assert fingerprint_json({"a": (1,), "b": MappingProxyType({})}) == fingerprint_json({"b": {}, "a": [1]})
+
+
+SPOUT = {"kind": "memory"}
+STORED = {"spout": SPOUT, "committers": {"total": TOTAL, "hourly": TOTAL}}
+WITHOUT_HOURLY = {"spout": SPOUT, "committers": {"total": TOTAL}}
+OTHER_SOURCE = {"spout": KAFKA, "committers": STORED["committers"]}
+PROCESSED = BatchMetadata({PartitionId("a", 0): OffsetRange(Offset(0), Offset(3))}, {PartitionId("a", 0): Digest(3, 7)})
+PLANNED = replace(PROCESSED, digests={})
+
+
+def status_of(fingerprint: dict[str, Any], committed_txid: int = 0) -> TopologyStatus:
+    return TopologyStatus("words", Epoch(1), None, None, False, TxId(committed_txid), AttemptId(1), fingerprint)
+
+
+@pytest.mark.parametrize("recorded", [[], [PLANNED], [PROCESSED]])
+def test_a_committer_that_has_joined_stays_before_the_first_commit_too(recorded: list[BatchMetadata]) -> None:
+    """Its table has a fence already, and would be behind when it comes back after transaction commits without it."""
+    with pytest.raises(TopologyChanged, match=r"committers\.hourly\.key"):
+        keeps_recorded(status_of(STORED), WITHOUT_HOURLY, recorded, accept_changes=False)
+    assert keeps_recorded(status_of(STORED), WITHOUT_HOURLY, recorded, accept_changes=True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "committed_txid", "given", "recorded", "is_kept"),
+    [
+        ({}, 0, STORED, [PROCESSED], True),
+        (WITHOUT_HOURLY, 0, STORED, [PROCESSED], True),
+        (WITHOUT_HOURLY, 5, STORED, [], True),
+        (STORED, 0, OTHER_SOURCE, [PLANNED], False),
+        (STORED, 0, OTHER_SOURCE, [PROCESSED], None),
+        (STORED, 5, OTHER_SOURCE, [PLANNED], None),
+    ],
+)
+def test_which_runs_start_from_what_is_recorded(
+    stored: dict[str, Any],
+    committed_txid: int,
+    given: dict[str, Any],
+    recorded: list[BatchMetadata],
+    is_kept: bool | None,
+) -> None:
+    """None: the run is refused."""
+    status = status_of(stored, committed_txid)
+    if is_kept is None:
+        with pytest.raises(TopologyChanged):
+            keeps_recorded(status, given, recorded, accept_changes=False)
+    else:
+        assert keeps_recorded(status, given, recorded, accept_changes=False) is is_kept
