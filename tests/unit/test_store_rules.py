@@ -100,7 +100,7 @@ def test_which_runs_start_from_what_is_recorded(
     committed_txid: int,
     given: dict[str, Any],
     recorded: list[BatchMetadata],
-    is_kept: bool | None,
+    is_kept: bool | None,  # noqa: FBT001
 ) -> None:
     """None: the run is refused."""
     status = status_of(stored, committed_txid)
