@@ -17,14 +17,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.commit import write_entry
-from state.delta.log import UNREADABLE, Entry, read_entry
+from state.delta.durability import Torn, set_aside, torn_files
+from state.delta.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
 from state.delta.table import DeltaLocation, is_known_protocol
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
 from transactional.examining import Diagnosis, Problem, in_words
-from transactional.foreign import healed_by_others, is_foreign, named
 from transactional.names import owner_of, repair_of
-from transactional.torn_log import Torn, set_aside, torn_files
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 _LOG = "_delta_log"

@@ -1,4 +1,4 @@
-"""A table's Delta log: its newest version, what others have written, keeping it short, and what is not yet durable.
+"""A table's Delta log: its newest version, what others have written, and keeping it short.
 
 delta-rs lists the whole log before and after each Delta commit, and, unless told not to, twice more to delete what is
 old. On a disk a listing takes the longer the more there is to list. So transactions leave checkpoints and deletions to
@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
@@ -22,9 +20,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.table import DeltaLocation
 from transactional.errors import OperatingError, StoreMismatch
-from transactional.foreign import foreign_change, named
-from transactional.names import LOG_COMMITS_PROPERTY
-from transactional.syncing import sync, with_folders
+from transactional.names import LOG_COMMITS_PROPERTY, fold_of, repair_of
 
 _log = logging.getLogger(__name__)
 NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -139,6 +135,42 @@ class Entry:
     """As it is declared anew, if it is."""
 
 
+def is_foreign(commit: Entry, owner: str) -> bool:
+    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
+    return commit.changes_data and owner not in commit.app_versions and fold_of(owner) not in commit.app_versions
+
+
+def foreign_change(commits: Sequence[Entry], owner: str) -> Entry | None:
+    """The first of these Delta commits, oldest first, that is foreign; None also when the last such one is a repair."""
+    foreign = [commit for commit in commits if is_foreign(commit, owner)]
+    return foreign[0] if foreign and repair_of(owner) not in foreign[-1].app_versions else None
+
+
+def named(commit: Entry) -> str:
+    """A Delta commit in words."""
+    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
+
+
+def healed_by_others(commits: Sequence[Entry], owner: str) -> set[int]:
+    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
+    healed, open_since = set[int](), list[int]()
+    # The files that there are by now and were not before the first of them, and the other way round.
+    more, fewer = set[str](), set[str]()
+    for commit in commits:
+        if owner in commit.app_versions:
+            open_since = []
+        elif is_foreign(commit, owner):
+            more, fewer = (more, fewer) if open_since else (set(), set())
+            open_since.append(commit.version)
+        if open_since:
+            gone = commit.removed - commit.added
+            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
+            if not more and not fewer:
+                healed |= set(open_since)
+                open_since = []
+    return healed
+
+
 def entries_between(location: DeltaLocation, after: int, until: int) -> list[Entry]:
     """The Delta commits after one version up to another one, oldest first; those that are gone from the log are not
     among them. Raises `OperatingError`.
@@ -215,78 +247,3 @@ def read_entry(files: DeltaStorageHandler, version: int) -> Entry:
         frozenset(file["path"] for file in removed),
         protocols[0] if protocols else None,
     )
-
-
-# --- what is not yet durable ----------------------------------------------------------------------------------------
-
-
-class TableSyncs:
-    """What of a table on a disk has yet to be synced, as its log tells it, whoever has written it.
-
-    A Delta version is durable when its entry, the files that it adds and the names of both are. Each version is made
-    durable before the next one is written: so after a power cut at most the newest one is torn. `files` gives the paths
-    of all files of the version that is asked about.
-    """
-
-    def __init__(self, folder: Path, files: Callable[[], Iterable[str]]) -> None:
-        self.folder, self._files = folder, files
-        self._log = folder / "_delta_log"
-        self._durable: int | None = None
-        self._asked = -1
-        self._own = dict[int, set[Path]]()
-
-    def wrote(self, version: int) -> None:
-        """A version was written whose entry and files are synced, and whose names are not."""
-        self._own[version] = {self.folder, self._log}
-
-    def unsynced(self, version: int) -> Collection[Path]:
-        """What has to be synced before this Delta version is durable; nothing when it is."""
-        self._asked = version
-        if self._durable is None:
-            # What a process before this one has written may be waiting for its sync, too.
-            return self._whole()
-        found = set[Path]()
-        for each in range(self._durable + 1, version + 1):
-            try:
-                found |= self._own.get(each) or self._of_entry(each)
-            except FileNotFoundError:
-                # Somebody has made a checkpoint of it, and cleaned up.
-                return self._whole()
-        return found
-
-    def synced(self) -> None:
-        """What `unsynced` gave is synced."""
-        self._durable = self._asked
-        self._own.clear()
-
-    def sync_checkpoints(self) -> None:
-        """Sync what a clean-up of the log relies on: the checkpoints and the hint of the last one. Raises `OSError`."""
-        files = [*self._log.glob("*.checkpoint*.parquet"), *self._log.glob("_last_checkpoint")]
-        sync(with_folders(_with_checksums(files), self.folder))
-
-    def _of_entry(self, version: int) -> set[Path]:
-        entry = self._log / entry_name(version)
-        actions = map(json.loads, entry.read_bytes().splitlines())
-        added = [self._path(action["add"]["path"]) for action in actions if "add" in action]
-        names = [entry, self._log / f"{version:020}.crc"]
-        return with_folders(_with_checksums([*added, *names]), self.folder)
-
-    def _whole(self) -> set[Path]:
-        files = [path for path in self._log.iterdir() if path.is_file()]
-        found = with_folders([*files, *_with_checksums(map(self._path, self._files()))], self.folder)
-        # A table that was just created may lie in folders that were, too.
-        return found | set(self.folder.parents)
-
-    def _path(self, path: str) -> Path:
-        # In a log a name is escaped; delta-rs' lists are not.
-        given = self.folder / path.removeprefix("file://")
-        return given if given.exists() else self.folder / unquote(path.removeprefix("file://"))
-
-
-def _with_checksums(files: Iterable[Path]) -> Iterable[Path]:
-    """The files, and what Spark's file system notes beside them."""
-    for file in files:
-        yield file
-        checksum = file.with_name(f".{file.name}.crc")
-        if checksum.exists():
-            yield checksum

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from state.columns import StateColumns
 from state.delta.commit import commit_property, under_fence
+from state.delta.durability import set_aside, torn_files
 from state.delta.folding import LogLayout, SegmentColumns
 from state.delta.layout import Layout, Writer
 from state.delta.merged import MergedTable, Turn
@@ -27,7 +28,6 @@ from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
 from transactional.names import OWNER_PROPERTY
 from transactional.schema import Schema
-from transactional.torn_log import set_aside, torn_files
 
 _log = logging.getLogger(__name__)
 CLAIM_TRIES = 10

@@ -16,7 +16,8 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
-from state.delta.log import LogUpkeep, TableSyncs, check_not_foreign, entries_between, entries_since_own
+from state.delta.durability import TableSyncs
+from state.delta.log import LogUpkeep, check_not_foreign, entries_between, entries_since_own
 from state.delta.sql import DATA_FUSION
 from state.delta.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
 from state.fence import WriteRefused

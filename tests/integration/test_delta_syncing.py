@@ -16,6 +16,7 @@ from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta import log as delta_log
 from state.delta import small as delta_small
+from state.delta.durability import torn_files
 from state.delta.folding import LogLayout
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
@@ -23,7 +24,6 @@ from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.ports import Partials
 from transactional.syncing import sync
-from transactional.torn_log import torn_files
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
+from state.delta.durability import torn_files
 from state.delta.folding import LogLayout
 from state.delta.small import REWRITTEN_ROWS_MAX
 from tests.contract.states import OWNER, Place, content, counts
-from transactional.torn_log import torn_files
 
 LAYOUTS: dict[str, str | LogLayout] = {"small": "merge", "large": "merge", "log": LogLayout(fold_after=100)}
 Tear = Callable[[Path], object]
