@@ -10,8 +10,8 @@ TIMED := tools/timed.sh
 # What needs no JVM, in two halves that take about as long. What needs a server in them is marked; of what is marked as
 # sampled each n-th case is run.
 FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres"
-ONE_HALF := tests/unit tests/scenarios tests/integration/test_delta_*.py
-OTHER_HALF := tests/docs tests/contract tests/tidy tests/simulation
+ONE_HALF := tests/unit tests/scenarios tests/integration/test_delta_[!a]*.py
+OTHER_HALF := tests/docs tests/contract tests/tidy tests/simulation tests/integration/test_delta_a*.py
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \

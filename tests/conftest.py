@@ -46,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under --sample, each n-th case of what is marked: always the same ones.
 
-    Of a test with several parameters, as a table has rows and columns, these are diagonals: each value is met.
+    Of a test with several parameters, as a table has rows and columns, these are diagonals: each value is met. So it is
+    with a file that is marked, whose tests are the rows.
     """
     if not config.getoption("--sample"):
         return
@@ -59,10 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def diagonal_of(item: pytest.Item, met: dict[tuple[str, int], list[str]]) -> int:
-    """The diagonal of a case, by the numbers that the values of its parameters have: as they were met, per test."""
-    diagonal = 0
-    for axis, value in enumerate(getattr(getattr(item, "callspec", None), "_idlist", ())):
-        values = met[item.nodeid.split("[")[0], axis]
+    """The diagonal of a case, by the numbers that its test and the values of its parameters have: as they were met."""
+    diagonal, test, file = 0, item.nodeid.split("[")[0], item.nodeid.split("::")[0]
+    given = getattr(getattr(item, "callspec", None), "_idlist", ())
+    for place, axis, value in ((file, -1, test), *((test, axis, value) for axis, value in enumerate(given))):
+        values = met[place, axis]
         if value not in values:
             values.append(value)
         diagonal += values.index(value)

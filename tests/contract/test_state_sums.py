@@ -23,6 +23,8 @@ from transactional.errors import SumOverflow
 from transactional.ports import Partials
 from transactional.schema import Schema
 
+pytestmark = pytest.mark.sampled(2)
+"""Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 __all__ = ["delta_spark"]
 
 LARGEST = {

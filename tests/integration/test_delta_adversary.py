@@ -259,6 +259,7 @@ def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     scene.check(BEFORE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strike", [*HARMLESS, *HARMFUL])
 @pytest.mark.parametrize("scene", ["an entry of our own", "rows of a log"], indirect=True)
 def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, strike: str) -> None:

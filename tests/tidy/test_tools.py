@@ -85,13 +85,17 @@ def test_each_nth_case_is_run_where_a_sample_will_do(tmp_path: Path) -> None:
     some = f"@pytest.mark.sampled(3)\n{cases}def test_some(n): pass\n"
     table = f"@pytest.mark.sampled(3)\n@pytest.mark.parametrize('m', range(3))\n{cases}def test_table(m, n): pass\n"
     (tmp_path / "test_them.py").write_text(f"import pytest\n{cases}def test_all(n): pass\n{some}{table}")
+    marked = "import pytest\npytestmark = pytest.mark.sampled(2)\n"
+    tests = "".join(f"@pytest.mark.parametrize('n', range(2))\ndef test_{name}(n): pass\n" for name in "abcd")
+    (tmp_path / "test_file.py").write_text(marked + tests)
     command = [sys.executable, "-m", "pytest", "--quiet", "--collect-only", "-p", "no:cacheprovider"]
     sample = run([*command, "--sample"], tmp_path, PATH=os.environ["PATH"]).stdout
     assert [n for n in range(7) if f"test_some[{n}]" in sample] == [0, 3, 6]
     assert {n for n in range(7) if f"test_table[{n}-" in sample} == set(range(7)), "each row"
     assert {m for m in range(3) if re.search(rf"test_table\[.-{m}\]", sample)} == set(range(3)), "each column"
-    assert "17/35 tests collected (18 deselected)" in sample
-    assert "35 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+    assert re.findall(r"test_([abcd]\[.\])", sample) == ["a[0]", "b[1]", "c[0]", "d[1]"]
+    assert "21/43 tests collected (22 deselected)" in sample
+    assert "43 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
 
 
 def test_what_each_part_took_is_told(tmp_path: Path) -> None:
