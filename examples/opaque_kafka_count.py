@@ -1,8 +1,8 @@
 """The flights that left New York in 2013, from Kafka, counted per carrier and per origin into Delta, exactly once.
 
-`python -m examples.opaque_kafka_count [--bootstrap host:port]` starts a broker of its own when none is given, produces
-336,776 departures into a topic with 4 partitions, and counts until it is drained. Kill it at any time, and start it
-again after the three seconds of its lease: nothing is lost, nothing is counted twice.
+`python -m examples.opaque_kafka_count [--bootstrap host:port]` starts its own broker if none is given, produces 336,776
+departures into a topic with 4 partitions, and counts until it is drained. Kill it at any time, and start it again after
+the three seconds of its lease: nothing is lost, nothing is counted twice.
 """
 
 import argparse
@@ -59,9 +59,9 @@ def main(bootstrap: str, options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", help="a Kafka broker's address; without it a local broker is started")
-    parser.add_argument("--topic", default="flights", help="made and filled when it is not there")
-    parser.add_argument("--batch", type=int, default=50_000, help="records in a transaction, at most")
-    parser.add_argument("--directory", default="data/flights", help="where tables and progress are kept")
+    parser.add_argument("--topic", default="flights", help="created and filled if it does not exist")
+    parser.add_argument("--batch", type=int, default=50_000, help="maximum number of records per transaction")
+    parser.add_argument("--directory", default="data/flights", help="where tables and progress are stored")
     parser.add_argument("--master", default="local[*]", help="the Spark master")
     options = parser.parse_args()
     Path(options.directory).mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Storm's TransactionalWords: one database counts words, another how many words there are per range of counts.
 
-A word that grows out of its bucket is taken from it and added to the next, exactly once, also when the process dies
+A word that outgrows its bucket is removed from it and added to the next, exactly once, even if the process dies
 between the two databases. `python -m examples.transactional_words`, or `transactional run` on this module's `build`.
 """
 
@@ -37,7 +37,7 @@ class KeyedCountUpdater(BatchBolt):
 
 @dataclass
 class Bucketize(BasicBolt):
-    """+1 for the bucket that a word comes into, -1 for the one it leaves. Behind a committer: in the commit phase."""
+    """+1 for the bucket that a word enters, -1 for the one it leaves. Behind a committer: in the commit phase."""
 
     size: int
     output = "bucket long, words long"

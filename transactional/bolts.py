@@ -25,9 +25,9 @@ class Tuple(tuple[Any, ...]):
     """One tuple of a stream: values by position, by field name (`t["word"]`), or as attributes (`t.word`).
 
     `fields` are the names of its values, `source` is the id of the component that emitted it, `stream` the name of the
-    stream it was emitted on. A field is no attribute if its name is taken, as `count` and `index` are by Python's
-    tuples and `values` is here, or if it begins with an underscore: `t["count"]`. Two of them are equal if fields,
-    values, source and stream are; any other tuple is compared with the values alone.
+    stream it was emitted on. A field is not an attribute if its name is taken, as `count` and `index` are by Python's
+    tuples and `values` is here, or if it begins with an underscore: use `t["count"]`. Two of them are equal if fields,
+    values, source and stream are; any other tuple is compared with the values only.
     """
 
     __slots__ = ()
@@ -36,11 +36,11 @@ class Tuple(tuple[Any, ...]):
     source: ClassVar[str] = ""
     stream: ClassVar[str] = DEFAULT_STREAM
     _attribute_of: ClassVar[Mapping[str | int, str]] = {}
-    """Where each value is had, by field and by position."""
+    """Where each value is, by field and by position."""
     _base: ClassVar[type[Tuple]]
 
     def __new__(cls, fields: Iterable[str], values: Iterable[Any], source: str, stream: str = DEFAULT_STREAM) -> Self:
-        """Make one; `tuple_class` makes many of one stream."""
+        """Create one; `tuple_class` creates many of one stream."""
         made: Self = tuple_class(tuple(fields), source, stream, cls)(values)
         return made
 
@@ -56,7 +56,7 @@ class Tuple(tuple[Any, ...]):
     def __getitem__(self, field: Any) -> Any:
         if field.__class__ is str or field.__class__ is int:
             try:
-                return getattr(self, self._attribute_of[field])  # twice as quick as `tuple.__getitem__`, called so
+                return getattr(self, self._attribute_of[field])  # twice as fast as calling `tuple.__getitem__`
             except KeyError:
                 pass
         if isinstance(field, slice | SupportsIndex):
@@ -85,7 +85,7 @@ class Tuple(tuple[Any, ...]):
         return self._base, (self.fields, self._held(), self.source, self.stream)
 
     def _held(self) -> tuple[Any, ...]:
-        """The values as they are, which a subclass may hand out in another way."""
+        """The values as they are, which a subclass may return differently."""
         return tuple(tuple.__iter__(self))
 
     def _described(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ class Tuple(tuple[Any, ...]):
 
 @cache
 def _descriptor(place: int) -> Any:
-    """What a named tuple has for the field at a place: it takes the value in C."""
+    """A named tuple's descriptor for the field at a position: it gets the value in C."""
     return vars(namedtuple("Values", [f"at_{number}" for number in range(place + 1)]))[f"at_{place}"]
 
 
@@ -113,7 +113,8 @@ Tuple._base = Tuple
 def tuple_class(
     fields: tuple[str, ...], source: str, stream: str, base: type[Tuple] = Tuple
 ) -> Callable[[Iterable[Any]], Any]:
-    """The class of the tuples of one stream, made once, and called with the values alone: as quick as a plain tuple."""
+    """The class of the tuples of one stream, created once, and called with only the values: as fast as a plain
+    tuple."""
     return _made(fields, source, stream, base)
 
 

@@ -1,7 +1,7 @@
-"""What the doctor and the checker ask of states and spouts: where they keep or read what they do, and how that is.
+"""The port through which the doctor and the checker examine states and spouts: locations, contents, problems.
 
-A state, or a spout, that implements the port is examined; the others are left out. Diagnoses name a problem, and what
-is to be done about it.
+A state or spout that implements the port is examined; the others are skipped. Diagnoses name a problem, and the
+remedy.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class Problem(StrEnum):
     """What the doctor can find."""
 
     STORE_WIPED = "store-wiped"
-    """The tables hold transactions that the store knows nothing of."""
+    """The tables contain transactions that the store does not know."""
     TABLE_BEHIND = "table-behind"
-    """A table lacks committed transactions: it was put back to an older state, or is another one."""
+    """A table lacks committed transactions: it was restored to an older state, or is a different one."""
     TABLE_AHEAD = "table-ahead"
-    """A table is further than the store: the store was put back to an older state."""
+    """A table is ahead of the store: the store was restored to an older state."""
     TABLE_MISSING = "table-missing"
-    """Transactions are committed, and there is no table with them."""
+    """Transactions are committed, but there is no table with them."""
     TABLE_UNREADABLE = "table-unreadable"
-    """The log of a table has a hole, or can't be read."""
+    """The log of a table has a gap, or can't be read."""
     TABLE_FOREIGN = "table-foreign"
-    """A table in a database is not the one that its state made: it is another's, or was changed."""
+    """A table in a database is not the one that its state created: it belongs to another, or was changed."""
     TABLE_TORN = "table-torn"
-    """The newest files of a table's log were not durable when the power went."""
+    """The newest files of a table's log were not durable at a power failure."""
     TABLE_RESTORED = "table-restored"
-    """Delta's RESTORE has put the rows back, but not the version that tells how far the table is."""
+    """Delta's RESTORE has restored the rows, but not the version that records how far the table is."""
     FOREIGN_WRITER = "foreign-writer"
-    """Something else has changed rows."""
+    """Another writer has changed rows."""
     FILE_CHANGED = "file-changed"
     """A data file of a table is not the one that was written."""
     STORE_BROKEN = "store-broken"
@@ -48,21 +48,21 @@ class Problem(StrEnum):
     TOPOLOGY_CHANGED = "topology-changed"
     """The topology is not the one whose progress is stored."""
     SOURCE_RECREATED = "source-recreated"
-    """A topic was deleted, and maybe made anew."""
+    """A topic was deleted, and possibly recreated."""
     SOURCE_LOST = "source-lost"
-    """The source no longer holds what was to be read next."""
+    """The source no longer holds what would be read next."""
     SOURCE_CUT_OFF = "source-cut-off"
     """The source ends before what was read."""
     SOURCE_UNAVAILABLE = "source-unavailable"
-    """The source does not answer, or can't be opened."""
+    """The source does not respond, or can't be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong: its name, where it is, what it is, and what is to be done.
+    """One thing that is wrong: its name, where it is, what it is, and the remedy.
 
-    `can_repair`: `--repair` does it; else `remedy` says what a person has to do. `is_harmless`: nothing has to be done.
-    `target` is for the repair: the Delta version that a table is to have again, or the transaction that it holds.
+    `can_repair`: `--repair` does it; otherwise `remedy` says what an operator has to do. `is_harmless`: nothing has to
+    be done. `target` is for the repair: the Delta version to restore, or the transaction that the table contains.
     `seen` is the Delta version of the table in which this was found.
     """
 
@@ -97,7 +97,7 @@ class Columns(Protocol):
 
     @property
     def prev_txid(self) -> str:
-        """The column with the transaction before."""
+        """The column with the previous transaction."""
 
     def prev(self, value: str, /) -> str:
         """The column with a value's previous one."""
@@ -105,12 +105,12 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Where a state's table is, and what its columns are called: for whoever reads it without the state."""
+    """Where a state's table is, and the names of its columns: for readers without the state."""
 
     format: str
     """`delta` or `sql`."""
     uri: str | None = field(repr=False)
-    """The path or URI of a Delta table, the URL of a database with its password; None where only a catalog knows it."""
+    """The path or URI of a Delta table, the URL of a database with its password; None if only a catalog knows it."""
     key: tuple[str, ...]
     values: tuple[str, ...]
     previous: Mapping[str, str]
@@ -120,7 +120,7 @@ class TableAddress:
     table: str = ""
     """The table's name in a database or a catalog."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What opens the storage; there may be secrets among them."""
+    """What opens the storage; it may contain secrets."""
 
     @classmethod
     def of(
@@ -133,7 +133,7 @@ class TableAddress:
 
 
 class Examined(Protocol):
-    """The table of a state, as an examination has found it."""
+    """The table of a state, as found by an examination."""
 
     @property
     def where(self) -> str:
@@ -141,45 +141,45 @@ class Examined(Protocol):
 
     @property
     def version(self) -> AttemptId | None:
-        """The attempt that has written the table last; None when none has, or when the table can't be read."""
+        """The attempt that has written the table last; None if none has, or if the table can't be read."""
 
     @property
     def versions(self) -> Sequence[AttemptId]:
-        """The attempts and fences that have written it, oldest first, as far back as the table tells."""
+        """The attempts and fences that have written it, oldest first, as far back as the table's history goes."""
 
     @property
     def tells_all(self) -> bool:
         """Whether `versions` begin with the first one ever."""
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """What is wrong with the table in itself, in the order in which it should be put right. Changes nothing.
+        """What is wrong with the table itself, in the order in which it should be repaired. Changes nothing.
 
-        Whether it is at the transaction that the store says is not asked here. Raises `OperatingError`.
+        Does not check whether it is at the transaction that the store expects. Raises `OperatingError`.
         """
 
     def repair(self, diagnosis: Diagnosis) -> str:
-        """Carry out what one of these diagnoses has promised, and say what was done. Nobody else writes meanwhile.
+        """Carry out the repair promised by one of these diagnoses, and report it. Nobody else writes meanwhile.
 
-        Raises `OperatingError`, also when the table has moved since it was examined.
+        Raises `OperatingError`, also if the table has changed since it was examined.
         """
 
 
 @runtime_checkable
 class Addressed(Protocol):
-    """A state whose table can be found, without opening it, by whoever knows its format: the checker does."""
+    """A state whose table can be found, without opening it, by readers that know its format, such as the checker."""
 
     def address(self) -> TableAddress:
-        """Where the table is. Looks at nothing."""
+        """Where the table is. Reads nothing."""
 
 
 @runtime_checkable
 class Examinable(Addressed, Protocol):
-    """A state whose table the doctor can look into as well."""
+    """A state whose table the doctor can examine as well."""
 
     def examine(self, topology_id: str, component_id: str) -> Examined | None:
-        """Read the table of this committer as it is now. None where nobody can from here: only a catalog knows it.
+        """Read the table of this committer as it is now. None if it can't be found from here: only a catalog knows it.
 
-        Raises `OperatingError` when the storage does not answer.
+        Raises `OperatingError` if the storage does not respond.
         """
 
 
@@ -189,7 +189,7 @@ def examinable(state: object) -> Examinable | None:
 
 
 def in_words(component_id: str, place: object) -> str:
-    """How messages call the table of a committer."""
+    """The name of a committer's table in messages."""
     return f"table of {component_id!r} ({place})"
 
 
@@ -198,7 +198,7 @@ def in_words(component_id: str, place: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """How a spout's Kafka cluster is reached: for whoever reads it without the spout. `options` are librdkafka's."""
+    """How a spout's Kafka cluster is reached: for readers without the spout. `options` are librdkafka's."""
 
     bootstrap_servers: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -208,14 +208,14 @@ class SourceAddress:
 
 @runtime_checkable
 class ExaminableSpout(Protocol):
-    """A spout whose source can be asked what it holds, without opening the spout."""
+    """A spout whose source can be examined without opening the spout."""
 
     def address(self) -> SourceAddress:
-        """Where the source is. Looks at nothing."""
+        """Where the source is. Reads nothing."""
 
     def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
-        """What the source holds of these partitions now; None for one that is gone, or whose topic was made anew.
+        """What the source holds of these partitions now; None for one that is gone, or whose topic was recreated.
 
-        A partition of a topic that was made anew is left out when one of the newer topic is asked for as well: it is
-        read already. Raises `OperatingError` when the source does not answer.
+        A partition of a recreated topic is omitted if one of the newer topic is requested as well: that one is already
+        being read. Raises `OperatingError` if the source does not respond.
         """

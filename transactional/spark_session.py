@@ -59,7 +59,7 @@ def spark_session(
 
 
 def require_classic(session: SparkSession) -> SparkSession:
-    """The session itself. Raises `ConfigError` when it is a Spark Connect session."""
+    """The session itself. Raises `ConfigError` if it is a Spark Connect session."""
     if not is_classic(session):
         raise ConfigError(
             "this is a Spark Connect session; transactions need a classic one, for job tags and RDDs: "

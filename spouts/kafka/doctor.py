@@ -1,4 +1,4 @@
-"""What the doctor asks of a Kafka spout's source: what its partitions hold now, asked without opening the spout."""
+"""The doctor's examination of a Kafka spout's source: what its partitions hold now, without opening the spout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transactional.errors import SourceUnavailable
 
 
 def held(connection: KafkaConnection, partitions: Collection[PartitionId]) -> dict[PartitionId, OffsetRange | None]:
-    """What each partition holds now, None for one that is gone, or whose topic was made anew (see `ExaminableSpout`).
+    """What each partition holds now, None for one that is gone, or whose topic was recreated (see `ExaminableSpout`).
 
     Raises `SourceUnavailable`, `ConfigError`.
     """

@@ -46,26 +46,27 @@ from transactional.schema import Schema
 _log = logging.getLogger(__name__)
 
 BATCH_RECORDS_MAX = 100_000
-"""The default limit of a batch. It matters when there is a backlog: then larger batches are faster, and later."""
+"""The default limit of a batch. It matters with a backlog: then larger batches are faster, but later."""
 
 
 class KafkaSpout(PartitionedSpout):
     """What the two Kafka spouts share; use one of them.
 
-    `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin what no batch has a position
-    for; a position always wins: `"earliest"`, `"latest"` (the end when the topology first runs), a time
-    (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or given offsets
-    `{topic: {partition: offset}}`. Partitions that come later are read from their beginning under `"latest"` too.
+    `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin in partitions for which no
+    batch has a position; a position always takes precedence: `"earliest"`, `"latest"` (the end when the topology first
+    runs), a time (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or explicit
+    offsets `{topic: {partition: offset}}`. Partitions that are added later are read from their beginning, also with
+    `"latest"`.
 
     A batch takes at most `batch_records_max` offsets, `partition_records_max` of any one partition, and about
-    `batch_bytes_max` bytes, by the size that earlier records had. A range longer than `split_records` is read by
+    `batch_bytes_max` bytes, estimated from the size of earlier records. A range longer than `split_records` is read by
     several tasks.
 
-    `fields` are those of topic, partition, offset, key, value, timestamp, headers that the tuples have; key and value
-    are bytes, or text with `key_type="string"` and `value_type="string"`. A `translator` makes other tuples of records.
-    `options` are librdkafka's (security, for example). With `group_id` the committed positions are mirrored to that
-    consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.
-    Raises `ConfigError` for what can't be right.
+    `fields` are the record's fields in the tuples, out of topic, partition, offset, key, value, timestamp, headers; key
+    and value are bytes, or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples
+    from records. `options` are librdkafka's (security, for example). With `group_id` the committed positions are
+    mirrored to that consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.
+    Raises `ConfigError` for invalid arguments.
     """
 
     def __init__(
@@ -114,13 +115,13 @@ class KafkaSpout(PartitionedSpout):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics' names; with a pattern those that matched when the cluster was last asked."""
+        """The topics' names; with a pattern those that matched when the cluster was last queried."""
         return self.subscription.names or tuple(sorted(self._topics))
 
     def identity(self) -> Mapping[str, str]:
         """Kind, cluster id and topics; the ids of a transactional spout's topics too, unless a pattern chooses them.
 
-        An opaque spout goes on with a topic that was created anew, also over a restart: its id is in the positions.
+        An opaque spout continues with a recreated topic, also after a restart: its id is in the positions.
         """
         self._opened()
         known = {"kind": type(self).__name__, "cluster": self._cluster_id, "topics": str(self.subscription)}
@@ -129,7 +130,7 @@ class KafkaSpout(PartitionedSpout):
         return known | {"topic ids": ",".join(self._topics[n].id or "" for n in self.topics if n in self._topics)}
 
     def open(self) -> None:
-        """Connect, and check that the topics are there and fit for this kind of spout.
+        """Connect, and check that the topics exist and are suitable for this kind of spout.
 
         Raises `ConfigError` naming the topic, `SourceUnavailable` naming the address within twice `timeout_ms`.
         """
@@ -147,12 +148,12 @@ class KafkaSpout(PartitionedSpout):
         self._mirror = GroupMirror(self._admin, self._group_id, self.connection) if self._group_id else None
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch that starts where `after` ends, or None when there is nothing new (see `planning.plan_batch`)."""
+        """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
         batch = super().plan(after, replay=replay)
         return None if batch is None else replace(batch, split_records=self._split_records)
 
     def address(self) -> SourceAddress:
-        """The cluster, for whoever reads it without the spout."""
+        """The cluster, for readers without the spout."""
         connection = self.connection
         return SourceAddress(
             connection.bootstrap_servers, connection.client(), connection.isolation, connection.timeout_ms
@@ -165,7 +166,7 @@ class KafkaSpout(PartitionedSpout):
     def logs(self, after: BatchMetadata) -> Logs:
         """The offsets that each partition holds, up to the last stable one. Two or three round trips in all."""
         admin = self._opened()
-        admin.poll(0)  # else what it has to say about broken connections would pile up
+        admin.poll(0)  # otherwise its messages about broken connections would pile up
         if self._mirror is not None:
             self._mirror.go_on()
         self._topics = self._watch.look(admin)
@@ -179,9 +180,9 @@ class KafkaSpout(PartitionedSpout):
         return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
 
     def check_read(self, batch: BatchMetadata) -> None:
-        """Raise `ReplayMismatch` when a topic is no longer the one that was planned.
+        """Raise `ReplayMismatch` if a topic is no longer the one that was planned.
 
-        Asked after reading: ids don't come back, so what was read before is of this topic too.
+        Called after reading: ids don't come back, so what was read before is of this topic too.
         """
         read = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
         names = sorted({topic_of(partition.source) for partition in read})
@@ -189,22 +190,22 @@ class KafkaSpout(PartitionedSpout):
         for partition in read:
             topic = found[topic_of(partition.source)]
             if topic is None or topic.source != partition.source:
-                what = "is gone" if topic is None else f"was created anew (now {topic.source!r})"
+                what = "is gone" if topic is None else f"was recreated (now {topic.source!r})"
                 raise ReplayMismatch(
                     f"{described(partition)} was planned as {partition.source!r}, but the topic {what}"
                 )
 
     @property
     def sets_records_aside(self) -> bool:
-        """True when the translator has `on_error="dead_letter"`: the topology needs a table for these records."""
+        """True if the translator has `on_error="dead_letter"`: the topology needs a table for these records."""
         return self._translator is not None and self._translator.sets_aside
 
     def reader(self) -> KafkaPartitionReader:
-        """What reads the ranges on the executors."""
+        """The reader of the ranges, for the executors."""
         return KafkaPartitionReader(self.connection, self.output, self._translator)
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Mirror the positions to the consumer group, if there is one to mirror to. Does not wait, does not raise."""
+        """Mirror the positions to the consumer group, if there is one. Does not wait, does not raise."""
         self._record_bytes |= record_bytes(batch)
         if self._mirror is not None:
             current = {topic.source for topic in self._topics.values()} | set(self._topics)
@@ -239,11 +240,11 @@ class KafkaSpout(PartitionedSpout):
             ) from error
 
     def _source(self, topic: Topic, after: BatchMetadata) -> str:
-        """The source of a topic's partitions; positions from when the cluster had no topic ids stay valid."""
+        """The source of a topic's partitions; positions from when the cluster had no topic ids remain valid."""
         name = topic_of(topic.source)
         known = {p.source for p in after.ranges if topic_of(p.source) == name}
         if topic.id is None and known - {name}:
-            raise SourceUnavailable(f"the cluster gives no id for topic {name!r} any more, so it can't be told apart")
+            raise SourceUnavailable(f"the cluster no longer gives an id for topic {name!r}, so it can't be identified")
         return name if name in known else topic.source
 
     def _led(self, sources: Mapping[str, str]) -> dict[PartitionId, bool]:
@@ -254,7 +255,7 @@ class KafkaSpout(PartitionedSpout):
                 if self.subscription.takes(name, index):
                     led[PartitionId(source, index)] = is_led
         for partition in (partition for partition, is_led in led.items() if not is_led):
-            self._tell(f"{described(partition)} has no leader; it is left out until it has")
+            self._tell(f"{described(partition)} has no leader; it is skipped until it has one")
         return led
 
     def _look_for_created_anew(self, after: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
@@ -262,14 +263,14 @@ class KafkaSpout(PartitionedSpout):
             now = sources.get(topic_of(partition.source), partition.source)
             if now == partition.source or not has_id(partition.source):
                 continue
-            text = f"topic {topic_of(partition.source)!r} was created anew: it was {partition.source!r} and is {now!r}"
+            text = f"topic {topic_of(partition.source)!r} was recreated: it was {partition.source!r} and is {now!r}"
             if self.replays_exactly:
                 raise BatchLost(
                     f"{text}. {described(partition)} was to be read from offset {offsets.start} on; there is now "
-                    f"{logs.get(PartitionId(now, partition.index)) or 'no such partition'}, of other records. Use "
-                    "OpaqueKafkaSpout, which goes on with what is there, or start a topology with a new id"
+                    f"{logs.get(PartitionId(now, partition.index)) or 'no such partition'}, of different records. Use "
+                    "OpaqueKafkaSpout, which continues with what is available, or start a topology with a new id"
                 )
-            self._tell(f"{text}; what was not read of the old one is lost, the new one is read from its beginning")
+            self._tell(f"{text}; unread records of the old one are lost, the new one is read from its beginning")
 
 
 def _output(plain: Schema, translator: Translator | None, subscription: Subscription) -> Schema:
@@ -277,7 +278,7 @@ def _output(plain: Schema, translator: Translator | None, subscription: Subscrip
         return plain
     if plain != output_schema(DEFAULT_FIELDS, key_type="binary", value_type="binary"):
         raise ConfigError(
-            "fields, key_type and value_type are for a spout without translator, which has its own fields"
+            "fields, key_type and value_type are for a spout without a translator, which has its own fields"
         )
     return checked_translator(translator, subscription.names or ()).output
 
@@ -293,7 +294,7 @@ def _checked_split(split_records: int | None) -> int | None:
 class TransactionalKafkaSpout(KafkaSpout):
     """A transactional spout over Kafka topics: a replay reads exactly the recorded offsets (see `KafkaSpout`).
 
-    When offsets are lost before they were read, it stops with `BatchLost` rather than skip them.
+    If offsets are lost before they were read, it stops with `BatchLost` rather than skip them.
     """
 
     @property
@@ -303,9 +304,9 @@ class TransactionalKafkaSpout(KafkaSpout):
 
 
 class OpaqueKafkaSpout(KafkaSpout):
-    """An opaque spout over Kafka topics: a replay takes what is there then (see `KafkaSpout`).
+    """An opaque spout over Kafka topics: a replay takes what is available then (see `KafkaSpout`).
 
-    It goes on without partitions that don't answer, past offsets that are lost, and with topics created anew.
+    It continues without partitions that don't respond, past lost offsets, and with recreated topics.
     """
 
     @property

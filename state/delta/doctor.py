@@ -1,4 +1,4 @@
-"""The doctor's look at a state's Delta table, and what it may mend: read from the log, not through the state."""
+"""The doctor's examination of a state's Delta table, and its repairs: based on the log, not on the state."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 
 
 class _Broken(Exception):
-    """The log has a hole, or can't be read."""
+    """The log has a gap, or can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table is declared as."""
+    """A table's declaration."""
 
     reader_version: int
     writer_version: int
@@ -50,7 +50,7 @@ class Shape:
 
 
 class ExaminedDelta:
-    """A state's Delta table, as its log tells it at one moment."""
+    """A state's Delta table, as recorded in its log at one moment."""
 
     def __init__(self, location: DeltaLocation, topology_id: str, component_id: str) -> None:
         self.location, self.owner = location, owner_of(topology_id, component_id)
@@ -82,14 +82,14 @@ class ExaminedDelta:
 
     @property
     def tells_all(self) -> bool:
-        """Whether the log is there from its beginning."""
+        """Whether the log is complete from its beginning."""
         return bool(self._commits) and self._commits[0].version == 0
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """What is wrong with the table in itself."""
+        """What is wrong with the table itself."""
         if self._torn:
             what = "; ".join(f"{each.path.name}: {each.why}" for each in self._torn)
-            remedy = "what is torn is set aside; what was not durable then is done again, unless it was committed"
+            remedy = "the torn files are set aside; what was not durable is done again, unless it was committed"
             yield self._diagnosis(Problem.TABLE_TORN, what, remedy, can_repair=True)
         elif self._broken:
             remedy = "restore the missing files from a backup, or the whole table together with the store"
@@ -101,7 +101,7 @@ class ExaminedDelta:
             yield from self._of_others()
 
     def repair(self, diagnosis: Diagnosis) -> str:
-        """Set aside what is torn, take away the property that forgets, or put rows back. Raises `OperatingError`."""
+        """Set torn files aside, remove the property that forgets, or restore rows. Raises `OperatingError`."""
         match diagnosis.problem:
             case Problem.TABLE_TORN:
                 return self._set_torn_aside()
@@ -120,7 +120,7 @@ class ExaminedDelta:
         if kept != "false":
             what = f"it has {RETENTION_PROPERTY}={kept}: it forgets which attempt wrote it"
             is_local, unset = self.location.scheme == "file", f"UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
-            remedy = "the property is taken away" if is_local else self._in_spark(unset)
+            remedy = "the property is removed" if is_local else self._in_spark(unset)
             yield self._diagnosis(Problem.RETENTION_SET, what, remedy, can_repair=is_local)
         shape = self._shape
         if not shape.is_known:
@@ -138,7 +138,7 @@ class ExaminedDelta:
         return f"in Spark: ALTER TABLE delta.`{self.location.uri}` {what}"
 
     def _of_files(self) -> Iterator[Diagnosis]:
-        """Which data files are not those that were written, by their sizes. One that is gone is left to its readers."""
+        """Data files that do not have the size that was written. Missing ones are left to their readers."""
         if self._table is None:
             return
         actions = pa.table(self._table.get_add_actions())
@@ -161,9 +161,9 @@ class ExaminedDelta:
         built_on = [each for each, is_change in zip(commits[:last_own], changes, strict=False) if is_change]
         since = [each for each, is_change in zip(commits, changes, strict=True) if is_change][len(built_on) :]
         for commit in built_on:
-            what = f"{named(commit)} has changed rows, and the topology has gone on from there: its values are not sure"
+            what = f"{named(commit)} has changed rows, and the topology has built on that: its values are uncertain"
             remedy = (
-                "no repair gives the right values back. Restore table and store from a backup of before, or start a "
+                "no repair can restore the right values. Restore table and store from an earlier backup, or start a "
                 "topology with a new id and an empty table, from the beginning of the source"
             )
             yield self._diagnosis(Problem.FOREIGN_WRITER, what, remedy)
@@ -174,7 +174,7 @@ class ExaminedDelta:
             remedy = (
                 "see what was changed before"
                 if built_on
-                else f"the rows are put back to what they were at Delta version {target}, as a new Delta commit"
+                else f"the rows are restored to what they were at Delta version {target}, as a new Delta commit"
             )
             yield self._diagnosis(problem, what, remedy, can_repair=not built_on, target=target, seen=seen)
 
@@ -213,7 +213,7 @@ class ExaminedDelta:
             yield
         except (OSError, DeltaError) as error:
             reason = self.location.reason(error)
-            raise OperatingError(f"Delta table {self.location} can't be looked at: {reason}") from None
+            raise OperatingError(f"Delta table {self.location} can't be examined: {reason}") from None
 
     # --- repairs ------------------------------------------------------------------------------------------------
 
@@ -222,13 +222,13 @@ class ExaminedDelta:
             torn = torn_files(Path(self.location.uri))
             set_aside(torn)
         except OSError as error:
-            raise OperatingError(f"{self.where} can't be mended: {error}") from error
+            raise OperatingError(f"{self.where} can't be repaired: {error}") from error
         return f"{self.where}: {len(torn)} torn files of its log are set aside"
 
     def _unset_retention(self) -> str:
-        """Take the property away in a Delta commit of nothing else.
+        """Remove the property in a Delta commit of its own.
 
-        Only for a table in a folder: neither delta-rs nor Delta's protocol have a way to do it everywhere.
+        Only for a table in a folder: neither delta-rs nor Delta's protocol can do it everywhere.
         """
         handle = DeltaTable(self.location.uri)
         metadata = handle.metadata()
@@ -249,21 +249,21 @@ class ExaminedDelta:
         try:
             write_entry(entry, [{"commitInfo": note}, {"metaData": action}], [])
         except FileExistsError as error:
-            raise OperatingError(f"{self.where} was written by someone else meanwhile; ask again") from error
-        return f"{self.where}: the property {RETENTION_PROPERTY} is taken away"
+            raise OperatingError(f"{self.where} was written by someone else meanwhile; try again") from error
+        return f"{self.where}: the property {RETENTION_PROPERTY} is removed"
 
 
 def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
-    """Put a table's rows back to what the topology has left, as the Delta commit after the one that was looked at.
+    """Restore a table's rows to what the topology has written, as the Delta commit after the examined version.
 
-    Raises `OperatingError`, also when the table has moved since.
+    Raises `OperatingError`, also if the table has changed since.
     """
     assert diagnosis.target is not None
     repair = Transaction(repair_of(owner), diagnosis.target)
     properties = CommitProperties(app_transactions=[repair], max_commit_retries=0)
     moved = OperatingError(
-        f"{diagnosis.where} was written by someone else since it was looked at, at Delta version {diagnosis.seen}: "
-        "nothing was put back; ask again"
+        f"{diagnosis.where} was written by someone else since it was examined, at Delta version {diagnosis.seen}: "
+        "nothing was restored; try again"
     )
     try:
         handle = DeltaTable(location.uri, storage_options=dict(location.storage_options))
@@ -274,8 +274,8 @@ def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
         raise moved from None
     except (DeltaError, OSError) as error:
         raise OperatingError(
-            f"{diagnosis.where} can't be put back to Delta version {diagnosis.target}: {location.reason(error)}. If "
-            "its files are deleted already, restore the table and the store from one backup"
+            f"{diagnosis.where} can't be restored to Delta version {diagnosis.target}: {location.reason(error)}. If "
+            "its files are already deleted, restore the table and the store from one backup"
         ) from None
     return f"{diagnosis.where}: its rows are again those of Delta version {diagnosis.target}"
 

@@ -1,4 +1,4 @@
-"""The doctor's look at a state's SQL table: whether it is the one that the state has made, and who wrote it last."""
+"""The doctor's examination of a state's SQL table: whether it is the one that the state has created, and its writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transactional.examining import Diagnosis, Problem, in_words
 
 
 class ExaminedSql:
-    """A state's table as it is at one moment. It has no log: what others have done to rows only a checker may see."""
+    """A state's table at one moment. It has no log: only a checker may see what other writers have done to rows."""
 
     tells_all = False
 
@@ -23,7 +23,7 @@ class ExaminedSql:
         self._version: AttemptId | None = None
 
     def look(self, registration: Registration, connection: Connection) -> None:
-        """Look at the table, in a database transaction that only reads."""
+        """Examine the table, in a database transaction that only reads."""
         try:
             self._version = registration.check(connection)
         except (SchemaMismatch, StoreMismatch) as error:
@@ -40,10 +40,10 @@ class ExaminedSql:
         return [] if self._version is None else [self._version]
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """That the table is not the state's: then no start goes through either."""
+        """That the table is not the state's: then every start is refused, too."""
         if self._wrong:
             yield Diagnosis(Problem.TABLE_FOREIGN, self.where, self._wrong, "as it says", self._component)
 
     def repair(self, diagnosis: Diagnosis) -> str:
-        """Nothing can be repaired: nobody knows what was there before."""
+        """Nothing can be repaired: what was there before is unknown."""
         raise ProtocolError(f"{self.where}: nothing can be done here about {diagnosis.problem}")

@@ -275,7 +275,7 @@ def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, 
     seen = scene.others.table.version()
     # What was cleaned out of the log is nowhere.
     is_gone, is_late = strike.endswith("cleans"), strike not in ("checkpoints", "vacuums")
-    why = "can't be put back" if is_gone else "nothing was put back"
+    why = "can't be restored" if is_gone else "nothing was restored"
     with pytest.raises(OperatingError, match=why) if is_late else nullcontext():
         repaired(scene, left, seen)
     assert scene.adversary.struck == 1

@@ -190,6 +190,6 @@ def test_a_run_without_its_notes_counts_wrong_with_txn_version_and_is_refused_by
     assert not pair.peer.run(40)
     peer = Counter(counts(pair.peer.table, "word"))
     assert peer == Counter(numbered(0, 120) + numbered(80, 100)), "0 and 1 are skipped, and 2 begins at another place"
-    with pytest.raises(StoreMismatch, match="the store was wiped or put back"):
+    with pytest.raises(StoreMismatch, match="the store was wiped or restored"):
         pair.ours.run(40)
     assert Counter(counts(pair.ours.table, "value")) == right[1], "nothing has changed"

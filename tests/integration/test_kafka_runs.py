@@ -201,7 +201,7 @@ def test_an_opaque_run_goes_on_with_a_topic_that_was_created_anew(bootstrap: str
 def test_a_transactional_run_stops_when_its_topic_was_created_anew(bootstrap: str, tmp_path: Path) -> None:
     topic = created_anew(bootstrap)
     spout = spout_over(TransactionalKafkaSpout, bootstrap, [topic], batch_records_max=1)
-    with pytest.raises(BatchLost, match=rf"topic '{topic}' was created anew.*OpaqueKafkaSpout"):
+    with pytest.raises(BatchLost, match=rf"topic '{topic}' was recreated.*OpaqueKafkaSpout"):
         run(spout, tmp_path)
 
 

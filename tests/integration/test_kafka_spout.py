@@ -191,7 +191,7 @@ def test_an_opaque_spout_goes_on_with_a_topic_that_is_created_anew(
     restarted = opened(OpaqueKafkaSpout, topic)
     assert (restarted.plan(second, replay=False), restarted.identity()) == (None, spout.identity())
     assert values(restarted, planned(restarted, first, replay=True)) == ["x", "y", "z"]
-    assert any("was created anew" in record.getMessage() for record in caplog.records)
+    assert any("was recreated" in record.getMessage() for record in caplog.records)
 
 
 def test_a_transactional_spout_stops_when_a_topic_is_created_anew(bootstrap: str, opened: Opened) -> None:
@@ -202,7 +202,7 @@ def test_a_transactional_spout_stops_when_a_topic_is_created_anew(bootstrap: str
     identity = dict(spout.identity())
     recreate(bootstrap, topic)
     put(bootstrap, topic, ["x", "y"])
-    told = rf"topic '{topic}' was created anew.*there is now \[0, 2\).*Opaque"
+    told = rf"topic '{topic}' was recreated.*there is now \[0, 2\).*Opaque"
     with pytest.raises(BatchLost, match=told):
         spout.plan(first, replay=False)
     with pytest.raises(BatchLost, match=told):
@@ -220,7 +220,7 @@ def test_a_range_of_a_topic_that_is_gone_is_not_read_from_its_successor(
     first = planned(spout)
     recreate(bootstrap, topic)
     put(bootstrap, topic, ["x", "y"])
-    with pytest.raises(ReplayMismatch, match=f"partition 0 of topic '{topic}'.*was created anew"):
+    with pytest.raises(ReplayMismatch, match=f"partition 0 of topic '{topic}'.*was recreated"):
         spout.check_read(first)
     delete_topic(bootstrap, topic)
     with pytest.raises(ReplayMismatch, match=f"partition 0 of topic '{topic}'.*is gone"):

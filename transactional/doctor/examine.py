@@ -1,7 +1,7 @@
-"""The doctor: compares a topology's store, tables and source, says what is wrong, and what can be done about it.
+"""The doctor: compares a topology's store, tables and source, reports what is wrong, and what can be done about it.
 
-It changes nothing. `doctor.repairs` carries out what is safe. What a start is refused for is decided by `fencing`; the
-doctor asks the same questions. What others have done to a table, the state's own doctor says (row T56).
+It changes nothing. `doctor.repairs` carries out what is safe. `fencing` decides when a start is refused; the doctor
+makes the same checks. The state's own doctor reports what other writers have done to a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
-"""Of such a table nobody can say at which transaction it is."""
+"""For such a table the transaction that it is at is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Table:
 
 
 def examine(topology: Topology, store: CoordinatorStore, store_url: str | None = None) -> list[Diagnosis]:
-    """Everything that is wrong, in the order in which it should be put right. Changes nothing.
+    """Everything that is wrong, in the order in which it should be repaired. Changes nothing.
 
-    With `store_url` the store's own rows are looked at, too. States that can't be examined are left out: `unexamined`
-    names them.
+    With `store_url` the store's own rows are checked, too. States that can't be examined are skipped: `unexamined`
+    lists them.
     """
     status = status_of(topology, store)
     rows = examine_store(topology, store_url) if status is not None and store_url is not None else ()
@@ -42,12 +42,12 @@ def examine(topology: Topology, store: CoordinatorStore, store_url: str | None =
 
 
 def status_of(topology: Topology, store: CoordinatorStore) -> TopologyStatus | None:
-    """What the store knows of the topology; None when it knows nothing."""
+    """What the store knows about the topology; None if it knows nothing."""
     return next(iter(store.status(topology.id)), None)
 
 
 def examine_tables(topology: Topology, store: CoordinatorStore, status: TopologyStatus | None) -> list[Diagnosis]:
-    """What is wrong with the tables. Raises `OperatingError` when the storage of one does not answer."""
+    """What is wrong with the tables. Raises `OperatingError` if the storage of one does not respond."""
     found: list[Diagnosis] = []
     for table in tables_of(topology):
         of_table = list(table.found.diagnoses())
@@ -58,7 +58,7 @@ def examine_tables(topology: Topology, store: CoordinatorStore, status: Topology
 
 
 def unexamined(topology: Topology) -> list[str]:
-    """The committers whose tables the doctor does not look into."""
+    """The committers whose tables the doctor does not examine."""
     states = {component.id: component.state for component in topology.committers}
     return [name for name, state in states.items() if (found := examinable(state)) is None or not found.address().uri]
 
@@ -73,7 +73,7 @@ def tables_of(topology: Topology) -> list[Table]:
 def _examine_place(
     table: Table, topology: Topology, store: CoordinatorStore, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
-    """Where a table is, against where the store says it should be."""
+    """Compare a table's transaction with the one that the store expects."""
     committed = TxId(status.committed_txid) if status is not None else TxId(0)
     where, version = table.found.where, table.found.version
     if version is None:
@@ -88,26 +88,26 @@ def _examine_place(
         yield _unknown(table, committed)
         return
     if txid < committed:
-        what = f"it is at transaction {txid}, and {committed} is committed: it was put back to an older state"
+        what = f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state"
         remedy = (
             f"restore a newer copy of the table, or the store and all tables together from one backup; the "
-            f"transactions {txid + 1} to {committed} are in no table and can't be made up for one table alone"
+            f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone"
         )
         yield Diagnosis(Problem.TABLE_BEHIND, where, what, remedy, table.component)
     elif txid > committed + 1:
-        what = f"it is at transaction {txid}, and only {committed} is committed: the store was put back"
-        remedy = f"the store is brought to transaction {txid}, with the batches that a journal of the runs tells"
+        what = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
+        remedy = f"the store is brought to transaction {txid}, with the batches in a journal of the runs"
         yield Diagnosis(Problem.TABLE_AHEAD, where, what, remedy, table.component, can_repair=True, target=version)
 
 
 def _unknown(table: Table, committed: TxId) -> Diagnosis:
     where, version = table.found.where, table.found.version
     what = (
-        f"it was last written by attempt {version}, of which the store knows nothing (it says that transaction "
-        f"{committed} is committed): the store was wiped or put back, or the table belongs to another store"
+        f"it was last written by attempt {version}, which the store does not know (it says that transaction "
+        f"{committed} is committed): the store was wiped or restored, or the table belongs to another store"
     )
     remedy = (
-        "the store takes over where the tables are, with the batches that a journal of the runs tells (--journal); "
+        "the store catches up with the tables, with the batches in a journal of the runs (--journal); "
         "without one, restore the store from a backup, or start a topology with a new id and empty tables"
     )
     return Diagnosis(Problem.STORE_WIPED, where, what, remedy, table.component, can_repair=True, target=version)

@@ -1,4 +1,4 @@
-"""What `transactional doctor --repair` does: only what can be proved to be right, with the topology's lease in hand."""
+"""What `transactional doctor --repair` does: only what is provably right, while holding the topology's lease."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from transactional.topology.topology import Topology
 LEASE_MS = 60_000
 OWNER = "transactional doctor"
 FORGOTTEN_AT_MS = 0
-"""When transactions are said to be committed of which nothing but their number is known; they are forgotten at once."""
+"""The time of committed transactions of which only the number is known; they are deleted at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What the journal of a topology's runs tells: each attempt's batch, who committed, the coordinators' fences."""
+    """The contents of the journal of a topology's runs: each attempt's batch, who committed, the coordinators'
+    fences."""
 
     attempts: Mapping[AttemptId, tuple[TxId, BatchMetadata]] = field(default_factory=dict)
     committed: Mapping[TxId, AttemptId] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Journal:
             if isinstance(event, RunStarted):
                 fences.add(event.snapshot.attempt_id)
             if isinstance(event, ProcessingSucceeded) and event.attempt.attempt_id in attempts:
-                # All that tells what an opaque spout's transaction has read, where its commit is not in the journal.
+                # The only record of what an opaque spout's transaction has read, if its commit is not in the journal.
                 txid, batch = attempts[event.attempt.attempt_id]
                 attempts[event.attempt.attempt_id] = txid, batch.with_digests(event.digests)
             for action in actions:
@@ -60,10 +61,10 @@ class Journal:
 def repair(
     topology: Topology, store: CoordinatorStore, findings: Sequence[Diagnosis], journal: Path | None = None
 ) -> list[str]:
-    """Carry out what can be repaired of the findings, and say what was done.
+    """Carry out the possible repairs of the findings, and report what was done.
 
-    Raises `TopologyInUse` when a coordinator runs, `ConfigError` when something that is needed was not given,
-    `StoreMismatch` when a repair would not be right; what was done before that stays.
+    Raises `TopologyInUse` if a coordinator is running, `ConfigError` if something required was not given,
+    `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
     done: list[str] = []
     tables = {table.component: table for table in tables_of(topology)}
@@ -71,14 +72,15 @@ def repair(
     if any(each.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for each in wanted):
         if journal is None:
             raise ConfigError(
-                "the store can only take over where the tables are if the batches are known: give the journal of the "
+                "the store can only catch up with the tables if the batches are known: pass the journal of the "
                 "runs, with --journal FILE"
             )
         done.append(take_over(topology, store, list(tables.values()), Journal.read(journal)))
     of_tables = [each for each in wanted if each.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)]
     if of_tables:
         with _lease(topology, store):
-            # Rows first: they are put back on the version that was looked at, and any other repair makes a new one.
+            # Rows first: they are restored on top of the version that was examined, and any other repair makes a new
+            # one.
             of_tables.sort(key=lambda each: each.target is None)
             done += [tables[each.component].found.repair(each) for each in of_tables]
     return done
@@ -86,7 +88,7 @@ def repair(
 
 @contextmanager
 def _lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
-    """The lease, so that nobody writes meanwhile. What is stored of a known topology stays as it is."""
+    """The lease, so that nobody writes meanwhile. The stored data of a known topology are not changed."""
     lease = _acquire(topology, store)
     try:
         yield lease
@@ -99,7 +101,7 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
     owner = f"{OWNER} {os.getpid()}"
     if status is not None:
         return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
-    topology.spout.open()  # its identity may not be known before
+    topology.spout.open()  # its identity may be unknown before
     try:
         lease = store.acquire(topology.id, topology.fingerprint(), owner=owner, lease_ms=LEASE_MS)
         store.record_start(lease, topology.fingerprint())
@@ -113,17 +115,17 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a table is: at which transaction, and the attempt that wrote that."""
+    """Where a table is: at which transaction, and the attempt that wrote it."""
 
     txid: TxId
     attempt_id: AttemptId
 
 
 def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
-    """Bring the store to where the tables are: their transaction is committed, with the batch that the journal has.
+    """Bring the store to where the tables are: their transaction is committed, with the batch in the journal.
 
-    Each step is one that a coordinator makes, and refused like one. Raises `StoreMismatch` when the journal is not of
-    these tables, or the tables are further apart than a crash can leave them.
+    Each step is one that a coordinator makes, and is refused like one. Raises `StoreMismatch` if the journal is not of
+    these tables, or if the tables differ by more than a crash can cause.
     """
     places = {table.component: standing_of(table, journal) for table in tables}
     last, ahead = _last_and_ahead(places)
@@ -149,26 +151,26 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
 
 
 def standing_of(table: Table, journal: Journal) -> Standing:
-    """Which transaction a table holds: that of the newest attempt in the journal which has written it.
+    """Which transaction a table contains: that of the newest attempt in the journal that has written it.
 
-    After that only fences of the journal's coordinators may have come. Raises `StoreMismatch`.
+    After that only fences of the journal's coordinators may follow. Raises `StoreMismatch`.
     """
     where = table.found.where
     for version in reversed(table.found.versions):
         if version in journal.attempts:
             return Standing(journal.attempts[version][0], version)
         if version not in journal.fences:
-            raise StoreMismatch(f"{where}: attempt {version} is not in the journal; give the one of its last runs")
-    raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; give another journal")
+            raise StoreMismatch(f"{where}: attempt {version} is not in the journal; pass the one of its last runs")
+    raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; pass another journal")
 
 
 def _last_and_ahead(places: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
-    """The transaction that all tables hold, and the one that some hold already. Raises `StoreMismatch`."""
+    """The transaction that all tables contain, and the one that some already contain. Raises `StoreMismatch`."""
     lowest, highest = min(places.values(), key=_by_txid), max(places.values(), key=_by_txid)
     shown = ", ".join(f"{name}: {place.txid}:{place.attempt_id}" for name, place in sorted(places.items()))
     if highest.txid > lowest.txid + 1:
         raise StoreMismatch(
-            f"the tables are at {shown}: further apart than a crash can leave them; restore those that are behind"
+            f"the tables are at {shown}: they differ by more than a crash can cause; restore those that are behind"
         )
     if any(place.txid == lowest.txid and place.attempt_id != lowest.attempt_id for place in places.values()):
         raise StoreMismatch(
@@ -183,7 +185,8 @@ def _by_txid(place: Standing) -> TxId:
 
 
 def _committed(lease: Lease, last: Standing, journal: Journal) -> list[TransactionAttempt]:
-    """The attempts to be committed, up to the last: as the journal says, else with any number that fits in between."""
+    """The attempts to be committed, up to the last: from the journal, otherwise with any number that fits in
+    between."""
     attempts: list[TransactionAttempt] = []
     before = lease.fence_id
     first_known = min(journal.committed, default=last.txid)
@@ -191,13 +194,13 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
         txid = TxId(number)
         known = last.attempt_id if txid == last.txid else journal.committed.get(txid)
         if known is None and txid > first_known:
-            raise StoreMismatch(f"the journal does not tell the batch of transaction {txid}; give a whole one")
+            raise StoreMismatch(f"the journal does not contain the batch of transaction {txid}; pass a complete one")
         attempt_id = known or AttemptId(before + 1)
         if attempt_id <= before:
             raise StoreMismatch(
-                f"the store's attempt ids are at {before} already, and transaction {txid} was written by attempt "
+                f"the store's attempt ids are already at {before}, but transaction {txid} was written by attempt "
                 f"{attempt_id}: something was started on this store since it was wiped. Delete what the store has of "
-                "this topology, and ask again"
+                "this topology, and try again"
             )
         attempts.append(TransactionAttempt(txid, attempt_id))
         before = attempt_id
@@ -205,7 +208,7 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
 
 
 def _given_up(lease: Lease, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
-    """The other attempts of these transactions: a table may have been written by them for a while."""
+    """The other attempts at these transactions: a table may have been written by them temporarily."""
     for attempt_id, (txid, _) in journal.attempts.items():
         if lease.fence_id < attempt_id < last.attempt_id and lease.snapshot.committed_txid < txid <= last.txid:
             yield TransactionAttempt(txid, attempt_id)
@@ -216,7 +219,7 @@ def _by_attempt_id(attempt: TransactionAttempt) -> AttemptId:
 
 
 def _known_at_ms(attempt: TransactionAttempt, journal: Journal) -> int:
-    """Now; of what the journal does not know, so long ago that it is forgotten."""
+    """Now; for what the journal does not contain, a time so long ago that it is deleted."""
     return SystemClock().wall_ms() if attempt.attempt_id in journal.attempts else FORGOTTEN_AT_MS
 
 
@@ -232,7 +235,7 @@ def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, 
 
 
 def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
-    """Note at which transaction the table was when each coordinator took over."""
+    """Record at which transaction the table was when each coordinator took over."""
     txid = TxId(0) if table.found.tells_all else None
     versions = table.found.versions
     for version in versions:
@@ -248,7 +251,7 @@ def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal:
 
 
 def _count_up_to(topology: Topology, store: CoordinatorStore, attempt_id: int) -> None:
-    """Draw fence ids until they are as high as what the tables have: the next run's has to be above."""
+    """Draw fence ids until they are as high as those in the tables: the next run's must be higher."""
     while True:
         with _lease(topology, store) as lease:
             if lease.fence_id >= attempt_id:

@@ -1,4 +1,4 @@
-"""The doctor's look at the source: is what was read, and what comes next, still there?"""
+"""The doctor's examination of the source: are what was read, and what comes next, still there?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTEMPTS_LOOKED_AT = 1_000
 
 
 def committed_batch(store: CoordinatorStore, topology_id: str) -> BatchMetadata:
-    """The batch of the last committed transaction; the empty one when there is none."""
+    """The batch of the last committed transaction; the empty one if there is none."""
     attempts = store.attempts(topology_id, limit=ATTEMPTS_LOOKED_AT)
     return next((record.batch for record in attempts if record.phase == COMMITTED), EMPTY_BATCH)
 
@@ -40,7 +40,7 @@ def examine_source(topology: Topology, store: CoordinatorStore, status: Topology
     except BatchLost as error:
         yield Diagnosis(Problem.SOURCE_LOST, where, str(error), "as it says")
     except (ConfigError, OperatingError) as error:
-        remedy = "see to it that the source can be reached, and ask again"
+        remedy = "make sure that the source can be reached, and try again"
         yield Diagnosis(Problem.SOURCE_UNAVAILABLE, where, str(error), remedy)
 
 
@@ -48,7 +48,7 @@ def _examine_fingerprint(topology: Topology, status: TopologyStatus) -> Iterator
     is_bound = status.committed_txid and status.fingerprint
     changes = fingerprint_changes(status.fingerprint, topology.fingerprint()) if is_bound else []
     if changes:
-        remedy = "give it a new id to start anew; or start it with --accept-changes, if the stored progress still fits"
+        remedy = "give it a new id to start over; or start it with --accept-changes, if the progress still applies"
         yield Diagnosis(Problem.TOPOLOGY_CHANGED, f"topology {topology.id!r}", "; ".join(changes), remedy)
 
 
@@ -61,7 +61,7 @@ def _examine_positions(
             continue
         there, at = held[partition], f"{where}, {partition}"
         if there is None:
-            what = f"the topic that was read up to offset {position} is gone, or was made anew"
+            what = f"the topic that was read up to offset {position} is gone, or was recreated"
             yield _passed(Problem.SOURCE_RECREATED, at, what, replays_exactly=replays_exactly)
         elif there.start > position:
             what = (
@@ -69,9 +69,9 @@ def _examine_positions(
             )
             yield _passed(Problem.SOURCE_LOST, at, what, replays_exactly=replays_exactly)
         elif there.until < position:
-            what = f"offset {position} comes next, and the log ends at {there.until}: what was read has been cut off"
+            what = f"offset {position} comes next, and the log ends at {there.until}: what was read has been truncated"
             remedy = (
-                "records that come under these offsets can't be told from those that were read; restore the topic, or "
+                "records under these offsets can't be distinguished from those that were read; restore the topic, or "
                 "start a topology with a new id"
             )
             yield Diagnosis(Problem.SOURCE_CUT_OFF, at, what, remedy)
@@ -80,9 +80,9 @@ def _examine_positions(
 def _passed(problem: Problem, where: str, what: str, *, replays_exactly: bool) -> Diagnosis:
     if replays_exactly:
         remedy = (
-            "a transactional spout may not skip records: restore the source, go on with the opaque spout, or start a "
-            "topology with a new id"
+            "a transactional spout may not skip records: restore the source, continue with the opaque spout, or start "
+            "a topology with a new id"
         )
         return Diagnosis(problem, where, what, remedy)
-    remedy = "nothing is to be done: the opaque spout goes on with what is there, from its beginning"
+    remedy = "no repair is needed: the opaque spout continues with what is available, from its beginning"
     return Diagnosis(problem, where, what, remedy, is_harmless=True)

@@ -1,4 +1,4 @@
-"""What the doctor says to a start that was refused because store and tables do not belong together."""
+"""The doctor's explanation of a start that was refused because store and tables do not belong together."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 
 OUT_OF_PLACE = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)
-"""Why `fencing` refuses a table: the store and the table tell of different transactions."""
+"""Why `fencing` refuses a table: the store and the table are at different transactions."""
 
 
 @contextmanager
 def explaining(topology: Topology, store: CoordinatorStore) -> Iterator[None]:
-    """Have the doctor explain the `StoreMismatch` that a run of the topology ends with."""
+    """Let the doctor explain the `StoreMismatch` that a run of the topology ends with."""
     try:
         yield
     except StoreMismatch as error:
@@ -43,7 +43,7 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
 
 
 def explained(error: StoreMismatch, topology: Topology, store: CoordinatorStore) -> StoreMismatch:
-    """The error that a start was refused with, and what the doctor says of it: what is wrong, and what can be done."""
+    """The error that a start was refused with, and the doctor's findings: what is wrong, and what can be done."""
     from transactional.doctor.examine import examine_tables, status_of
 
     try:

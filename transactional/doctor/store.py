@@ -1,4 +1,4 @@
-"""What the doctor asks the checker: whether the store's rows contradict themselves."""
+"""The doctor's use of the checker: whether the store's rows contradict each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY_OFFSET = 2**62
 
 
 def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
-    """What is wrong with the rows of a topology that the store knows: they tell of no history that can have been."""
+    """What is wrong with a topology's rows in the store: they describe no possible history."""
     store = Store(store_url)
     try:
         history = store.history(topology.id)
@@ -28,13 +28,13 @@ def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
         what = f"expected {finding.expected}; found {finding.found}"
         remedy = (
             "restore the store and all tables together from one backup, or start a topology with a new id and empty "
-            "tables; `transactional verify` tells what of it is in the tables"
+            "tables; `transactional verify` shows what of it is in the tables"
         )
         yield Diagnosis(Problem.STORE_BROKEN, finding.where, what, remedy)
 
 
 def _log_starts(topology: Topology, history: StoreHistory) -> dict[Partition, int]:
-    """From where on the source still holds its records; where nobody can tell, nothing is taken for a gap."""
+    """From where on the source still holds its records; if unknown, nothing is considered a gap."""
     partitions = sorted(history.committed[-1].ranges if history.committed else {})
     if not isinstance(topology.spout, ExaminableSpout):
         return {}

@@ -6,10 +6,10 @@ import time
 
 
 class SystemClock:
-    """The machine's own times."""
+    """The machine's own clocks."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only grow."""
+        """Milliseconds that only increase."""
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:

@@ -48,10 +48,10 @@ from transactional.topology.places import check_places
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS = 1_000
-"""How often a running driver looks what goes forward, and what people wish."""
+"""How often a running driver checks for progress, and for the desired state."""
 
 LEAVING_S = 3.0
-"""How long a driver that has to leave waits for its threads: one may hang in a bolt's or a storage's code."""
+"""How long a driver that must exit waits for its threads: one may hang in user code or in a storage client."""
 
 REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
     DesiredState.ACTIVE: ResumeRequested,
@@ -102,18 +102,19 @@ class TopologyDriver:
         self._troubles = TroubleTeller(topology.id)
 
     def stop(self) -> None:
-        """Ask the run to end: what is in its commit phase ends, all else is given up. May be called from any thread."""
+        """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
+        thread."""
         self._events.put(StopRequested())
 
     def run(self) -> RunSummary:
-        """Run until done; with `standby` wait before, until nobody else coordinates the topology.
+        """Run until done; with `standby`, first wait until nobody else coordinates the topology.
 
-        Raises a `FatalError` or `ConfigError`; what was committed by then stays right.
+        Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
         """
         if self.topology.dead_letters is not None and self.config.attempts_max is None:
             raise ConfigError(
-                f"topology {self.topology.id!r} has a table of dead letters, but attempts_max is not set, so that what "
-                "fails is tried for ever: give attempts_max=3, for example"
+                f"topology {self.topology.id!r} has a table of dead letters, but attempts_max is not set, so that "
+                "failures would be retried forever: set attempts_max=3, for example"
             )
         self.topology.spout.open()
         try:
@@ -124,7 +125,7 @@ class TopologyDriver:
     def _run_with_lease(self) -> RunSummary:
         with ExitStack() as stack, ExitStack() as warm:
             if self.standby:
-                # What takes long is done while another one leads.
+                # What takes long is done while another process leads.
                 warm.callback(self.executor.close)
                 self.executor.open()
                 if not self.leadership.stand_by(self._rest):
@@ -143,7 +144,7 @@ class TopologyDriver:
             return self._loop()
 
     def _rest(self, duration_ms: int) -> bool:
-        """Wait; True, and at once, when the run was asked to end."""
+        """Wait; True, and immediately, if the run was asked to end."""
         with suppress(queue.Empty):
             return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested)
         return False
@@ -153,7 +154,7 @@ class TopologyDriver:
         return RunSummary(TxId(committed + 1), committed, 0)
 
     def release(self, error: BaseException | None = None) -> None:
-        """Give the lease back, and say in the store why: by an error, or as has come to pass."""
+        """Release the lease, and store the reason: an error, or how the run ended."""
         has_carried_out = self.has_carried_out
         is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
         end = end_of(error, wish=self._obeyed if has_carried_out else None, is_drained=is_drained)
@@ -161,7 +162,7 @@ class TopologyDriver:
 
     @property
     def has_carried_out(self) -> bool:
-        """True when the run has ended as was wished from outside: it was drained or killed."""
+        """True if the run has ended as requested from outside: it was drained or killed."""
         if not self._is_performed or not self.coordinator.done or self.coordinator.halted:
             return False
         drained = self._obeyed is DesiredState.DRAINING and not self.coordinator.stopping
@@ -191,14 +192,14 @@ class TopologyDriver:
             # What can't be waited for is fenced.
             self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
-        # Nothing depends on what looks after the tables, so whoever was asked to stop does not wait for it for long.
+        # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
         return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
     def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
-        """Tell the observers how the run begins, then the coordinator what people wish and what time it is.
+        """Notify the observers of the start, then pass the desired state and the time to the coordinator.
 
-        What was wished before the run began comes first: one that is deactivated issues nothing new.
+        A desired state from before the run comes first: a deactivated topology issues nothing new.
         """
         self.coordinator, self.runner = coordinator, runner
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
@@ -237,7 +238,7 @@ class TopologyDriver:
             self.tick()
 
     def tick(self) -> None:
-        """Do what is a matter of time: renew the lease, look around about once a second, tell the coordinator."""
+        """Do what depends on time: renew the lease, check the store about once a second, pass the time on."""
         self._ticked_at_ms = now_ms = self.clock.monotonic_ms()
         self.leadership.renew_in_time()
         if now_ms - self._looked_at_ms >= LOOK_EVERY_MS:
@@ -250,11 +251,12 @@ class TopologyDriver:
         try:
             desired = self.store.desired(self.topology.id)
         except StoreUnavailable:
-            return  # a wish can wait; writes find out when the store is away for too long
+            return  # a change can wait; writes detect when the store is unavailable for too long
         self._obey(desired)
 
     def step(self, event: Event) -> None:
-        """Give the coordinator one event, perform its actions in order. An action that raises stops all later ones."""
+        """Pass one event to the coordinator, perform its actions in order. An action that raises stops all later
+        ones."""
         self._is_performed = False
         self.timeline.tell_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
         if isinstance(event, AttemptFailed):
@@ -303,7 +305,7 @@ class TopologyDriver:
 
 
 def fatal_error(code: str, reason: str) -> FatalError:
-    """What the coordinator halts with."""
+    """The error with which the coordinator halts."""
     error = by_code(code)
     assert error is not None
     assert issubclass(error, FatalError)

@@ -1,4 +1,4 @@
-"""Shutting earlier coordinators out of the tables: before anything is planned each gets the lease's fence id."""
+"""Fences earlier coordinators off the tables: before anything is planned, each table gets the lease's fence id."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FENCE_TRIES = 10
 
 
 def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, durability: str = "disk") -> None:
-    """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are shut out.
+    """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are fenced off.
 
-    Raises `StoreMismatch` when a table is not where the store says it should be (row T56).
+    Raises `StoreMismatch` if a table is not where the store says it should be.
     """
     for component in topology.committers:
         assert component.state is not None
@@ -35,8 +35,9 @@ def close_tables(topology: Topology) -> None:
 
 
 def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> None:
-    """The store has to know the fence before the table has it. A committer has joined only once its table has it too:
-    until then it notes its fences as one that is joining, so that whoever dies in between can be started again."""
+    """The store must know the fence before the table has it. A committer has joined only once its table has it too:
+    until then its fences are recorded as those of a joining one, so that a run that dies in between can be
+    restarted."""
     has_joined = store.has_fence(lease.topology_id, component_id)
     for tried in range(1, FENCE_TRIES + 1):
         txid = _table_txid(component_id, state, store, lease)
@@ -66,7 +67,7 @@ def _table_txid(component_id: str, state: TransactionState, store: CoordinatorSt
     if txid is None:
         raise StoreMismatch(
             f"committer {component_id!r}: its table ({table}) was last written by attempt {version}, which the store "
-            f"of topology {lease.topology_id!r} knows nothing of; was the store wiped? Restore the store, or use "
+            f"of topology {lease.topology_id!r} does not know; was the store wiped? Restore the store, or use "
             "another table"
         )
     if txid not in (committed, committed + 1):
@@ -89,7 +90,7 @@ def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) ->
         txid = _txid_of(store, topology_id, component_id, attempt_id)
         if txid is None:
             raise StoreMismatch(
-                f"committer {component_id!r}: the store knows nothing of attempt {attempt_id}, which its table holds"
+                f"committer {component_id!r}: the store does not know attempt {attempt_id}, which its table holds"
             )
         return txid
 

@@ -1,6 +1,6 @@
 """The event journal: every event and the actions that followed, one JSON line each. `replay.py` reads it back.
 
-A journal tells all that coordinators did and why; run through fresh ones it must give the same actions.
+A journal contains everything that coordinators did and why; replayed through fresh ones it must give the same actions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The first line of a run: all that its coordinator is made of."""
+    """The first line of a run: everything that its coordinator is created from."""
 
     snapshot: Snapshot
     config: TopologyConfig
@@ -66,13 +66,13 @@ JournalLine = tuple[int, RunStarted | Event, list[Action]]
 
 
 class JournalWriter:
-    """An observer of the driver that appends to a file, a line per event, flushed at once.
+    """An observer of the driver that appends to a file, a line per event, flushed immediately.
 
-    With `durability="disk"` it is synced before a transaction may be committed: `doctor --repair` reads it where the
-    store is lost.
+    With `durability="disk"` it is synced before a transaction may be committed: `doctor --repair` reads it if the store
+    is lost.
 
-    Of the ticks that led to nothing only the last one before a line is written: it tells what time it was.
-    Raises `ConfigError` when the file can't be written.
+    Of the ticks without effect only the last one before a line is written: it records the time. Raises `ConfigError` if
+    the file can't be written.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -105,7 +105,7 @@ class JournalWriter:
             self._write_event(*self._last_tick, ())
             self._last_tick = None
         self._write_event(at_ms, event, actions)
-        # While the commit phase is under way: it ends by another event, so this is done by then.
+        # While the commit phase is running: it ends with another event, so this is done by then.
         if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
             sync([Path(self.place)])
 
@@ -122,7 +122,7 @@ class JournalWriter:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether the last line was not written to its end: the power went."""
+    """Whether the last line is incomplete after a power failure."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -132,19 +132,19 @@ def _is_torn(path: Path) -> bool:
 def read_journal(path: Path | str) -> Iterator[JournalLine]:
     """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`.
 
-    The last line of a run may be torn: the power went. It is left out.
+    The last line of a run may be torn by a power failure. It is skipped.
     """
     for number, row in _rows(path):
         try:
             yield _read_line(row)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}") from error
+            raise CorruptRecord(f"{path}, line {number} is not a line of a journal: {error!r}") from error
         except (ConfigError, CorruptRecord) as error:
-            raise CorruptRecord(f"{path}, line {number} is no line of a journal: {error}") from error
+            raise CorruptRecord(f"{path}, line {number} is not a line of a journal: {error}") from error
 
 
 def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
-    """The lines as JSON, with their numbers, without what was torn. Raises `CorruptRecord`."""
+    """The lines as JSON, with their numbers, without torn ones. Raises `CorruptRecord`."""
     broken: CorruptRecord | None = None
     line = b""
     with Path(path).open("rb") as lines:
@@ -154,7 +154,7 @@ def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
             except (ValueError, RecursionError) as error:
                 if broken is not None:
                     raise broken from None
-                broken = CorruptRecord(f"{path}, line {number} is no line of a journal: {error!r}")
+                broken = CorruptRecord(f"{path}, line {number} is not a line of a journal: {error!r}")
                 continue
             if broken is not None and not (isinstance(row, dict) and "run" in row):
                 raise broken
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
 def _exactly(kind: type[T]) -> Callable[[Any], T]:
     def checked(value: Any) -> T:
         if type(value) is not kind:
-            raise TypeError(f"{value!r} is no {kind.__name__}")
+            raise TypeError(f"{value!r} is not a {kind.__name__}")
         return value
 
     return checked

@@ -1,4 +1,4 @@
-"""`LetterSpout`: stands before a topology's spout for one run, in which dead letters are given to their bolts again."""
+"""`LetterSpout`: wraps a topology's spout for one run, in which dead letters are sent to their bolts again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LETTERS_PER_TRANSACTION = 100
-"""A letter is part of the recorded batch, so a transaction takes some and no more."""
+"""Letters are part of the recorded batch, so a transaction takes only this many."""
 
 _LETTER_COLUMNS = ("component", "source", "stream", "tuple", "error")
 
@@ -33,14 +33,14 @@ class Readable(Protocol):
 
 
 class LetterSpout:
-    """Plans transactions of dead letters alone: the source's positions stay where they are.
+    """Plans transactions of dead letters only: the source's positions do not move.
 
-    Letters are read from the table when a transaction is planned, under the topology's lease, and a letter that was
-    tried again is left out; so each is tried once, whoever asks for it and how often. `keys` are the letters that are
-    wanted, None: all that wait when the first transaction is planned. With it, only one transaction may be in flight.
+    Letters are read from the table when a transaction is planned, under the topology's lease, and retried letters are
+    skipped; so each is retried once, whoever requests it and how often. `keys` are the requested letters, None: all
+    that are waiting when the first transaction is planned. With it, only one transaction may be in flight.
 
-    `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be told
-    to be at fault. They wait as before, and are not planned a second time.
+    `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be
+    identified as the cause. They wait as before, and are not planned a second time.
     """
 
     def __init__(self, topology: Topology, keys: Collection[LetterKey] | None = None) -> None:
@@ -49,11 +49,11 @@ class LetterSpout:
         self.given_back: set[LetterKey] = set()
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The next letters; a transaction that was recorded before is planned as by the spout itself."""
+        """The next letters; a transaction that was recorded before is planned by the spout itself."""
         if replay:
             return self._spout.plan(after, replay=True)
         waiting = letters_of(self._topology, self._keys)
-        if self._keys is None:  # what fails again is set aside as a new letter, which is not for this run
+        if self._keys is None:  # one that fails again becomes a new letter, which this run does not retry
             self._keys = {letter.key for letter in waiting}
         waiting = [letter for letter in waiting if letter.key not in self.given_back][:LETTERS_PER_TRANSACTION]
         self._planned = {letter.key for letter in waiting}
@@ -68,7 +68,7 @@ class LetterSpout:
         return LETTERS_PER_TRANSACTION
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Letters have the limit that they have."""
+        """Letters have a fixed limit."""
 
     @property
     def output(self) -> Schema:
@@ -89,11 +89,11 @@ class LetterSpout:
         self._spout.open()
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Ask the spout."""
+        """Delegate to the spout."""
         self._spout.check_replay(batch)
 
     def check_read(self, batch: BatchMetadata) -> None:
-        """Ask the spout."""
+        """Delegate to the spout."""
         self._spout.check_read(batch)
 
     def reader(self) -> PartitionReader:
@@ -101,13 +101,13 @@ class LetterSpout:
         return self._spout.reader()
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Tell the spout."""
+        """Delegate to the spout."""
         self.given_back |= self._planned - {letter.key for letter in batch.letters}
         self._planned = set()
         self._spout.committed(batch)
 
     def lag(self, after: BatchMetadata) -> int | None:
-        """Ask the spout."""
+        """Delegate to the spout."""
         return self._spout.lag(after)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class LetterSpout:
 
 
 def all_letters(topology: Topology) -> list[dict[str, Any]]:
-    """The rows of the topology's table of dead letters, in order. Raises `ConfigError` when it has none."""
+    """The rows of the topology's table of dead letters, sorted. Raises `ConfigError` if it has none."""
     state: Any = topology.dead_letters
     if not isinstance(state, Readable):
         raise ConfigError(f"topology {topology.id!r} keeps no dead letters: declare them with set_dead_letters(…)")
@@ -125,9 +125,9 @@ def all_letters(topology: Topology) -> list[dict[str, Any]]:
 
 
 def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[Letter]:
-    """The letters that were not tried again, or those of them that are named.
+    """The letters that were not retried yet, or the requested ones of them.
 
-    Raises `ConfigError` for one that is not there, or whose bolt the topology does not have any more.
+    Raises `ConfigError` for a missing one, or one whose bolt the topology no longer has.
     """
     rows = {(row["transaction"], row["number"]): row for row in all_letters(topology)}
     for key in keys or ():
@@ -145,7 +145,7 @@ def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
     if origin not in inputs.get(row["component"], []):
         raise ConfigError(
             f"dead letter {row['transaction']}:{row['number']} came to bolt {row['component']!r} from "
-            f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} has no such subscription any more"
+            f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} no longer has such a subscription"
         )
     key = (row["transaction"], row["number"])
     return Letter(*key, row["component"], *origin, row["tuple"], row["error"])

@@ -1,4 +1,4 @@
-"""Observers of a run: the journal, the display, and whatever else is told of all that happens."""
+"""Observers of a run: the journal, the display, and anything else that is notified of all events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transactional.progress import Snapshot
 
 
 class Observer(Protocol):
-    """Told of every event and the actions that followed, after they were performed."""
+    """Notified of every event and the actions that followed, after they were performed."""
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """`at_ms` is wall-clock time."""
@@ -19,9 +19,9 @@ class Observer(Protocol):
 
 @runtime_checkable
 class RunObserver(Observer, Protocol):
-    """An observer that is also told how a run begins, before the first event."""
+    """An observer that is also notified of the start of a run, before the first event."""
 
     def begin(
         self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
     ) -> None:
-        """All that a coordinator is made of."""
+        """Everything that a coordinator is created from."""

@@ -16,8 +16,8 @@ from transactional.errors import CorruptRecord, TransactionalError
 def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None) -> int:
     """Feed a journal's events to a coordinator; return the number of events.
 
-    Each run in the journal begins with a coordinator of its own; `coordinator` takes the events before that.
-    Raises `AssertionError` naming the first line whose actions differ, `ProtocolError` where an invariant breaks,
+    Each run in the journal starts with a coordinator of its own; `coordinator` takes the events before that. Raises
+    `AssertionError` naming the first line whose actions differ, `ProtocolError` if an invariant is violated,
     `CorruptRecord` for an event that no coordinator has written.
     """
     count = 0
@@ -28,12 +28,12 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
             )
             continue
         if coordinator is None:
-            raise CorruptRecord(f"line {number} is an event, but the journal does not tell how its run began")
+            raise CorruptRecord(f"line {number} is an event, but the journal does not say how its run began")
         try:
             again = coordinator.handle(event)
             check(coordinator)
         except (LookupError, TypeError, ValueError) as error:
-            raise CorruptRecord(f"line {number}: a coordinator can't take {event}: {error!r}") from error
+            raise CorruptRecord(f"line {number}: a coordinator can't process {event}: {error!r}") from error
         if again != actions:
             raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {again}")
         count += 1

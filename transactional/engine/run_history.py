@@ -47,12 +47,12 @@ class RunSummary:
 
 
 def about(topology: Topology, config: TopologyConfig) -> RunAbout:
-    """What a run is: the version that runs it, the topology as `describe` shows it, and the options."""
+    """The description of a run: its version, the topology as `describe` shows it, and the options."""
     return RunAbout(installed_version(), described(topology), asdict(config))
 
 
 def end_of(error: BaseException | None, *, wish: DesiredState | None, is_drained: bool) -> RunEnd:
-    """How a run ended: by an error, as people wished (`wish` was carried out), drained, or stopped."""
+    """How a run ended: with an error, as requested (`wish` was carried out), drained, or stopped."""
     if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         code = error.code if isinstance(error, TransactionalError) else type(error).__name__
         return RunEnd(EndedHow.FAILED, code, str(error))
@@ -67,9 +67,9 @@ def kept(config: TopologyConfig, at_ms: int) -> Keep:
 
 
 def lag_of(spout: Spout, batch: BatchMetadata) -> int | None:
-    """Records that the source holds behind this batch, as it was last seen; None: not known."""
+    """Records that the source holds beyond this batch, as last seen; None: unknown."""
     try:
         return spout.lag(batch)
     except Exception:
-        _log.debug("the spout could not tell its lag", exc_info=True)
+        _log.debug("the spout could not report its lag", exc_info=True)
         return None

@@ -1,7 +1,7 @@
-"""Runs what the coordinator asks for in threads, and answers each request with exactly one event.
+"""Runs what the coordinator requests in threads, and answers each request with exactly one event.
 
 Three pools: one thread plans, some wait for processing phases, one thread runs commit phases: these are ordered by
-construction. The spout is asked one thing at a time.
+construction. Calls to the spout do not overlap.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Fatal:
 
 
 class _Refused(Exception):
-    """A spout was configured in a way that shows only now."""
+    """A spout is misconfigured in a way that only shows now."""
 
     def __init__(self, error: ConfigError) -> None:
         super().__init__(str(error))
@@ -67,7 +67,7 @@ class PhaseRunner:
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
         self._planning = DaemonPool(1, "planning")
-        # What was given up may still hold a thread.
+        # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
         self._commits = DaemonPool(1, "commit")
         self._running: dict[TransactionAttempt, Future[None]] = {}
@@ -82,7 +82,7 @@ class PhaseRunner:
     def plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None
     ) -> None:
-        """Ask the spout for a batch; answers `BatchPlanned`. What is configured wrongly is not tried again.
+        """Let the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
 
         With `limit` the spout is a `SizedSpout`.
         """
@@ -98,23 +98,23 @@ class PhaseRunner:
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
     def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
-        """Tell the spout of a transaction commit; returns at once."""
+        """Notify the spout of a transaction commit; returns immediately."""
         self._planning.submit(self._tell, attempt, lambda: self.topology.spout.committed(batch))
 
     def tidy(self, attempt: TransactionAttempt) -> None:
-        """Look after the tables, now that this attempt's transaction is committed; returns at once."""
+        """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
         self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
 
     def hurry(self) -> None:
-        """The run is to end: begin nothing more to look after the tables. A commit phase that would have to wait for
-        what goes on is given up: it answers `AttemptFailed`."""
+        """The run is ending: start no more table maintenance. A commit phase that would have to wait for maintenance in
+        progress is aborted: it answers `AttemptFailed`."""
         self._tidying.hurry()
         delayed = self._tidying.delayed()
         if delayed is not None and self._running[delayed].cancel():
-            self.post(AttemptFailed(delayed, "the run is to end while a table is looked after", is_outage=True))
+            self.post(AttemptFailed(delayed, "the run is ending while a table is under maintenance", is_outage=True))
 
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:
-        """Cancel what runs of the attempt; answers `AttemptFailed` once nothing does."""
+        """Cancel what is running of the attempt; answers `AttemptFailed` once nothing is."""
         running = self._running.pop(attempt, None)
         self._processed.pop(attempt, None)
         if running is None:
@@ -133,8 +133,8 @@ class PhaseRunner:
         self._progress.pop(attempt, None)
 
     def look_for_progress(self) -> None:
-        """Answer `ProgressMade` for attempts that went forward, `CommitDelayed` for one whose commit phase can't begin
-        yet; cancel again what was given up and still runs."""
+        """Answer `ProgressMade` for attempts that made progress, `CommitDelayed` for one whose commit phase can't start
+        yet; cancel again what was aborted and is still running."""
         if (delayed := self._tidying.delayed()) is not None:
             self.post(CommitDelayed(delayed))
         for attempt, running in list(self._aborting.items()):
@@ -147,10 +147,10 @@ class PhaseRunner:
                 self.post(ProgressMade(attempt))
 
     def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
-        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for what looks after the
-        tables, at the end of a run that has nothing else to do, for `tidy_s`.
+        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for table maintenance, at
+        the end of a run that has nothing else to do, for `tidy_s`.
 
-        What goes on then can't be cancelled; it ends with the process, which does not wait for it either.
+        What is still running then can't be cancelled; it ends with the process, which does not wait for it either.
         """
         if wait_s is not None:
             self.hurry()
@@ -179,7 +179,7 @@ class PhaseRunner:
         except TransactionalError as error:
             self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault, error.is_outage))
         except BaseException as error:
-            # Of the threads here nobody asks them to end by an exception: whatever comes is of what they have called.
+            # Nobody ends these threads with an exception: any exception comes from what they have called.
             text = "".join(traceback.format_exception(error)).rstrip()
             self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
 
@@ -188,7 +188,7 @@ class PhaseRunner:
             with self._spout:
                 tell()
         except BaseException:
-            _log.exception("spout %r could not be told of the commit of %s", self.topology.spout_id, attempt)
+            _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
 
     def _tidy(self, attempt: TransactionAttempt, tidy: Callable[[], None]) -> None:
         try:
@@ -196,7 +196,7 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except BaseException:
-            _log.exception("the tables could not be tidied up after %s; it will be tried again", attempt)
+            _log.exception("the tables could not be tidied up after %s; it will be retried", attempt)
 
     def _plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool

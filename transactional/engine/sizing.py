@@ -1,40 +1,41 @@
 """Batch sizing: how many records the next batch may have, so that a transaction takes about `target_latency_ms`.
 
-Pure: it is told what happens, and when; the clock and the spout are the driver's. Nothing that is exactly once depends
-on it: a limit bounds what is planned anew, a recorded batch is replayed as it was.
+Pure: it receives events and their times; the clock and the spout are the driver's. Exactly once does not depend on it:
+a limit bounds new plans, a recorded batch is replayed as it was.
 
-**The latency** is that from a batch's planning (the attempt is recorded) to its transaction commit. It is not taken as
-it was measured, since with several transactions in flight it holds the waiting for those before: after a step in load a
-small batch waits for large ones, looks slow without being so, and a controller that believes it makes ever smaller
-batches. What a batch does itself is learned instead, for the two phases apart, by a `CostEstimate` each:
+**The latency** is that from a batch's planning (the attempt is recorded) to its transaction commit. It is not used as
+measured, since with several transactions in flight it includes waiting for earlier ones: after a step in load a small
+batch waits for large ones, appears slow without being so, and a controller that believes it makes ever smaller batches.
+Instead, the cost of a batch itself is learned, for the two phases separately, by a `CostEstimate` each:
 
-    processing(n) = p0 + p1 n        for up to k transactions at once, on the same cores: measured as it comes out
-    commit(n)     = c0 + c1 n        for one at a time
+        processing(n) = p0 + p1 n        for up to k transactions at once, on the same cores: as measured
+        commit(n)     = c0 + c1 n        for one at a time
 
-and the waiting follows. k transactions of the same size go round a circle in which one place, the commit phase, takes
-one at a time; so each takes
+and the waiting time follows. k transactions of the same size circulate through one bottleneck, the commit phase, which
+takes one at a time; so each takes
 
     latency(n) = max(processing(n) + commit(n), k commit(n))
 
-which is set to the target and solved for n. Where the fixed part comes near the target, or above it, no batch is small
-enough; a controller that follows the latency alone then goes down to the least and the throughput with it. So the
-records may always take a quarter of the fixed part, by what is known; out of reach the batches grow, by twice at most,
-as long as records may be cheaper than that. So the latency is missed, by a quarter of what can't be helped and more.
+which is set to the target and solved for n. If the fixed part is close to the target, or above it, no batch is small
+enough; a controller that follows only the latency then goes down to the minimum, and the throughput with it. So the
+records may always add a quarter of the estimated fixed part; if the target is out of reach the batches grow, at most by
+a factor of two, as long as records may be cheaper than that. So the target is missed by at least a quarter more than is
+unavoidable.
 
-**Steps** are bounded by what was seen: eight times as many records as in the batch that was measured, at most, and an
-eighth, at least. A batch that was smaller than its limit, because the source had no more, does not raise the limit.
-The first transactions, planned before any was committed, are not counted: what runs them starts then.
+**Steps** are bounded by what was observed: at most eight times as many records as in the measured batch, and at least
+an eighth. A batch that was smaller than its limit, because the source had no more, does not raise the limit. The first
+transactions, planned before any was committed, are not counted: they include start-up costs.
 
-**Bytes.** Records are counted, since most of the cost goes by them and a source knows their number before it reads.
-What it reads also has a size: the limit holds twice the bytes that such a batch had by the last measurement, so that
-a partition whose records are large does not make a batch as long as the records' number would allow.
+**Bytes.** Records are counted, since most of the cost depends on them and a source knows their number before it reads.
+What it reads also has a size: the limit holds twice the bytes that such a batch had by the last measurement, so that a
+partition with large records does not make a batch as slow as the number of records would allow.
 
-Compared by simulation: the cost per record ten times as high or low, commits dearer or cheaper, the fixed part higher
-or lower; noise of 10 %; 60 to 100 seeds. This is within a quarter of the target after 1 to 3 transactions with one in
-flight, 4 to 8 with four (medians; 95 % after 10), and stays there. A limit in proportion to target / latency, as Flink
-debloats buffers, is as quick with one in flight; with three it takes up to 15, and goes down to the least when the
-fixed part exceeds the target. Spark's PIDRateEstimator for DStreams is as quick, but knows rates only: where three
-commits stand in line it settles at one and a half times the target.
+Compared by simulation: the cost per record ten times as high or low, commits more expensive or cheaper, the fixed part
+higher or lower; noise of 10 %; 60 to 100 seeds. This is within a quarter of the target after 1 to 3 transactions with
+one in flight, 4 to 8 with four (medians; 95 % after 10), and stays there. A limit in proportion to target / latency, as
+in Flink's buffer debloating, is as fast with one in flight; with three it takes up to 15, and goes down to the minimum
+if the fixed part exceeds the target. Spark's PIDRateEstimator for DStreams is as fast, but only knows rates: with three
+commits in the queue it settles at one and a half times the target.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ from transactional.ports import SizedSpout
 from transactional.topology.topology import Topology
 
 FIRST_RECORDS: Final = 1_000
-"""So many records a batch may have before anything was measured: enough to see more than fixed costs in."""
+"""The limit before anything was measured: enough to see more than fixed costs."""
 STEP_MAX: Final = 8
-"""A batch has at most so many times as many records as one that was measured, and at least the same part of them."""
+"""The maximum factor between a batch's limit and a measured batch, upwards and downwards."""
 STEP_MAX_OUT_OF_REACH: Final = 2
 RECORDS_PART_MIN: Final = 0.25
-"""The records of a batch may take this part of its fixed cost, whatever the target."""
+"""The share of its fixed cost that the records of a batch may add, whatever the target."""
 _RECORDS_MAX: Final = 10**12
-"""No batch is larger. Where a record seems to cost nothing there still is an end."""
+"""No batch is larger. If a record appears to cost nothing there still is a limit."""
 
 
 class BatchSizer:
-    """Chooses each batch's limit from what the transactions before it took.
+    """Chooses each batch's limit from the cost of earlier transactions.
 
-    `records_min` and `records_max` (the spout's own limit, None: it has none) bound what is chosen; `records_max` has
-    the last word. `in_flight` is the number of transactions in flight at once.
+    `records_min` and `records_max` (the spout's own limit, None: it has none) bound the choice; `records_max` takes
+    precedence. `in_flight` is the number of transactions in flight at once.
     """
 
     def __init__(self, target_ms: int, *, in_flight: int, records_min: int, records_max: int | None = None) -> None:
@@ -99,7 +100,7 @@ class BatchSizer:
         return min(_wanted(self.target_ms, cost) for cost in (self.processing.plus(self.commit), in_turn))
 
     def _bounded(self, wanted: float, limit: int, size: int) -> tuple[int, str]:
-        """The limit within all bounds, and what it was bounded by."""
+        """The limit within all bounds, and what bounded it."""
         step = STEP_MAX if _is_in_reach(self.target_ms, self.processing.plus(self.commit)) else STEP_MAX_OUT_OF_REACH
         if wanted > (most := step * size) and 2 * size >= limit:
             wanted, reason = most, f", but at most {step} times the last batch"
@@ -116,7 +117,7 @@ class BatchSizer:
         return int(wanted), reason
 
     def _cost(self) -> str:
-        """The model in words: what a transaction costs, and what stands in the way."""
+        """The model in words: the cost of a transaction, and what prevents a larger one."""
         cost, text = self.processing.plus(self.commit), ""
         in_turn, records = self.commit.times(self.in_flight), self.records_wanted()
         if self.in_flight > 1 and in_turn.of(records) > cost.of(records):
@@ -144,7 +145,7 @@ def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
 
 
 def size_of(batch: BatchMetadata) -> int:
-    """What a limit on records limits: a log's offsets; of a source whose offsets only count steps, its records."""
+    """What a limit on records limits: a log's offsets; for a source whose offsets only count steps, its records."""
     return max(batch.offset_count, batch.record_count or 0)
 
 
@@ -153,10 +154,10 @@ def _is_in_reach(target_ms: int, cost: CostEstimate) -> bool:
 
 
 def _wanted(target_ms: int, cost: CostEstimate) -> float:
-    """How many records may be had for the target; where it is out of reach, for their part of the fixed cost.
+    """How many records fit the target; if it is out of reach, how many fit their share of the fixed cost.
 
-    Out of reach any size seems right whose records are too few to be seen beside the fixed cost. So there records are
-    taken to be as cheap as they may be (by a standard deviation): the batches grow until more is known.
+    Out of reach, any size seems right whose records are too few to be noticed beside the fixed cost. So records are
+    then assumed to be as cheap as plausible (by a standard deviation): the batches grow until more is known.
     """
     if _is_in_reach(target_ms, cost):
         left_ms, record_ms = target_ms - cost.fixed_ms, cost.record_ms

@@ -1,7 +1,7 @@
-"""`Tidying`: the tables are looked after between two transactions, in the commit thread, and never for long at a time.
+"""`Tidying`: tables are maintained between two transactions, in the commit thread, and never for long at a time.
 
-A state is used by one thread alone, so the next commit phase waits while a table is tidied up. It waits for one table
-at most that takes long: where one has, the others come after a later transaction.
+A state is used by one thread only, so the next commit phase waits during maintenance. It waits for at most one table
+that takes long: after that one, the others follow a later transaction.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.ports import TransactionState
 
 LONG_S = 0.05
-"""Who has taken so long lets a commit phase that waits go first."""
+"""After this time a waiting commit phase goes first."""
 STUCK_S = 3_600.0
-"""What looks after a table for longer hangs: from then on a commit phase that waits for it may be taken for stuck."""
+"""Maintenance that takes longer hangs: from then on a commit phase that waits for it may be considered stuck."""
 
 
 class Tidying:
-    """Looks after the states of one run. `run` is for the commit thread, the rest for the driver's."""
+    """Maintains the states of one run. `run` is for the commit thread, the rest for the driver's."""
 
     def __init__(self, states: Sequence[TransactionState]) -> None:
         self._states, self._next = states, 0
@@ -29,7 +29,7 @@ class Tidying:
         self._began_s: float | None = None
 
     def run(self, committed_txid: TxId) -> None:
-        """Look after the tables, beginning with the one that it has not come to the last time."""
+        """Maintain the tables, beginning with the one that was not reached the last time."""
         self._began_s = began_s = time.monotonic()
         try:
             for done in range(len(self._states)):
@@ -46,19 +46,19 @@ class Tidying:
         return not self._hurries.is_set()
 
     def hurry(self) -> None:
-        """Begin no step any more: the run is to end."""
+        """Start no further step: the run is ending."""
         self._hurries.set()
 
     def is_waited_for(self, attempt: TransactionAttempt) -> None:
-        """A commit phase is to begin."""
+        """A commit phase is about to start."""
         self._waiting = attempt
 
     def is_over(self) -> None:
-        """It has begun."""
+        """It has started."""
         self._waiting = None
 
     def delayed(self) -> TransactionAttempt | None:
-        """The attempt whose commit phase can't begin because a table is looked after."""
+        """The attempt whose commit phase can't start because a table is under maintenance."""
         began_s = self._began_s
         is_at_work = began_s is not None and time.monotonic() - began_s < STUCK_S
         return self._waiting if is_at_work else None

@@ -1,4 +1,4 @@
-"""`TroubleTeller`: a warning in the log for each attempt that fails, and one line when it is over."""
+"""`TroubleTeller`: logs a warning for each attempt that fails, and one line when the problem is resolved."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _log: Final = logging.getLogger(LOGGER)
 
 
 class TroubleTeller:
-    """Listens to the driver's events and actions; knows whether the topology is in trouble, and since when."""
+    """Listens to the driver's events and actions; knows whether the topology has a problem, and since when."""
 
     def __init__(self, topology_id: str) -> None:
         self._topology_id = topology_id
         self._since_ms = self._failures = self._txid = 0
-        self._may_be_inherited = True  # of an earlier run, as the store may know
+        self._may_be_inherited = True  # from an earlier run, as recorded in the store
 
     def tell_action(self, action: Action, at_ms: int) -> None:
-        """Take in what was done."""
+        """Process a performed action."""
         match action:
             case RecordFailure(attempt, phase, reason):
                 self._since_ms = self._since_ms if self._failures else at_ms
@@ -33,13 +33,13 @@ class TroubleTeller:
                 self._end(f"transaction {attempt} is committed", at_ms)
 
     def is_over(self, event: Event, at_ms: int) -> bool:
-        """Take in an event; True when it ends a trouble without a transaction commit: there is nothing to commit."""
+        """Process an event; True if it resolves a problem without a transaction commit: there is nothing to commit."""
         if not isinstance(event, BatchPlanned) or event.batch is not None:
             return False
         if self._failures:
             if event.attempt.txid != self._txid:
                 return False
-            self._end("the source answers, and has nothing new", at_ms)
+            self._end("the source responds, and has nothing new", at_ms)
             return True
         may_be, self._may_be_inherited = self._may_be_inherited, False
         return may_be

@@ -1,1 +1,1 @@
-"""Bolts at work: tasks of the processing phase, what they send to the driver, and the commit phase."""
+"""Running bolts: tasks of the processing phase, what they send to the driver, and the commit phase."""

@@ -1,4 +1,4 @@
-"""The commit phase of one transaction, in the driver: committers finish their batch, and bolts behind them work."""
+"""The commit phase of one transaction, in the driver: committers finish their batch, and bolts behind them run."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Passing:
     attempt: TransactionAttempt
     processed: Processed
     inbox: dict[tuple[str, int], Batches] = field(default_factory=dict)
-    """Tuples for the bolts that are still to come: by component and task."""
+    """Tuples for the bolts that follow: by component and task."""
     partials: dict[str, list[pa.Table]] = field(default_factory=dict)
-    """Partial aggregates for the states' updates that are still to come."""
+    """Partial aggregates for the states' updates that follow."""
     letters: list[DeadLetter] = field(default_factory=list)
 
     def put(self, target: str, task: int, batches: Sequence[pa.RecordBatch], source: str, stream: str) -> None:
@@ -55,11 +55,11 @@ class Passing:
 
 
 class CommitPhase:
-    """The commit phase of one attempt: what finishes in it, component after component, each behind those that it reads
-    from. A committer's table is written before what it has emitted is worked on (row T5).
+    """The commit phase of one attempt: finishes components one after the other, each after those that it reads from. A
+    committer's table is written before what it has emitted is processed.
 
     A crash between two tables does no harm: on the replay the first committer reads its state as it was before the
-    transaction (row R24), so it emits what fits to what it writes then.
+    transaction, so what it emits matches what it writes then.
     """
 
     def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
@@ -72,10 +72,10 @@ class CommitPhase:
         self.disk_states = [state for state in states if isinstance(state, DiskState)]
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        """Run it. Every committer writes to its table, also when it has nothing to change: so every table's version
-        says at which transaction it is.
+        """Run it. Every committer writes to its table, even if it has nothing to change: so every table's version shows
+        which transaction it is at.
 
-        Raises `Fenced`, an `OperatingError`, or what a bolt has raised as `BoltFailed`.
+        Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
         passing = Passing(attempt, processed, letters=list(processed.letters))
         for tuples in processed.late:
@@ -91,7 +91,7 @@ class CommitPhase:
         self._make_durable()
 
     def _make_durable(self) -> None:
-        """The transaction commit that comes next is durable, so what it speaks of has to be."""
+        """The following transaction commit is durable, so everything it refers to must be."""
         paths = {path for state in self.disk_states for path in state.unsynced()}
         try:
             sync(paths)
@@ -139,7 +139,7 @@ class CommitPhase:
             component.state.put(attempt, view.written)
 
     def _instances(self, component: Component, task: int, processed: Processed) -> Mapping[str, bytes]:
-        """The bolt as it came out of the processing phase; none where there was nothing to be kept."""
+        """The bolt as it came out of the processing phase; none if there was nothing to keep."""
         if self.phases[component.id] is not WorkPhase.BOTH or not isinstance(component.bolt, Bolt):
             return {}
         instances = processed.parts[component.id]
@@ -148,7 +148,7 @@ class CommitPhase:
 
     @staticmethod
     def _error(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:
-        """What a state has raised inside of a bolt goes on as it is."""
+        """An error raised by a state inside a bolt is passed on unchanged."""
         info, failed = failures[-1] if not failures[-1][1].at_fault else failures[0]
         if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
             return failed.__cause__
@@ -157,7 +157,7 @@ class CommitPhase:
 
 
 class _CommitTask(TaskLoop):
-    """One task of one component in the commit phase: keeps what it emits for those that come after it."""
+    """One task of one component in the commit phase: keeps what it emits for later components."""
 
     def __init__(self, info: TaskInfo, bolt_id: str, instances: Mapping[str, bytes], *, looks_closer: bool) -> None:
         super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)

@@ -1,4 +1,4 @@
-"""What a component emits in one task: gathered into record batches, and handed to where it belongs."""
+"""What a component emits in one task: collected into record batches, and passed to its targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transactional.schema import Schema, did_you_mean
 from transactional.topology.stages import Edge
 
 ROWS_PER_BATCH = 10_000
-"""Tuples emitted one by one are gathered into record batches of so many rows."""
+"""Tuples emitted one by one are collected into record batches of this many rows."""
 
 
 class Receiver(Protocol):
@@ -49,7 +49,7 @@ class _Stream:
         self.record: Callable[[str, pa.RecordBatch], None] | None = None
 
     def refuse(self, values: tuple[Any, ...]) -> NoReturn:
-        """There are more values than fields, or less."""
+        """There are more values than fields, or fewer."""
         with guarded(self.component):
             stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
             raise SchemaMismatch(
@@ -57,7 +57,7 @@ class _Stream:
             )
 
     def flush(self) -> None:
-        """Hand on the tuples that were emitted one by one."""
+        """Pass on the tuples that were emitted one by one."""
         if self.rows:
             rows, self.rows = self.rows, []
             self.hand_on(self._batch(rows))
@@ -70,7 +70,7 @@ class _Stream:
             self._note(batch)
 
     def check(self, values: tuple[Any, ...]) -> None:
-        """Fail for values that don't fit, or that a state behind would refuse."""
+        """Fail for values that do not match, or that a state behind would refuse."""
         with guarded(self.component):
             self.check_batch(batch_from_rows([values], self.schema, component=self.component))
 
@@ -116,9 +116,9 @@ class _Stream:
 
 
 class Emitter:
-    """Collects what a component emits and hands it to the bolts in the same task, to edges, to aggregators.
+    """Collects what a component emits and passes it to the bolts in the same task, to edges, to aggregators.
 
-    It is the `OutputCollector` that bolts are given.
+    It is the `OutputCollector` that bolts receive.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class Emitter:
             self.emit_batch = self._emit_batch_checked  # type: ignore[method-assign]
 
     def apart(self) -> Emitter:
-        """One for what is never handed on: values are looked at one by one."""
+        """An emitter whose output is never passed on: values are checked one by one."""
         return Emitter(*self._made_of, looks_closer=True)
 
     def connect(self, operator: Receiver, stream: str) -> None:
-        """Let a bolt in the same task receive a stream."""
+        """Connect a bolt in the same task to a stream."""
         self.streams[stream].inner.append(operator)
 
     def tell(self, record: Callable[[str, pa.RecordBatch], None]) -> None:
@@ -156,7 +156,7 @@ class Emitter:
             stream.record = record
 
     def aggregate(self, committer: str, aggregator: Aggregator, stream: str) -> None:
-        """Let a state's update take a stream."""
+        """Connect a state's update to a stream."""
         self.streams[stream].aggregators[committer] = aggregator
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
@@ -194,7 +194,7 @@ class Emitter:
         to.direct_rows.setdefault((component, task), []).append(values)
 
     def _emit_checked(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """As `emit`; what does not fit the declared types fails here, and not where many are put together."""
+        """As `emit`; a value that does not match the declared types fails here, not when many are combined."""
         to = self._stream(stream)
         if len(values) == to.width:
             to.check(values)
@@ -214,12 +214,12 @@ class Emitter:
         Emitter.emit_direct(self, component, task, *values, stream=stream)
 
     def flush(self) -> None:
-        """Hand on the tuples that were emitted one by one."""
+        """Pass on the tuples that were emitted one by one."""
         for stream in self.streams.values():
             stream.flush()
 
     def addressed(self) -> Iterator[tuple[Edge, int, list[pa.RecordBatch]]]:
-        """What goes to other tasks: edge, task, record batches."""
+        """The output for other tasks: edge, task, record batches."""
         for stream in self.streams.values():
             for edge, by_task in stream.addressed.items():
                 yield from ((edge, task, by_task[task]) for task in sorted(by_task))
@@ -248,8 +248,8 @@ class Emitter:
 
 
 def make_emitter(program: TaskProgram, component_id: str, task: int, *, looks_closer: bool = False) -> Emitter:
-    """What takes the tuples of a component in one task, connected to all but the bolts in the same task. One that
-    looks closer finds the tuple whose values don't fit."""
+    """The emitter of a component in one task, connected to everything but the bolts in the same task. One that looks
+    closer finds the tuple whose values do not match."""
     outputs, edges = program.outputs_of(component_id), program.plan.edges.get(component_id, ())
     emitter = Emitter(component_id, outputs, task, edges, looks_closer=looks_closer)
     for committer in program.plan.aggregated.get(component_id, ()):

@@ -1,4 +1,4 @@
-"""How a task fails: what user code has raised, as `TaskFailed`; and the error that this becomes in the driver."""
+"""How a task fails: an exception in user code, as `TaskFailed`; and the error that it becomes in the driver."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from transactional.letters import Exclusion, joined
 
 
 class TaskFailed(BaseException):
-    """A task can't go on: carries the component and the code of the error to be raised in the driver.
+    """A task can't continue: carries the component and the code of the error to be raised in the driver.
 
-    No `Exception`: a bolt that catches these around `emit` must not swallow the failure of a bolt behind it.
+    Not an `Exception`: a bolt that catches exceptions around `emit` must not swallow the failure of a bolt behind it.
     """
 
     def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
         super().__init__(text)
         self.code, self.component, self.trace = code, component, trace
         self.where = ""
-        """The tuple that was worked on, where it can be told."""
+        """The tuple that was being processed, if known."""
         self.at_fault: tuple[Exclusion, ...] = ()
-        """The tuples whose execution has failed, where the failure can be laid at their door."""
+        """The tuples whose execution has failed, if the failure can be attributed to tuples."""
         self.is_of_many = False
-        """True when several tuples were worked on at once, so that none of them can be told to be at fault."""
+        """True if several tuples were being processed at once, so that none of them can be identified as the cause."""
 
     def __str__(self) -> str:
         return f"{self.args[0]}{self.where}{self.trace}"
 
 
 class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
-    """Turns whatever user code raises into `TaskFailed`, with the component's name and the traceback."""
+    """Turns any exception in user code into `TaskFailed`, with the component's name and the traceback."""
 
     def __init__(self, component: str, *, is_of_many: bool = False) -> None:
         self.component, self.is_of_many = component, is_of_many
@@ -56,7 +56,7 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
 
 
 def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task stands for: an `OperatingError` or `FailedException` as it was raised."""
+    """The error that a failed task represents: an `OperatingError` or `FailedException` as it was raised."""
     raised = by_code(code)
     if raised is None or not issubclass(raised, OperatingError | FailedException):
         raised = BoltFailed
@@ -64,8 +64,8 @@ def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> Tran
 
 
 def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
-    """The text of the first of several failures, and the tuples at fault: nobody where one is not told to be at a
-    tuple's door, for that may be what the others suffer from."""
+    """The text of the first of several failures, and the tuples at fault: none if one failure can't be attributed to a
+    tuple, because that may be the cause of the others."""
     parts = list(faults)
     at_fault = joined(*parts) if all(parts) else ()
     return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault

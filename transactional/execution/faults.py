@@ -1,7 +1,7 @@
-"""Tuples that the bolts of one task have failed on: gathered, so that one failed attempt names them all.
+"""Tuples on which the bolts of one task have failed: collected, so that one failed attempt names them all.
 
-A task goes on behind a tuple that its bolt has failed on, and fails at its end; nothing is finished then. What can't be
-laid at a tuple's door ends it at once, and then nobody is at fault: it may be an outage that the tuples suffer from.
+A task continues after a tuple on which its bolt has failed, and fails at its end; nothing is finished then. A failure
+that can't be attributed to a tuple ends it at once, and then no tuple is at fault: an outage may be the cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 
 NAMED_MAX = 1_001
-"""A task looks for no more: one above what `dead_letters_max` allows, where that is left as it is."""
+"""A task looks for no more: one above the default of `dead_letters_max`."""
 
 _SHOWN_CHARACTERS, _ERROR_CHARACTERS = 300, 4_000
 _KAFKA_PLACE = ("topic", "partition", "offset")
@@ -31,7 +31,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.reading = ""
-        """What the task reads right now, where its tuples come from the source."""
+        """What the task is reading, if its tuples come from the source."""
         self._named: dict[tuple[str, str], Exclusion] = {}
         self._first: TaskFailed | None = None
 
@@ -43,7 +43,7 @@ class Faults:
         return (component, fingerprint(row)) in self._named
 
     def name(self, failed: TaskFailed, row: Tuple) -> None:
-        """Lay a failure at a tuple's door. Raises the first one when there are enough."""
+        """Attribute a failure to a tuple. Raises the first one when there are enough."""
         place = self._place(row)
         failed.where = place  # the letter has columns of its own for the tuple
         exclusion = Exclusion(failed.component, fingerprint(row), _shortened(str(failed)))
@@ -54,7 +54,7 @@ class Faults:
             self.fail()
 
     def fail(self) -> None:
-        """Raise the first failure with all that were named, if there is one."""
+        """Raise the first failure with all tuples that were named, if there is one."""
         if self._first is not None:
             self._first.at_fault = tuple(sorted(self._named.values()))
             raise self._first
@@ -73,7 +73,7 @@ def _told(row: Tuple) -> str:
 
 
 def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
-    """Whether a bolt's own work has failed: not one behind it, not what puts many tuples together, not the world."""
+    """Whether a bolt's own code has failed: not one behind it, not the combination of many tuples, not an outage."""
     is_own = failed.component == component and not failed.is_of_many
     return is_own and not isinstance(failed.__cause__, OperatingError | FatalError)
 
@@ -94,7 +94,7 @@ def _tuple(names: tuple[str, ...], values: tuple[Any, ...], source: str, stream:
 
 
 def _columns(batch: pa.RecordBatch) -> tuple[list[list[Any]], bool]:
-    """The columns as Python values; and whether all of them are."""
+    """The columns as Python values; and whether all of them can be represented."""
     try:
         return [column.to_pylist() for column in batch.columns], True
     except (ValueError, OverflowError):
@@ -115,7 +115,7 @@ def letter_text(row: Tuple) -> str:
 
 
 def fingerprint(row: Tuple) -> str:
-    """Stands for a tuple: equal for equal ones of one stream, in every process."""
+    """Identifies a tuple: equal for equal ones of one stream, in every process."""
     return hashlib.sha256(repr((row.source, row.stream, known_values(row))).encode()).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""What the driver makes of the items that an attempt's tasks have sent: checked, combined, free of lineage."""
+"""What the driver makes of the items that an attempt's tasks have sent: checked, combined, independent of Spark."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from transactional.ports import DeadLetter, LateTuples, Partials, Processed
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
-    """Check an attempt's items and put them together.
+    """Check an attempt's items and combine them.
 
-    Raises the error of the first failure among them, `AttemptLost` when tuples were lost or doubled on their way
-    (row T12), `ReplayMismatch` when the batch was recorded with other contents.
+    Raises the error of the first failure among them, `AttemptLost` if tuples were lost or duplicated in transit,
+    `ReplayMismatch` if the batch was recorded with other contents.
     """
     in_order = sorted(items, key=lambda item: item.order)
     _raise_failure([item for item in in_order if isinstance(item, TaskFailure)])
@@ -56,20 +56,20 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:
-    """Tuples are at fault only where each of the failures can be laid at one's door."""
+    """Tuples are at fault only if each of the failures can be attributed to one."""
     if failures:
         first = failures[0]
         raise error_of(first.code, *told_of_all(first.text, [failure.at_fault for failure in failures]))
 
 
 def _letters(batch: BatchMetadata, letters: list[DeadLetter]) -> list[DeadLetter]:
-    """With the errors, which tasks were not told."""
+    """With the errors, which tasks do not receive."""
     errors = {exclusion.key: exclusion for exclusion in batch.excluded}
     return [replace(letter, exclusion=errors.get(letter.exclusion.key, letter.exclusion)) for letter in letters]
 
 
 def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
-    """Every task has reported once: nothing of it was lost, and nothing came twice."""
+    """Every task has reported once: nothing was lost, and nothing arrived twice."""
     stages = [stage for stage in program.plan.stages if not stage.is_dataframe]
     expected = [(stage.index, task) for stage in stages for task in range(stage.task_count)]
     found = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
@@ -103,7 +103,7 @@ def _check_counts(program: TaskProgram, reports: list[TaskReport], late: list[La
 
 
 def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
-    """Of each partition; the checksums of one that was read in portions are summed up once more."""
+    """The digests of each partition; the checksums of one that was read in portions are combined."""
     portions: dict[PartitionId, list[Digest]] = {}
     for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
         portions.setdefault(partition, []).append(digest)

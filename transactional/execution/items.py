@@ -11,8 +11,8 @@ from transactional.letters import Exclusion
 from transactional.ports import DeadLetter
 
 Order = tuple[int, int, int]
-"""The stage and the task that have sent an item, and its number among those of this task: makes what is received the
-same on every retry."""
+"""The stage and the task that have sent an item, and its number among those of this task: makes the received items
+the same on every retry."""
 
 Subscription = tuple[str, str, str]
 """A component, one of its streams, and a bolt that subscribes to it."""
@@ -32,7 +32,7 @@ class Tuples:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """For a task: it receives less than there is, because the sender has failed."""
+    """For a task: it receives less than everything, because the sender has failed."""
 
     order: Order
     level: int
@@ -41,7 +41,7 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class TuplesToCommit:
-    """Tuples for a task of a bolt that works in the commit phase, as Arrow IPC."""
+    """Tuples for a task of a bolt that runs in the commit phase, as Arrow IPC."""
 
     order: Order
     source: str
@@ -70,7 +70,7 @@ class PartialAggregates:
 
 @dataclass(frozen=True, slots=True)
 class PickledBolt:
-    """An instance that goes on in the commit phase (see `execution.pickling`)."""
+    """An instance that continues in the commit phase (see `execution.pickling`)."""
 
     order: Order
     component: str
@@ -100,7 +100,7 @@ class TaskFailure:
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """How long the tasks of the first level took that one Spark task has run."""
+    """The duration of the first-level tasks that one Spark task has run."""
 
     order: Order
     elapsed_ms: float
@@ -112,10 +112,10 @@ Item = ToTask | ToDriver
 
 
 def is_for_task(item: Item) -> TypeGuard[ToTask]:
-    """False when it is for the driver."""
+    """False if it is for the driver."""
     return isinstance(item, ToTask)
 
 
 def is_for_level(item: Item, level: int) -> TypeGuard[ToTask]:
-    """True when a task of this level receives it."""
+    """True if a task of this level receives it."""
     return isinstance(item, ToTask) and item.level == level

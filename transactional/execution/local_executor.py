@@ -36,7 +36,7 @@ class LocalExecutor:
         """Nothing has to be started."""
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        """Run level after level. Raises `AttemptLost` when cancelled."""
+        """Run level after level. Raises `AttemptLost` if cancelled."""
         with self._lock:
             self._done[attempt] = 0
         try:
@@ -69,7 +69,7 @@ class LocalExecutor:
                 self._cancelled.add(attempt)
 
     def progress(self, attempt: TransactionAttempt) -> int:
-        """Number of tasks begun."""
+        """Number of tasks started."""
         with self._lock:
             return self._done.get(attempt, 0)
 

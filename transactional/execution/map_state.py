@@ -1,4 +1,4 @@
-"""What a committer bolt has for its state: one to be used in the commit phase, and a stand-in before that."""
+"""A committer bolt's state: a view for the commit phase, and a stand-in before that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from transactional.ports import TransactionState
 
 
 class DeferredState:
-    """What a committer has for its state while its batch is processed: it may only be used in `finish_batch`."""
+    """The stand-in for a committer's state while its batch is processed: the state may only be used in
+    `finish_batch`."""
 
     def __init__(self, component: str) -> None:
         self.component = component
@@ -36,13 +37,13 @@ class DeferredState:
 
     def _refuse(self) -> NoReturn:
         raise ConfigError(
-            f"committer {self.component!r} used its state in prepare or execute; earlier transactions may not be "
-            "committed yet there: gather in execute, and use the state in finish_batch"
+            f"committer {self.component!r} used its state in prepare or execute, where earlier transactions may not be "
+            "committed yet: collect in execute, and use the state in finish_batch"
         )
 
 
 class MapStateView:
-    """A state as a committer bolt sees it: what was before the transaction, and what this attempt has put (row R25)."""
+    """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
     def __init__(self, component: str, state: TransactionState, attempt: TransactionAttempt) -> None:
         self.written: dict[Key, tuple[Any, ...]] = {}
@@ -52,7 +53,7 @@ class MapStateView:
         self._has_times = any(field.type == "timestamp" for field in state.key)
 
     def get(self, *key: Any) -> Any:
-        """The value of one key, None when it does not exist. A key of several columns may be given as a tuple."""
+        """The value of one key, None if it does not exist. A key of several columns may be given as a tuple."""
         return self.multi_get([key[0] if len(key) == 1 else key])[0]
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -97,5 +98,5 @@ class MapStateView:
 
 
 def _in_utc(value: Any) -> Any:
-    """A time without a zone is one of UTC, so that it is one key with the same time of another zone."""
+    """A timestamp without a time zone is in UTC, so it is the same key as that instant in another zone."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

@@ -1,4 +1,4 @@
-"""A bolt at work: feeds it tuples or Arrow batches, in a task of the processing phase or in the commit phase."""
+"""A running bolt: feeds it tuples or Arrow batches, in a task of the processing phase or in the commit phase."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Operator(ABC):
         self.excluded: dict[str, Exclusion] = {}
         self.letters: list[DeadLetter] = []
         self.silent: Collection[tuple[str, str]] = ()
-        """Where the same tuples reach task 0 as well, which makes the letters."""
+        """Whether the same tuples reach task 0 as well, which makes the letters."""
         self.faults = Faults()
         self.fresh: Callable[[Emitter], Operator] | None = None
-        """Makes another one, prepared; None where the bolt keeps nothing from tuple to tuple."""
+        """Creates another one, prepared; None if the bolt keeps nothing from tuple to tuple."""
         self.notes_origin = False
-        """True for an Arrow-wise bolt with several inputs: each record batch tells where it is from."""
+        """True for a bolt on Arrow data with several inputs: each record batch carries its origin."""
         self._has_failed = False
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt some of its tuples, which `source` has emitted on `stream`."""
+        """Pass the bolt some of its tuples, which `source` has emitted on `stream`."""
         subscription = (source, stream, self.component)
         self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
         if self.excluded:
@@ -71,12 +71,12 @@ class Operator(ABC):
         """Called once after the last tuple."""
 
     def dump(self) -> bytes | None:
-        """Called instead of `finish` where the bolt goes on in the commit phase: its pickled instance, if any."""
+        """Called instead of `finish` if the bolt continues in the commit phase: its pickled instance, if any."""
         return None
 
     def is_cleared(self, work: Callable[[Operator], None], emitter: Emitter) -> bool:
-        """True for a failure that only an instance has which failed before: what that one says of a tuple is worth
-        nothing then."""
+        """True for a failure that only occurs in an instance that failed before: its verdict about a tuple is then
+        worthless."""
         if self.fresh is None or not self._has_failed:
             self._has_failed = True
             return False
@@ -90,10 +90,10 @@ class Operator(ABC):
 
 
 class TupleOperator(Operator):
-    """A bolt that works on one tuple at a time: a failure is laid at the door of the tuple that it was given."""
+    """A bolt that processes one tuple at a time: a failure is attributed to the tuple that it received."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt row by row, behind one that it fails on as well."""
+        """Feed the bolt row by row, and continue after one that it fails on."""
         work, rows = self.work(), tuples(batch, source, stream)
         while self._fails(work, rows):
             pass
@@ -116,7 +116,7 @@ class TupleOperator(Operator):
 
     @abstractmethod
     def work(self) -> Callable[[Tuple], None]:
-        """What runs the bolt over one tuple."""
+        """The function that runs the bolt on one tuple."""
 
 
 def _work_on(row: Tuple, operator: Operator) -> None:
@@ -125,10 +125,10 @@ def _work_on(row: Tuple, operator: Operator) -> None:
 
 
 class ArrowOperator(Operator):
-    """A bolt that works on record batches: one that it fails on is halved until single tuples are left."""
+    """A bolt that processes record batches: one that it fails on is halved until single tuples are left."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Give the bolt the record batch."""
+        """Feed the bolt the record batch."""
         failed = self._tried(self, batch)
         if failed is None:
             return
@@ -138,8 +138,8 @@ class ArrowOperator(Operator):
             raise failed
 
     def _tried(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
-        """How a record batch fails, where that can be of its tuples. Returned, so that what fails next does not tell of
-        this one as well: it is not raised while this one is handled."""
+        """How a record batch fails, if that can be due to its tuples. Returned, so that the next failure does not
+        mention this one as well: it is not raised while this one is handled."""
         try:
             with guarded(self.component):
                 _work_on_batch(batch, operator)
@@ -150,7 +150,7 @@ class ArrowOperator(Operator):
         return None
 
     def _halve(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
-        """Name the tuples that fail alone. False when there is none: then it is the batch as a whole that fails."""
+        """Name the tuples that fail alone. False if there are none: then the batch fails only as a whole."""
         if batch.num_rows == 1:
             [row] = tuples(batch, source, stream)
             self.faults.name(failed, row)
@@ -239,7 +239,7 @@ class BasicOperator(TupleOperator):
             self.bolt.prepare(self.context)
 
     def work(self) -> Callable[[Tuple], None]:
-        """Gives the bolt a tuple."""
+        """Passes the bolt a tuple."""
         execute, emitter = self.bolt.execute, self.emitter
         return lambda row: execute(row, emitter)
 
@@ -283,7 +283,7 @@ class BatchOperator(_Batchwise, TupleOperator):
     """A `BatchBolt`."""
 
     def work(self) -> Callable[[Tuple], None]:
-        """Gives the bolt a tuple."""
+        """Passes the bolt a tuple."""
         assert isinstance(self.bolt, BatchBolt)
         return self.bolt.execute
 
@@ -292,6 +292,6 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
     """An `ArrowBatchBolt`."""
 
     def work(self, batch: pa.RecordBatch) -> None:
-        """Give the bolt the record batch."""
+        """Pass the bolt the record batch."""
         assert isinstance(self.bolt, ArrowBatchBolt)
         self.bolt.execute_batch(batch)

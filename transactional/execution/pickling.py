@@ -1,4 +1,4 @@
-"""How a bolt's instance travels from its task to the commit phase: without its collector and its state.
+"""How a bolt's instance is transferred from its task to the commit phase: without its collector and its state.
 
 Both are stand-ins on the executor. They are pickled by name and replaced by the driver's own when the instance arrives
 (pickle's persistent ids). Only what our own tasks sent in the same Spark job is ever unpickled.

@@ -1,4 +1,4 @@
-"""Which operator stands where: made for one task of one attempt, from a bolt or from its pickled instance."""
+"""Creates the operator for a component in one task of one attempt, from a bolt or from its pickled instance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from transactional.topology.functions import BoltFunction, FunctionKind
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """The task of one attempt that an operator works in. In the commit phase a committer's `state` is at hand."""
+    """The task of one attempt that an operator runs in. In the commit phase it has a committer's `state`."""
 
     program: TaskProgram
     attempt: TransactionAttempt
@@ -43,14 +43,14 @@ class TaskInfo:
         return f"task {self.task} of {self.task_count}"
 
     def given_to(self, operator: Operator) -> Operator:
-        """Tell an operator what is set aside from its bolt."""
+        """Pass an operator the exclusions of its bolt."""
         operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
         inputs = self.program.bolts[operator.component].inputs
         operator.silent = [g.origin for g in inputs if not makes_letters(g, self.task)]
         return operator
 
     def context(self, spec: BoltSpec) -> TopologyContext:
-        """What the bolt is told of it."""
+        """What the bolt learns about it."""
         program, subscribers = self.program, self.program.subscribers_of(spec.id)
         state = DeferredState(spec.id) if spec.is_committer and self.state is None else self.state
         return TopologyContext(
@@ -60,7 +60,7 @@ class TaskInfo:
 
 def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
     """The operator for a component, still to be prepared. Class bolts are copied from their prototype, fresh for this
-    task and attempt (row T4)."""
+    task and attempt."""
     bolt = spec.bolt
     if isinstance(bolt, BoltFunction):
         operator = _of_function(spec.id, bolt, emitter)

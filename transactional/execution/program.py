@@ -1,4 +1,5 @@
-"""The program of a topology: what its tasks, and its commit phase, know of its components; and an attempt's input."""
+"""The program of a topology: what its tasks, and its commit phase, know about its components; and an attempt's
+input."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from transactional.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class SpoutSpec:
-    """The spout as its tasks know it: what reads, and nothing of what plans and connects in the driver.
+    """The spout as its tasks know it: the reader, without what plans and connects in the driver.
 
     The commit phase reads nothing: there `reader` is None.
     """
@@ -39,7 +40,7 @@ class SpoutSpec:
 class BoltSpec:
     """A bolt as its tasks know it: without its state, which stays in the driver.
 
-    `bolt` is None for a state's update: of that, tasks have an aggregator. `outputs` are its fields by stream.
+    `bolt` is None for a state's update: for that, tasks have an aggregator. `outputs` are its fields by stream.
     """
 
     id: str
@@ -51,11 +52,11 @@ class BoltSpec:
 
     @property
     def is_dataframe(self) -> bool:
-        """True when Spark computes it as a whole."""
+        """True if Spark computes it as a whole."""
         return isinstance(self.bolt, BoltFunction) and self.bolt.kind is FunctionKind.DATAFRAME
 
     def input(self, source: str, stream: str) -> Grouping | None:
-        """How it gets a stream; None when it does not."""
+        """How it receives a stream; None if it does not."""
         return next((grouping for grouping in self.inputs if grouping.origin == (source, stream)), None)
 
 
@@ -65,7 +66,7 @@ Record = Callable[[TransactionAttempt, str, str, pa.RecordBatch], None]
 
 @dataclass(frozen=True, slots=True)
 class TaskProgram:
-    """All that tasks need to know of a topology. Sent to executors once.
+    """Everything that tasks need to know about a topology. Sent to executors once.
 
     `slot_of` says where in its level a task of a stage stands. `record` is told what components emit, where they run in
     the process that has made it.
@@ -129,9 +130,9 @@ def check_sendable(program: TaskProgram) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptInput:
-    """What every task of an attempt is told: the attempt, and for each task of the spout what it reads.
+    """The input of every task of an attempt: the attempt, and for each task of the spout what it reads.
 
-    A portion is a partition, a range of its offsets, and the metadata that the batch keeps of the partition.
+    A portion is a partition, a range of its offsets, and the metadata that the batch stores for the partition.
     """
 
     attempt: TransactionAttempt
@@ -141,8 +142,8 @@ class AttemptInput:
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
-        """Deal the partitions out: partition i of the sorted list always goes to task i mod `task_count`, so that its
-        reader goes on where it stopped. The portions of one that is split go to this task and those after it."""
+        """Distribute the partitions: partition i of the sorted list always goes to task i mod `task_count`, so that its
+        reader continues where it stopped. The portions of a split one go to this task and the following ones."""
         portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
         first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
         for partition, offsets in batch.portions():

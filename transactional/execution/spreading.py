@@ -1,4 +1,4 @@
-"""Groupings at work: which rows of an emitted record batch go to which task (row C7)."""
+"""Applies groupings: which rows of an emitted record batch go to which task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Part = tuple[int, pa.RecordBatch]
 
 
 class Spreader:
-    """Spreads what one task emits over one edge. The same batches in the same order are always spread alike."""
+    """Distributes what one task emits over one edge. The same batches in the same order are always distributed
+    alike."""
 
     def __init__(self, edge: Edge, task: int) -> None:
         self.edge = edge
@@ -47,7 +48,7 @@ class Spreader:
                 yield from self._evenly(batch)
 
     def copies(self, rows: int, parts: Sequence[Part]) -> int:
-        """How many tuples have to arrive when so many rows were emitted: by the rule, not by what was made of it."""
+        """How many tuples must arrive if this many rows were emitted: by the rule, not by the actual distribution."""
         match self.edge.grouping.kind:
             case GroupingKind.CUSTOM:
                 return sum(part.num_rows for _, part in parts)
@@ -57,7 +58,7 @@ class Spreader:
                 return rows
 
     def _evenly(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """Cut into slices of equal size; who gets one row more goes round, so that small batches spread as well."""
+        """Slice evenly; the extra rows rotate among the tasks, so that small batches are distributed as well."""
         size, larger = divmod(batch.num_rows, self.task_count)
         first = self._next_task
         self._next_task = first + larger
@@ -66,7 +67,7 @@ class Spreader:
             yield (first + number) % self.task_count, batch.slice(start, until - start)
 
     def _less_loaded(self, batch: pa.RecordBatch) -> Iterator[int]:
-        """Of the two tasks that a key may go to, the one that this task has given less so far."""
+        """The one of a key's two possible tasks to which this task has sent less so far."""
         one, other = (
             task_of_rows(batch, self.edge.grouping.fields, self.task_count, seed=seed).to_pylist() for seed in (0, 1)
         )

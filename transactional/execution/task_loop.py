@@ -1,6 +1,6 @@
-"""How a task does its work, be it one of the processing phase or one of the commit phase: there is one loop for both.
+"""How a task runs, in the processing phase or in the commit phase: there is one loop for both.
 
-The bolts of a task are made and prepared, fed with what has come, and finished one after the other.
+The bolts of a task are created and prepared, fed with what has arrived, and finished one after the other.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Received = Iterable[tuple[pa.RecordBatch, str, str]]
 class TaskLoop(ABC):
     """One run through a task. `components` are fused: what the first emits goes to those behind it without leaving.
 
-    Where it receives less than there is (it is not `is_complete`), because a task before it failed, it looks for tuples
-    that its bolts fail on as well, and finishes nothing. One that `looks_closer` looks at what is emitted value by
-    value. `instances` are the pickled bolts that have begun their batch in another task.
+    If it receives less than everything (it is not `is_complete`), because a task before it failed, it continues to look
+    for tuples on which its bolts fail, and finishes nothing. One that `looks_closer` checks what is emitted value by
+    value. `instances` are the pickled bolts that have started their batch in another task.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TaskLoop(ABC):
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:
-        """Do the task's work on what it has received. Returns how it failed, None when it did not."""
+        """Run the task on what it has received. Returns how it failed, None if it did not."""
         try:
             self._work(received)
         except TaskFailed as failed:
@@ -88,9 +88,9 @@ class TaskLoop(ABC):
                 self.emitters[grouping.source].connect(operator, grouping.stream)
 
     def _finish(self, component_id: str) -> None:
-        """One component after another, so that each has all its tuples before its own `finish_batch` (row T12).
+        """One component after another, so that each has all its tuples before its own `finish_batch`.
 
-        Where the attempt fails, what has been emitted goes on: it may show more that bolts fail on."""
+        If the attempt fails, what has been emitted is still passed on: it may reveal more failing tuples."""
         operator, emitter = self.operators.get(component_id), self.emitters[component_id]
         if operator is not None and self.goes_well:
             self.finish(operator)
@@ -100,39 +100,39 @@ class TaskLoop(ABC):
 
     @property
     def goes_well(self) -> bool:
-        """False when nothing is to be finished: something has failed, here or before."""
+        """False if nothing is to be finished: something has failed, here or before."""
         return self.is_complete and not self.faults
 
     def begin(self) -> None:  # noqa: B027 - optional
-        """Called when all bolts are prepared: for what they get that no other task has sent."""
+        """Called once all bolts are prepared: for input that no other task has sent."""
 
     @abstractmethod
     def finish(self, operator: Operator) -> None:
-        """Finish a bolt that has all its tuples. Only called where all goes well."""
+        """Finish a bolt that has all its tuples. Only called if there is no failure."""
 
     @abstractmethod
     def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Take what a component has emitted for other tasks' bolts and for states. Called also where the task fails."""
+        """Take what a component has emitted for other tasks' bolts and for states. Also called if the task fails."""
 
     def end(self) -> None:  # noqa: B027 - optional
-        """Called when all is finished, or handed on in a task that is not complete; not where it has failed."""
+        """Called once everything is finished, or passed on in an incomplete task; not after a failure."""
 
 
 Loop_co = TypeVar("Loop_co", bound=TaskLoop, covariant=True)
 
 
 class MakesLoop(Protocol[Loop_co]):
-    """Makes the loop for one more run through the same task."""
+    """Creates the loop for one more run through the same task."""
 
     def __call__(self, *, looks_closer: bool) -> Loop_co:
         """One that looks closer, or not."""
 
 
 def run_through(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
-    """Run a task: the run that counts, and how it failed, if it did.
+    """Run a task: returns the run that counts, and how it failed, if it did.
 
-    Where many tuples don't fit, the task is run once more to find out which. Where that finds none, it is the first run
-    that counts.
+    If many tuples do not match, the task is run once more to find out which. If that finds none, the first run counts.
+
     """
     loop = make(looks_closer=False)
     failed = loop.run(received())

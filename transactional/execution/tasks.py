@@ -48,7 +48,7 @@ from transactional.topology.topology import WorkPhase
 def run_task(
     program: TaskProgram, inputs: AttemptInput, level: int, slot: int, items: Iterable[Item]
 ) -> Iterator[Item]:
-    """Run one task of one level: yield the items that it sends on."""
+    """Run one task of one level: yield the items that it sends."""
     mine = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
     tuples = [item for item in mine if isinstance(item, Tuples)]
@@ -65,7 +65,7 @@ def run_task(
 def run_dataframe_task(
     program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Item]:
-    """Address what Spark has computed for a DataFrame bolt, one partition of it: it comes only once."""
+    """Address what Spark has computed for a DataFrame bolt, one partition of it: it arrives only once."""
     work = _Task(program, inputs, stage, task)
     return _sent(work, work.run((batch, "", "") for batch in batches))
 
@@ -78,7 +78,7 @@ def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
 
 
 def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
-    """What reads ranges; where it can, it sets records aside."""
+    """The reading function of a reader; if supported, it sets records aside."""
     return reader.read_or_refuse if isinstance(reader, RefusingReader) else reader.read
 
 
@@ -103,13 +103,13 @@ class _Task(TaskLoop):
         self.letters_sent: Counter[Subscription] = Counter()
 
     def begin(self) -> None:
-        """Try dead letters again, and read."""
+        """Retry dead letters, and read."""
         self._try_letters_again()
         if self.stage.index == SPOUT_STAGE:
             self._read()
 
     def finish(self, operator: Operator) -> None:
-        """Finish a bolt, or send it on to where it is finished."""
+        """Finish a bolt, or send it to where it is finished."""
         for letter in operator.letters:
             self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
@@ -133,7 +133,7 @@ class _Task(TaskLoop):
                 self.sent.append(PartialAggregates(self._order(), committer, data))
 
     def end(self) -> None:
-        """Report what was counted; or that there was less than there is."""
+        """Report what was counted; or that the input was incomplete."""
         if not self.is_complete:
             self.sent += self.incomplete()
             return
@@ -143,7 +143,7 @@ class _Task(TaskLoop):
         self.sent.append(TaskReport(self._order(), sent, received, self.digests))
 
     def incomplete(self) -> list[Incomplete]:
-        """Tells the tasks that this one sends tuples to."""
+        """Notifies the tasks that this one sends tuples to."""
         edges = [edge for component in self.components for edge in self.program.plan.edges.get(component, ())]
         order = (self.stage.index, self.task, 0)
         return [
@@ -154,12 +154,12 @@ class _Task(TaskLoop):
         ]
 
     def failure(self, failed: TaskFailed) -> TaskFailure:
-        """Tells the driver."""
+        """Notifies the driver."""
         order = (self.stage.index, self.task, 0)
         return TaskFailure(order, failed.component, failed.code, f"{self.info}: {failed}", failed.at_fault)
 
     def _is_task(self, edge: Edge) -> bool:
-        """Spark computes a DataFrame bolt, and the commit phase is not begun."""
+        """Spark computes a DataFrame bolt, and the commit phase has not started."""
         stage = edge.target_stage
         return stage != COMMIT_STAGE and not self.program.plan.stages[stage].is_dataframe
 
@@ -181,10 +181,10 @@ class _Task(TaskLoop):
                     self.letters_sent[letter.source, letter.stream, letter.component] += 1
 
     def _read_again(self, letter: Letter) -> None:
-        """A record that was set aside is read once more, by what reads them today."""
+        """A record that was set aside is read again, by the current reader."""
         emitter, reader = self.emitters[letter.component], self._reader
         if not isinstance(reader, RefusingReader):
-            self._send_letter(returned(letter, f"spout {letter.component!r} reads no such records any more"))
+            self._send_letter(returned(letter, f"spout {letter.component!r} no longer reads such records"))
             return
         try:
             values = values_from_json(letter.values)

@@ -1,6 +1,6 @@
-"""Dead letters on their way back: from the table to a tuple of the stream as it is declared today, or why not.
+"""Retried dead letters: from the table to a tuple of the stream as it is declared today, or why not.
 
-What is decided here depends on the topology and the letter alone, so every task and every attempt decides alike.
+The decisions here depend only on the topology and the letter, so every task and every attempt decides alike.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from transactional.ports import DeadLetter
 
 
 def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | str:
-    """The tuple of a dead letter, as its source emits it today; or the reason why it is none."""
+    """The tuple of a dead letter, as its source emits it today; or the reason why there is none."""
     name = f"dead letter {letter.txid}:{letter.number}"
     if subscription(program, letter) is None:
         return (
             f"{name} is for bolt {letter.component!r}, from {letter.source!r}, stream {letter.stream!r}: topology "
-            f"{program.topology_id!r} has no such subscription any more"
+            f"{program.topology_id!r} no longer has such a subscription"
         )
     schema = arrow_schema(program.outputs_of(letter.source)[letter.stream])
     try:
@@ -35,12 +35,12 @@ def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | st
         row = tuple(_fitting(field.type, values[field.name]) for field in schema)
         return batch_from_rows([row], schema, component=letter.source)
     except (CorruptRecord, SchemaMismatch, TypeError, ValueError) as error:
-        return f"{name} does not fit what {letter.source!r} emits now: {error}"
+        return f"{name} does not match what {letter.source!r} emits now: {error}"
 
 
 def refused_letters(program: TaskProgram, letters: Iterable[Letter]) -> list[DeadLetter]:
-    """Those that are no tuples today: each is a dead letter anew, with the reason. Letters of the spout's own records
-    are judged by what reads these."""
+    """Those that are not tuples today: each becomes a new dead letter, with the reason. The current reader decides
+    about letters of the spout's own records."""
     refused = []
     for letter in letters:
         reason = "" if letter.component == program.spout.id else batch_of_letter(program, letter)
@@ -55,25 +55,25 @@ def returned(letter: Letter, reason: str) -> DeadLetter:
 
 
 def subscription(program: TaskProgram, letter: Letter) -> Grouping | None:
-    """How the bolt of a letter gets its stream; None when it does not today."""
+    """How the bolt of a letter receives its stream; None if it does not today."""
     bolt = program.bolts.get(letter.component)
     return None if bolt is None else bolt.input(letter.source, letter.stream)
 
 
 def makes_letters(grouping: Grouping | None, task: int) -> bool:
-    """Whether this task of a bolt makes the letters of a stream's tuples: each of them reaches every task with
-    `all_grouping`, and is one letter still."""
+    """Whether this task of a bolt makes the letters of a stream's tuples: with `all_grouping` each of them reaches
+    every task, and is still one letter."""
     return task == 0 or grouping is None or grouping.kind is not GroupingKind.ALL
 
 
 def takes_letters(grouping: Grouping | None, task: int) -> bool:
-    """Whether this task of a bolt is given the letters of a stream: every one with `all_grouping`, else task 0, for by
-    which task they were set aside is not known."""
+    """Whether this task of a bolt receives the letters of a stream: every one with `all_grouping`, otherwise task 0,
+    because the task that set them aside is unknown."""
     return task == 0 or (grouping is not None and grouping.kind is GroupingKind.ALL)
 
 
 def _fitting(type_: pa.DataType, value: Any) -> Any:
-    """A value as Arrow takes it for a type: JSON knows neither maps nor which fields a struct has."""
+    """A value in Arrow's form for a type: JSON knows neither maps nor the fields of a struct."""
     if value is None:
         return None
     if pa.types.is_map(type_):

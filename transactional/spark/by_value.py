@@ -1,5 +1,5 @@
-"""Which of a user's modules are sent to executors by value, as they need not be importable there: a script's
-neighbours, a test's helpers, whatever is not installed."""
+"""Which of a user's modules are sent to executors by value, because they may not be importable there: modules beside
+a script, a test's helpers, anything that is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def send_by_value(module: ModuleType) -> bool:
-    """Have a module's own classes and functions pickled by value from now on; False when they are already."""
+    """Have a module's own classes and functions pickled by value from now on; False if they already are."""
     if module.__name__ in cloudpickle.list_registry_pickle_by_value():
         return False
     for pickler in _picklers():
@@ -35,9 +35,9 @@ def send_by_name(module: ModuleType) -> None:
 
 @contextmanager
 def sent_by_value(value: object) -> Iterator[list[ModuleType]]:
-    """While it lasts, what pickling `value` takes from modules of the user's goes by value; gives these modules.
+    """Within this context, what pickling `value` takes from user modules is sent by value; returns these modules.
 
-    A module that can't be pickled, with a lock or a connection among what is used of it, goes by name as ever.
+    A module that can't be pickled, because a lock or a connection is used from it, is sent by name as usual.
     """
     sent: list[ModuleType] = []
     refused: set[str] = set()
@@ -57,7 +57,7 @@ def sent_by_value(value: object) -> Iterator[list[ModuleType]]:
 
 
 def _next(names: set[str], refused: set[str]) -> ModuleType | None:
-    """One more module to send, if any: what is sent uses others in turn."""
+    """The next module to send, if any: what is sent uses other modules in turn."""
     known = cloudpickle.list_registry_pickle_by_value()
     for name in sorted(names - known - refused):
         module = sys.modules.get(name)
@@ -67,8 +67,8 @@ def _next(names: set[str], refused: set[str]) -> ModuleType | None:
 
 
 def _is_the_users(module: ModuleType) -> bool:
-    """True for a module of Python's that is neither installed nor part of Python or of ours. `__main__` always goes by
-    value."""
+    """True for a Python module that is neither installed nor part of Python or of this framework. `__main__` is always
+    sent by value."""
     file = getattr(module, "__file__", None)
     if module.__name__.partition(".")[0] in {"__main__", *_ON_EVERY_WORKER} or file is None:
         return False
@@ -85,7 +85,7 @@ def _modules_of(value: object) -> set[str]:
 
 
 class _Looking(cloudpickle.Pickler):  # type: ignore[misc]
-    """Notes the modules of all that it pickles."""
+    """Records the modules of everything that it pickles."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer)
@@ -101,7 +101,7 @@ class _Looking(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _picklers() -> tuple[Any, Any]:
-    """Spark carries a cloudpickle of its own. Importing it takes a while."""
+    """Spark includes a cloudpickle of its own. Importing it takes a while."""
     from pyspark import cloudpickle as spark_cloudpickle
 
     return cloudpickle, spark_cloudpickle

@@ -16,13 +16,14 @@ PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
 
 
 def check_executors(context: SparkContext) -> None:
-    """Run a small job that starts the workers and looks for what tasks need. Raises `ConfigError` with what lacks."""
+    """Run a small job that starts the workers and looks for what tasks need. Raises `ConfigError` with what is
+    missing."""
     packages = PACKAGES
 
     def probe(numbers: Iterable[int]) -> Iterator[str]:
         import importlib.util
 
-        # A worker whose input is not read to its end is not used again.
+        # A worker whose input is not exhausted is not used again.
         for _ in numbers:
             pass
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
@@ -38,7 +39,7 @@ def check_executors(context: SparkContext) -> None:
             missing = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()))
     except Exception as error:
         raise ConfigError(
-            f"Spark's executors can't work with {context.pythonExec!r}, the Python that they are told to use: "
+            f"Spark's executors can't work with {context.pythonExec!r}, the Python that they are configured to use: "
             f"{_reason(str(error))}. This driver is Python {sys.version_info.major}.{sys.version_info.minor} "
             f"({sys.executable}): set PYSPARK_PYTHON to an interpreter of that version which every worker has."
         ) from error
@@ -50,7 +51,7 @@ def check_executors(context: SparkContext) -> None:
 
 
 def check_program(context: SparkContext, program: object) -> None:
-    """Have one worker unpickle what all tasks are given. Raises `ConfigError`: what can't be had there never works."""
+    """Have one worker unpickle the input of all tasks. Raises `ConfigError`: what is missing there never works."""
 
     def use(numbers: Iterable[int]) -> Iterator[str]:
         return iter([type(program).__name__ for _ in numbers])
@@ -68,7 +69,7 @@ def check_program(context: SparkContext, program: object) -> None:
 
 @contextmanager
 def _unlogged(context: SparkContext) -> Iterator[None]:
-    """Spark logs each failed task with pages of Java. What matters of it becomes the error's one line."""
+    """Spark logs each failed task with pages of Java. What matters of it becomes the error's single line."""
     level = log_level(context)
     context.setLogLevel("OFF")
     try:
@@ -78,7 +79,7 @@ def _unlogged(context: SparkContext) -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """The one line of what Spark says, over many pages, that tells why."""
+    """The one line of Spark's message, out of many pages, that contains the reason."""
     version = re.search(r"different version: (\S+) than", text)
     if version is not None:
         return f"it is Python {version[1]}"

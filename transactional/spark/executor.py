@@ -1,8 +1,8 @@
 """Runs processing phases as Spark jobs: one job per attempt, with a job tag, in the processing pool.
 
-The first level's RDDs, one for each number of Spark tasks, are kept and run again for every attempt, since planning
-costs more than running where batches are small. What differs from attempt to attempt reaches the tasks as a local
-property of the job.
+The first level's RDDs, one for each number of Spark tasks, are cached and run again for every attempt, since for small
+batches planning costs more than running. What differs from attempt to attempt reaches the tasks as a local property of
+the job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from transactional.topology.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
 DEAD_WITHIN_S = 10.0
-"""How long to wait until the tasks of a cancelled job have ended; what still runs then can change nothing."""
+"""How long to wait until the tasks of a cancelled job have ended; what is still running then can't change anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FirstLevel:
 
 
 class SparkExecutor:
-    """A `JobExecutor` on Spark. Without a `session`, one is made with the defaults of `spark_session`."""
+    """A `JobExecutor` on Spark. Without a `session`, one is created with the defaults of `spark_session`."""
 
     def __init__(self, topology: Topology, session: SparkSession | None = None, *, master: str = "local[*]") -> None:
         self.topology, self.master = topology, master
@@ -63,7 +63,8 @@ class SparkExecutor:
         self._open = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Start Spark when no session was given and none runs, check the executors, and plan the first level once."""
+        """Start Spark if no session was given and none is running, check the executors, and plan the first level
+        once."""
         if self.session is None:
             self._owns_session = not is_running()
             with keeping_ctrl_c():
@@ -75,13 +76,13 @@ class SparkExecutor:
         self._jobs = SparkJobs(self.context)
         self.program = make_program(self.topology, self.topology.spout.reader())
         check_sendable(self.program)
-        # Spark pickles the program once more whenever it packs tasks in another way, so this lasts until the end.
+        # Spark pickles the program again whenever it packs tasks differently, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        """Run one attempt's job and wait for it. Raises `AttemptLost` when it was cancelled or Spark lost it."""
+        """Run one attempt's job and wait for it. Raises `AttemptLost` if it was cancelled or Spark lost it."""
         tag = f"transactional-{self.topology.id}-{attempt.txid}-{attempt.attempt_id}"
         records = sum(len(offsets) for offsets in batch.ranges.values())
         with self._lock:
@@ -119,7 +120,7 @@ class SparkExecutor:
             self.context.removeJobTag(tag)
 
     def _first_level(self, records: int) -> FirstLevel:
-        """The first level in as many Spark tasks as a batch of so many records is worth."""
+        """The first level in as many Spark tasks as a batch of this many records is worth."""
         with self._lock:
             spark_tasks = self._packing.spark_tasks(records)
             if spark_tasks not in self._first:
@@ -155,7 +156,7 @@ class SparkExecutor:
         return [dataframe_items(self.session, self.program, stage, rdd, task_input) for stage in stages]
 
     def _refuse_repeated_stages(self, attempt: TransactionAttempt, tag: str) -> None:
-        """Where an exchange was lost Spark runs part of a stage again, and bolts may then emit something else than what
+        """If an exchange was lost Spark runs part of a stage again, and bolts may then emit something other than what
         other tasks already have: such a mixture of two executions fails the attempt."""
         if self.program.plan.depth == 1:
             return
@@ -185,7 +186,7 @@ class SparkExecutor:
         return [stage for stage in stages if stage is not None]
 
     def _wait_until_dead(self, tag: str) -> None:
-        """A cancelled job's tasks go on for a while; the attempt is dead once none is active."""
+        """A cancelled job's tasks continue for a while; the attempt is dead once none is active."""
         pause = threading.Event()
         for _ in range(int(DEAD_WITHIN_S / 0.05)):
             if not any(stage.numActiveTasks for stage in self._stages(tag)):
@@ -193,7 +194,7 @@ class SparkExecutor:
             pause.wait(0.05)
 
     def close(self) -> None:
-        """Stop Spark, when it was started here."""
+        """Stop Spark, if it was started here."""
         self._open.close()
         if self._owns_session and self.session is not None:
             self.session.stop()
@@ -202,7 +203,7 @@ class SparkExecutor:
 
 @contextlib.contextmanager
 def keeping_ctrl_c() -> Iterator[None]:
-    """PySpark takes SIGINT over when it starts, to cancel all jobs; this leaves it with whoever had it."""
+    """PySpark takes over SIGINT when it starts, to cancel all jobs; this restores the previous handler."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -212,7 +213,7 @@ def keeping_ctrl_c() -> Iterator[None]:
 
 
 def task_input() -> AttemptInput:
-    """On an executor: what this task's attempt is about."""
+    """On an executor: the input of this task's attempt."""
     context = TaskContext.get()
     assert context is not None
     text = context.getLocalProperty(INPUT_PROPERTY)
@@ -222,23 +223,23 @@ def task_input() -> AttemptInput:
 
 
 def materialised(rdd: RDD[Item]) -> RDD[Item]:
-    """What an RDD holds, computed once and without lineage: what is lost of it fails the job.
+    """The contents of an RDD, computed once and without lineage: losing any of it fails the job.
 
-    An RDD of its own: the one that is given may be shared with other attempts.
+    An RDD of its own: the given one may be shared with other attempts.
     """
-    kept = rdd.mapPartitions(iter).persist()  # else PySpark fuses what comes after with what was before
+    kept = rdd.mapPartitions(iter).persist()  # otherwise PySpark fuses later steps with earlier ones
     kept.localCheckpoint()
     kept.count()
     return kept
 
 
 def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterable[int]], Iterator[Item]]:
-    """The tasks of level 0, spread over so many Spark tasks: each of them always has the same ones."""
+    """The tasks of level 0, distributed over this many Spark tasks: each of them always has the same ones."""
     slots = len(program.plan.slots(0))
 
     def run(number: int, numbers: Iterable[int]) -> Iterator[Item]:
         end_quietly()
-        # Spark ends a worker whose input is not read to its end, and with it all that readers keep there.
+        # Spark ends a worker whose input is not exhausted, and with it everything that readers cache there.
         for _ in numbers:
             pass
         inputs, began = task_input(), perf_counter()
@@ -260,7 +261,7 @@ def address(level: int, slots: int) -> Callable[[int, Iterable[Item]], Iterator[
 
 
 def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Item]]:
-    """The tasks of a level behind an exchange."""
+    """The tasks of a level after an exchange."""
 
     def run(slot: int, addressed: Iterable[tuple[int, Item]]) -> Iterator[Item]:
         end_quietly()

@@ -146,7 +146,7 @@ def test_the_doctor_tells_and_repairs(animals: Command) -> None:
     done = animals("doctor", "animals:build")
     assert done.code == 1
     assert done.out.startswith("foreign-writer: table of 'count' (")
-    assert "  with --repair: the rows are put back to what they were at Delta version 3" in done.out
+    assert "  with --repair: the rows are restored to what they were at Delta version 3" in done.out
     assert done.out.endswith("animals: 1 things are wrong\n")
     done = animals("doctor", "animals:build", "--repair")
     assert done.code == 0
@@ -172,7 +172,7 @@ def test_the_doctor_fills_a_wiped_store_from_a_journal(animals: Command) -> None
     done = animals("doctor", "animals:build", "--repair")
     assert done.code == 1
     assert "store-wiped: table of 'count' (" in done.out
-    assert "give the journal of the runs, with --journal FILE" in done.err
+    assert "pass the journal of the runs, with --journal FILE" in done.err
     assert "there is no journal nowhere" in animals("doctor", "animals:build", "--repair", "--journal", "nowhere").err
     done = animals("doctor", "animals:build", "--repair", "--journal", "journal")
     assert done.code == 0

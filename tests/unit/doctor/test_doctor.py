@@ -204,10 +204,10 @@ def test_a_store_that_was_lost_takes_over_from_the_tables_by_a_journal(
 ) -> None:
     """Storm row T56: ZooKeeper wiped while the database holds transaction 57."""
     hurt(patient)
-    with pytest.raises(StoreMismatch, match="knows nothing of"):
+    with pytest.raises(StoreMismatch, match="does not know"):
         patient_is_started(patient)
     hurt(patient)  # that start has drawn a number
-    with pytest.raises(ConfigError, match="give the journal"):
+    with pytest.raises(ConfigError, match="pass the journal"):
         patient.repair()
     assert patient.repair(journal=True) == ["the store of topology 'words' says again that transaction 6 is committed"]
     assert patient.examine() == []
@@ -330,7 +330,7 @@ def test_rows_are_put_back_on_the_version_that_was_looked_at_or_not_at_all(
         findings = examine(patient.topology(), store)
         meanwhile(patient)
         found, version = patient.counts("count"), patient.delta("count").version()
-        with pytest.raises(OperatingError, match=f"since it was looked at, at Delta version {looked_at}: nothing was"):
+        with pytest.raises(OperatingError, match=f"since it was examined, at Delta version {looked_at}: nothing was"):
             repair(patient.topology(), store, findings)
     assert (patient.counts("count"), patient.delta("count").version()) == (found, version)
     patient.repair()
@@ -346,7 +346,7 @@ def test_rows_are_put_back_before_a_property_is_taken_away(patient: Patient) -> 
 def test_a_table_whose_files_are_deleted_is_not_put_back(patient: Patient) -> None:
     restore_rows(patient)
     patient.delta("count").vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    with pytest.raises(OperatingError, match="can't be put back"):
+    with pytest.raises(OperatingError, match="can't be restored"):
         patient.repair()
 
 
@@ -405,8 +405,8 @@ def test_a_standby_that_takes_over_looks_what_others_have_done_while_it_waited(p
 @pytest.mark.parametrize(
     ("hurt", "says"),
     [
-        (wipe_store, r"'count'.* the store was wiped or put back.*--journal"),
-        (put_back_table, r"'count'.* it was put back to an older state; restore a newer copy"),
+        (wipe_store, r"'count'.* the store was wiped or restored.*--journal"),
+        (put_back_table, r"'count'.* it was restored to an older state; restore a newer copy"),
         (remove_table, r"'count'.* no transaction was ever written to it; restore the table from a backup"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_wiped_store_is_refused() -> None:
         world.run()
     assert str(caught.value) == (
         "committer 'counts': its table (memory=counts key=word string values=count long kind=opaque) was last "
-        "written by attempt 4, which the store of topology 'words' knows nothing of; was the store wiped? Restore "
+        "written by attempt 4, which the store of topology 'words' does not know; was the store wiped? Restore "
         "the store, or use another table"
     )
     assert is_exact(world)
@@ -104,7 +104,7 @@ def test_a_store_that_was_put_back_is_refused() -> None:
     world.run(config=DRAINED)
     world.store = old
     with pytest.raises(
-        StoreMismatch, match=r"^committer 'counts': its table .* which the store of topology 'words' know"
+        StoreMismatch, match=r"^committer 'counts': its table .* which the store of topology 'words' does not know"
     ):
         world.run()
     assert is_exact(world)

@@ -204,7 +204,7 @@ def test_a_difference_is_told_with_its_line(journal: JournalWriter, tmp_path: Pa
 
 def test_events_need_a_coordinator() -> None:
     lines: list[Any] = [(0, Tick(0), [])]
-    with pytest.raises(CorruptRecord, match="line 1 is an event, but the journal does not tell how its run began"):
+    with pytest.raises(CorruptRecord, match="line 1 is an event, but the journal does not say how its run began"):
         replay(lines)
     paused = Coordinator(Snapshot(), TopologyConfig(), replays_exactly=True)
     paused.paused = True
@@ -250,7 +250,7 @@ def test_a_line_that_is_none_is_told_with_its_number(tmp_path: Path, line: bytes
     path.write_bytes(GOOD.encode() + b"\n" + line + b"\n")
     lines = read_journal(path)
     assert next(lines) == (1, Tick(1), [])
-    with pytest.raises(CorruptRecord, match=r"journal, line 2 is no line of a journal: "):
+    with pytest.raises(CorruptRecord, match=r"journal, line 2 is not a line of a journal: "):
         next(lines)
 
 
@@ -258,7 +258,7 @@ def test_a_wrong_option_of_a_run_is_told(tmp_path: Path) -> None:
     row = RunStarted(Snapshot(), TopologyConfig(), replays_exactly=True).to_json()
     row["config"]["tick_ms"] = 0
     (tmp_path / "journal").write_text(json.dumps({"at_ms": 1, "run": row}) + "\n")
-    with pytest.raises(CorruptRecord, match="line 1 is no line of a journal: tick_ms must be at least 1"):
+    with pytest.raises(CorruptRecord, match="line 1 is not a line of a journal: tick_ms must be at least 1"):
         list(read_journal(tmp_path / "journal"))
 
 

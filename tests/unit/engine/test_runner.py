@@ -217,7 +217,7 @@ def test_a_spout_that_does_not_like_to_be_told_changes_nothing(
     bench.runner.plan(attempt(2), EMPTY_BATCH, replay=False)
     assert bench.answer() == BatchPlanned(attempt(2), bench.batch)
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "spout 'spout' could not be told of the commit of 1:10"
+        "spout 'spout' could not be notified of the commit of 1:10"
     ]
 
 

@@ -50,7 +50,7 @@ def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only(caplog: py
     assert not teller.is_over(BatchPlanned(tried(4, 8), None), 1_100)  # 3 is still tried again
     assert not teller.is_over(BatchPlanned(tried(3, 9), EMPTY_BATCH), 1_200)
     assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
-    assert told(caplog)[-1].endswith("in 300 ms: the source answers, and has nothing new")
+    assert told(caplog)[-1].endswith("in 300 ms: the source responds, and has nothing new")
 
 
 def test_a_trouble_of_an_earlier_run_is_over_when_there_is_nothing_to_commit() -> None:

@@ -78,7 +78,7 @@ class Early(BatchBolt):
 def test_a_state_refuses_to_be_used_before_the_commit_phase(where: str, method: str) -> None:
     made = builder(words([[("cat",)]]))
     made.set_committer_bolt("early", Early(where, method), state=total()).global_grouping("spout")
-    told = r"^task 0 of 1: committer 'early' used its state in prepare or execute; .*: gather in execute, and use"
+    told = r"^task 0 of 1: committer 'early' used its state in prepare or execute, .*: collect in execute, and use"
     with pytest.raises(BoltFailed, match=told):
         processed(made.build())
 

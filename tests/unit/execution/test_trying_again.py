@@ -143,8 +143,8 @@ def stored_whole(table: MemoryTable) -> dict[Any, Any]:
     ("fields", "reason"),
     [
         ("word string, size long", "dead letter 1:0 lacks size; 'spout' emits word, size now"),
-        ("word long", "dead letter 1:0 does not fit what 'spout' emits now: 'spout' declares field 'word' as long"),
-        ("word struct<x:int>", "dead letter 1:0 does not fit what 'spout' emits now: "),
+        ("word long", "dead letter 1:0 does not match what 'spout' emits now: 'spout' declares field 'word' as long"),
+        ("word struct<x:int>", "dead letter 1:0 does not match what 'spout' emits now: "),
     ],
 )
 def test_a_letter_that_is_no_tuple_any_more_is_a_letter_anew(
@@ -200,7 +200,7 @@ def test_a_recorded_letter_of_a_bolt_that_is_gone_is_not_lost(tmp_path: Path) ->
     now, attempt = renamed.build(), TransactionAttempt(TxId(2), AttemptId(9))
     CommitPhase(now).run(attempt, LocalExecutor(now).run(attempt, BatchMetadata({}, letters=(letter,))))
     [again] = [row for row in all_letters(now) if row["transaction"] == 2]
-    assert "topology 'words' has no such subscription any more" in again["error"]
+    assert "topology 'words' no longer has such a subscription" in again["error"]
 
 
 def test_letters_that_can_not_be_tried_again_are_told(tmp_path: Path) -> None:
@@ -213,7 +213,9 @@ def test_letters_that_can_not_be_tried_again_are_told(tmp_path: Path) -> None:
     renamed.set_bolt("choosy", Picky()).shuffle_grouping("spout")
     renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
     renamed.set_dead_letters(topology_now.dead_letters)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' has no such"):
+    with pytest.raises(
+        ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' no longer has such"
+    ):
         letters_of(renamed.build(), None)
 
 
