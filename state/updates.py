@@ -177,10 +177,10 @@ class StateUpdate:
         except ConfigError as error:
             raise type(error)(f"{used_by}: {error}") from error
 
-    def aggregator(self) -> Aggregator:
+    def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""
-        state = self._state
-        return Aggregator(state.key, state.values, tuple(self._aggregates.items()), state.table, state.value_limits)
+        state, aggregates = self._state, tuple(self._aggregates.items())
+        return TableAggregator(state.key, state.values, aggregates, state.table, state.value_limits)
 
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:
@@ -188,7 +188,7 @@ def _type_of(aggregate: Aggregate, input: Schema) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregator:
+class TableAggregator:
     """Reduces record batches to one row per key: key columns, then value columns. Sums are exact, or `SumOverflow` is
     raised, which names the `state`."""
 

@@ -120,7 +120,7 @@ class SizedSpout(Protocol):
         twice with the same limit. Raises `ConfigError` if the spout can't respect it."""
 
 
-class SpoutContract(Protocol):
+class SpoutMaker(Protocol):
     """What a user implements for a custom source: it can turn itself into a `Spout`."""
 
     def as_spout(self, parallelism: int) -> Spout:
@@ -234,7 +234,7 @@ class Partials:
     table: pa.Table
 
 
-class StateUpdate(Protocol):
+class PersistentAggregate(Protocol):
     """A committer without user code: aggregates a batch and merges it into a state (Trident's persistentAggregate)."""
 
     @property
@@ -295,8 +295,8 @@ class DeadLetter:
 class Processed:
     """The result of a processing phase, independent of Spark: the input of the commit phase, and what was read.
 
-    The part of a `StateUpdate` is a `Partials`, that of a bolt that finishes in the commit phase the pickled instances
-    of its tasks, in order.
+    The part of a `PersistentAggregate` is a `Partials`, that of a bolt that finishes in the commit phase the pickled
+    instances of its tasks, in order.
     """
 
     digests: Mapping[PartitionId, Digest]

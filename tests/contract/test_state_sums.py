@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state.updates import Aggregator, Count, Sum
+from state.updates import Count, Sum, TableAggregator
 from tests.contract.states import AnyState, Place, content
 from tests.contract.test_state import ENGINES, QUICK, delta_spark, url_of_engine
 from tests.examples import examples
@@ -220,7 +220,7 @@ class TestPartialAggregates:
         numbers = st.lists(st.tuples(units, st.sampled_from([1, -1])).map(lambda each: each[0] * each[1]), max_size=5)
         parts = data.draw(st.lists(numbers, max_size=3))
         out = Sum("x").type_for(type_)
-        aggregator = Aggregator(
+        aggregator = TableAggregator(
             Schema.parse("word string"),
             Schema.parse(f"total {out}, rows long"),
             (("total", Sum("x")), ("rows", Count())),

@@ -18,6 +18,7 @@ from transactional.errors import ConfigError, StoreMismatch
 from transactional.examining import Diagnosis, Problem
 from transactional.names import joining_of
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
+from transactional.store_rules import PROCESSING
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000
@@ -230,7 +231,7 @@ def _batch_of(attempt: TransactionAttempt, journal: Journal) -> BatchMetadata:
 def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, journal: Journal) -> None:
     batch = _batch_of(attempt, journal)
     at_ms = _known_at_ms(attempt, journal)
-    record = AttemptRecord(attempt, "processing", batch, batch.record_count, at_ms, at_ms, None, None, None, None)
+    record = AttemptRecord(attempt, PROCESSING, batch, batch.record_count, at_ms, at_ms, None, None, None, None)
     store.record_attempt(lease, record, forget_later=True)
 
 

@@ -12,7 +12,7 @@ from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
-from transactional.ports import Spout, SpoutContract, StateUpdate, TransactionState
+from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Topology
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
@@ -101,7 +101,7 @@ class TransactionalTopologyBuilder:
     it ended. `parallelism` is the number of tasks that read the spout's partitions.
     """
 
-    def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutContract, parallelism: int = 1) -> None:
+    def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
         check_id("topology", topology_id)
         check_id("spout", spout_id)
         check_parallelism(spout_id, parallelism)
@@ -127,7 +127,7 @@ class TransactionalTopologyBuilder:
     def set_committer_bolt(
         self,
         bolt_id: str,
-        bolt: BatchBolt | ArrowBatchBolt | StateUpdate,
+        bolt: BatchBolt | ArrowBatchBolt | PersistentAggregate,
         parallelism: int = 1,
         *,
         state: TransactionState | None = None,

@@ -49,8 +49,8 @@ class Stage:
 class StagePlan:
     """The stages by level, and for each component the targets of its output. `phases` says when it runs.
 
-    `aggregated` lists, per component, the `StateUpdate` committers that take its output: their partial aggregates are
-    computed in the emitting task, and combined in the driver.
+    `aggregated` lists, per component, the `PersistentAggregate` committers that take its output: their partial
+    aggregates are computed in the emitting task, and combined in the driver.
     """
 
     stages: tuple[Stage, ...]

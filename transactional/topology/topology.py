@@ -11,11 +11,11 @@ from typing import Any
 from transactional.bolts import Bolt
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.names import DEAD_LETTERS
-from transactional.ports import Spout, StateUpdate, TransactionState
+from transactional.ports import PersistentAggregate, Spout, TransactionState
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
 
-AnyBolt = Bolt | BoltFunction | StateUpdate
+AnyBolt = Bolt | BoltFunction | PersistentAggregate
 
 
 class WorkPhase(Enum):
@@ -34,7 +34,7 @@ class WorkPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A bolt in its place. `state` is set for committers; a `StateUpdate` has its own.
+    """A bolt in its place. `state` is set for committers; a `PersistentAggregate` has its own.
 
     `output` are the fields of the default stream, `streams` those of the others.
     """

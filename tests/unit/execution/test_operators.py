@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
-from state.updates import Aggregator, Count, StateUpdate
+from state.updates import Count, StateUpdate, TableAggregator
 from tests.unit.attempts import FIRST, instances, keep, kept, processed
 from tests.unit.fakes import Total, Upper, builder, total, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -443,7 +443,7 @@ def test_a_range_that_can_not_be_read_names_the_spout() -> None:
         processed(topology, type(EMPTY_BATCH)(beyond))
 
 
-class Refusing(Aggregator):
+class Refusing(TableAggregator):
     """Aggregates nothing."""
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -451,7 +451,7 @@ class Refusing(Aggregator):
 
 
 class RefusingUpdate(StateUpdate):
-    def aggregator(self) -> Aggregator:
+    def aggregator(self) -> TableAggregator:
         return Refusing(self.state.key, self.state.values, ())
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from state.map_state import MapState
 from state.memory import MemoryMapState
-from state.updates import Aggregator, Count, Max, Min, StateUpdate, Sum, check_unique, table_of_rows
+from state.updates import Count, Max, Min, StateUpdate, Sum, TableAggregator, check_unique, table_of_rows
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
@@ -23,7 +23,7 @@ FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(1
 Make = Callable[[MapState[Any]], StateUpdate]
 
 
-def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[MemoryMapState, Aggregator]:
+def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[MemoryMapState, TableAggregator]:
     """A state and its aggregator, as they are when the topology is built."""
     state = MemoryMapState(key)
     update = make(state)
