@@ -170,12 +170,8 @@ class TopologyDriver:
 
     def _loop(self) -> RunSummary:
         snapshot = self.leadership.lease.snapshot
-        coordinator = Coordinator(
-            snapshot,
-            self.config,
-            replays_exactly=self.topology.spout.replays_exactly,
-            sets_aside=self.topology.dead_letters is not None,
-        )
+        exactly, aside = self.topology.spout.replays_exactly, self.topology.dead_letters is not None
+        coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside)
         pending = self.config.max_spout_pending
         self.runner = PhaseRunner(
             self.topology, self.executor, self._events.put, max_pending=pending, commit_phase=self.commit_phase
@@ -204,15 +200,10 @@ class TopologyDriver:
         self.coordinator, self.runner = coordinator, runner
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
         at_ms, snapshot = self.clock.wall_ms(), self.leadership.lease.snapshot
+        exactly, aside = coordinator.replays_exactly, coordinator.sets_aside
         for observer in self.observers:
             if isinstance(observer, RunObserver):
-                observer.begin(
-                    at_ms,
-                    snapshot,
-                    self.config,
-                    replays_exactly=coordinator.replays_exactly,
-                    sets_aside=coordinator.sets_aside,
-                )
+                observer.begin(at_ms, snapshot, self.config, replays_exactly=exactly, sets_aside=aside)
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
