@@ -294,7 +294,7 @@ def test_offsets_that_are_not_there_yet_are_waited_for_and_then_told(bootstrap: 
 
 
 def test_a_topic_that_does_not_exist_is_told(bootstrap: str) -> None:
-    with pytest.raises(SourceUnavailable, match=r"'never-made'.*nothing came"):
+    with pytest.raises(SourceUnavailable, match=r"'never-made'.*nothing arrived"):
         values(bootstrap, "never-made", span(0, 1), timeout_ms=500)
 
 

@@ -237,7 +237,7 @@ def test_a_start_at_given_offsets(bootstrap: str, opened: Opened, kind: type[Kaf
     put(bootstrap, topic, ["x"], 1)
     spout = opened(kind, [topic], start={topic: {0: 2}})
     assert values(spout, planned(spout)) == ["c", "x"]
-    with pytest.raises(ConfigError, match=rf"says offset 4 for partition 0 of topic '{topic}'.* are \[0, 3\)"):
+    with pytest.raises(ConfigError, match=rf"gives offset 4 for partition 0 of topic '{topic}'.* are \[0, 3\)"):
         opened(kind, [topic], start={topic: {0: 4}}).plan(EMPTY_BATCH, replay=False)
 
 

@@ -178,9 +178,9 @@ class Standby:
 
     def await_turn(self, rest: Rest) -> bool:
         """Wait until the lease is free. False: asked to end; or the leader was drained or killed, by command, and has
-        ended: nobody is to take over from it.
+        ended: nobody should take over.
 
-        A store that does not answer is asked again. Raises `TopologyChanged` when the topology is not the stored one.
+        A store that does not respond is queried again. Raises `TopologyChanged` if the topology is not the stored one.
         """
         while True:
             try:
@@ -206,12 +206,12 @@ class Standby:
         return False
 
     def _has_carried_out(self, status: TopologyStatus | None) -> bool:
-        """A lease that was given back in the same write as the wish was taken away; not one that has run out."""
+        """A lease that was released in the same write that cleared the desired state; not one that has expired."""
         if status is None or not self._is_to_end:
             return False
         return status.leased_until_ms is None and status.desired not in CARRIED_OUT
 
 
 def _is_bound(status: TopologyStatus) -> bool:
-    """Whether its fingerprint may not change: something is committed, or a start went through and leads now."""
+    """Whether its fingerprint may not change: something is committed, or a run has started successfully and leads."""
     return bool(status.fingerprint) and (status.committed_txid > 0 or status.is_leased)
