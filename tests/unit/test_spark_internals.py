@@ -12,7 +12,7 @@ import pytest
 
 from tests.tidy.parsing import parsed
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 HOME = "transactional/spark_internals.py"
 PRIVATE = {
     *("_gateway", "_ensure_initialized", "_active_spark_context", "_instantiatedSession", "_jsparkSession"),
