@@ -280,8 +280,8 @@ def test_a_spouts_fields_are_its_translators() -> None:
     ("options", "message"),
     [
         ({"topics": ["new", "other"]}, "topic 'other' has no translator"),
-        ({"fields": ["value"]}, "for a spout without translator"),
-        ({"value_type": "string"}, "for a spout without translator"),
+        ({"fields": ["value"]}, "for a spout without a translator"),
+        ({"value_type": "string"}, "for a spout without a translator"),
         ({"translator": line}, "translator is a JsonTranslator, SimpleTranslator or ByTopicTranslator"),
         ({"translator": ByTopicTranslator()}, "has no topic yet"),
     ],
