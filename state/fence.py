@@ -94,33 +94,30 @@ class Fence:
         self,
         attempt_id: AttemptId,
         judged: AttemptId | None,
-        write: Callable[[], AttemptId | None],
-        judge: Callable[[], AttemptId | None],
-    ) -> None:
-        """Write, and see that the table's version is the writer's. Raises `Fenced` or `TableConflict`.
+        found: AttemptId | None,
+        refused: WriteRefused | None,
+        *,
+        may_try_again: bool,
+    ) -> bool:
+        """Whether a write went through, over the version that was `judged`, as the version that is `found` shows.
 
-        `write` writes over the version that was `judged`, and gives the table's version afterwards; `judge` loads the
-        table. A write that is refused although the version is still the one that was judged was disturbed by somebody's
-        maintenance: the rows are the same, so what was judged holds, and it is written over the table as it is now.
+        False: it may be tried again. A write that is refused although the version is still the one that was judged was
+        disturbed by somebody's maintenance: the rows are the same, so what was judged holds, and it is written over the
+        table as it is now. Raises `Fenced`, `TableConflict`, or another `OperatingError`.
         """
-        for tries_left in reversed(range(WRITE_TRIES)):
-            refused: WriteRefused | None = None
-            try:
-                version = write()
-            except WriteRefused as error:
-                refused, version = error, judge()
-            if version == attempt_id:
-                # Also after an error: the write had gone through, only its outcome was not known.
-                return
-            self.check(version, attempt_id)
-            if refused is None:
-                raise ProtocolError(
-                    f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, but "
-                    f"the table's version is {version}; something else writes its version"
-                )
-            if version != judged or not refused.is_conflict or not tries_left:
-                kind = TableConflict if refused.is_conflict else OperatingError
-                raise kind(
-                    f"state {self.state} of {self.owner} is at version {version}; attempt {attempt_id} was not "
-                    f"written over it: {refused}"
-                ) from refused
+        if found == attempt_id:
+            # Also after an error: the write had gone through, only its outcome was not known.
+            return True
+        self.check(found, attempt_id)
+        if refused is None:
+            raise ProtocolError(
+                f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, but "
+                f"the table's version is {found}; something else writes its version"
+            )
+        if found != judged or not refused.is_conflict or not may_try_again:
+            kind = TableConflict if refused.is_conflict else OperatingError
+            raise kind(
+                f"state {self.state} of {self.owner} is at version {found}; attempt {attempt_id} was not "
+                f"written over it: {refused}"
+            ) from refused
+        return False

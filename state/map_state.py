@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from state.columns import DeclaredColumns, StateColumns, check_combine, check_names
-from state.fence import Fence, Verdict
+from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
 from state.updates import Aggregate, Count, Max, Min, StateUpdate, Sum, check_unique, fitting_rows, rows_of
 from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
@@ -221,11 +221,18 @@ class MapState(ABC, Generic[TableT]):
         self._fence.wrote(attempt)
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
-        def written() -> AttemptId | None:
-            write(self._open_table)
-            return self._open_table.version()
-
-        self._fence.confirm(attempt_id, self._open_table.version(), written, self.version)
+        """Write, and see that the table's version is the writer's. Raises `Fenced`, or another `OperatingError`."""
+        judged = self._open_table.version()
+        for tries_left in reversed(range(WRITE_TRIES)):
+            refused: WriteRefused | None = None
+            try:
+                write(self._open_table)
+            except WriteRefused as error:
+                refused = error
+                self.version()
+            found = self._open_table.version()
+            if self._fence.confirm(attempt_id, judged, found, refused, may_try_again=tries_left > 0):
+                return
 
     def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
         read_by, read_at = self._read_by or (None, None)
