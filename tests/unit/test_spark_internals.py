@@ -15,7 +15,7 @@ from tests.tidy.parsing import parsed
 ROOT = Path(__file__).parents[2]
 HOME = "transactional/spark_internals.py"
 PRIVATE = {
-    *("_gateway", "_ensure_initialized", "_active_spark_context", "_instantiatedSession", "_jsparkSession"),
+    *("_gateway", "_ensure_initialized", "_active_spark_context", "_jsparkSession"),
     *("_jvm", "_jsc", "_jrdd", "_jrdd_deserializer", "_jdf", "_jc", "_load_from_socket"),
 }
 USED = [
@@ -23,7 +23,6 @@ USED = [
     ("pyspark.SparkContext", "_ensure_initialized", "to have PySpark take the JVM that was started for it"),
     ("pyspark.SparkContext", "_active_spark_context", "to see whether a session runs"),
     ("pyspark.SparkContext", "_jvm", "to look Java's classes up"),
-    ("pyspark.sql.SparkSession", "_instantiatedSession", "to find the session that runs"),
     ("pyspark.java_gateway", "launch_gateway", "to start the JVM with stderr of our own"),
     ("pyspark.util", "_load_from_socket", "to read what a job returns"),
     ("pyspark.sql.udf", "UserDefinedFunction", "to make a function over Arrow batches without pandas"),
