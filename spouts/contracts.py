@@ -112,13 +112,13 @@ class TransactionalSpout(SpoutContract, Generic[Metadata]):
     def check_replay(self, metadata: Metadata) -> None:
         """On the driver, when an attempt has failed: raise `BatchLost` if this can never be emitted again.
 
-        That ends the process and says why, instead of trying for ever.
+        That ends the process with the reason, instead of retrying forever.
         """
 
     def committed(self, metadata: Metadata) -> None:
-        """On the driver, after the transaction commit of a batch, in txid order; Storm's committer spouts were told so.
+        """On the driver, after the transaction commit of a batch, in txid order (like Storm's committer spouts).
 
-        For telling the source that all up to here may be forgotten. All tables have the batch by then, and the store
+        Notifies the source that everything up to here may be deleted. All tables have the batch by then, and the store
         knows. Nothing depends on it: what it raises is logged, and **it may be left out, or come twice**, because a
         process can die between the transaction commit and this call; a run starts with a call for the last committed
         batch. It is never called for an attempt that was not committed. So let each call include what a missing earlier

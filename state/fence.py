@@ -19,7 +19,7 @@ WRITE_TRIES = 20
 
 
 class Verdict(Enum):
-    """What a writer has to do, as the table's version tells it."""
+    """What a writer has to do, depending on the table's version."""
 
     WRITE = "write the rows and the version"
     WRITE_VERSION_ONLY = "write the version and no row"
@@ -41,7 +41,7 @@ class WriteRefused(Exception):
 class Fence:
     """The fence of one table: `state` is what messages call it, `owner` is `<topology>/<component>`.
 
-    `txid_of` tells which transaction an attempt id belongs to; it asks the coordinator's store.
+    `txid_of` returns the transaction of an attempt id, from the coordinator's store.
     """
 
     state: str
@@ -77,7 +77,7 @@ class Fence:
             )
 
     def txid_at(self, version: AttemptId) -> TxId:
-        """The transaction of the attempt that wrote a version; the store is asked once for each."""
+        """The transaction of the attempt that wrote a version; the store is queried once for each."""
         if self._known is None or self._known[0] != version:
             self._known = (version, self.txid_of(version))
         return self._known[1]
@@ -87,7 +87,7 @@ class Fence:
         return version is not None and self.txid_at(version) == attempt.txid
 
     def wrote(self, attempt: TransactionAttempt) -> None:
-        """Note what needs not be asked: the attempt that has just been written."""
+        """Cache what needs no query: the attempt that has just been written."""
         self._known = (attempt.attempt_id, attempt.txid)
 
     def confirm(

@@ -199,7 +199,7 @@ class MapState(ABC, Generic[TableT]):
         self._write(attempt, partials.table.select(list(columns.names)).cast(arrow_schema(columns)), partials.combine)
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Nothing has to be looked after between two transactions, unless a state says so."""
+        """No maintenance between two transactions, unless a state overrides this."""
 
     def close(self) -> None:
         """Let go of the table."""

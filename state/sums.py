@@ -58,7 +58,7 @@ def unscaled(value: int | Decimal, type_: str) -> int:
 
 
 class SumCheck:
-    """Tells the sums of a state that do not fit from those that do. `combine` is one word per value column."""
+    """Separates the sums of a state that overflow from those that do not. `combine` is one word per value column."""
 
     def __init__(self, state: str, values: Schema, combine: Sequence[str]) -> None:
         self.state, self.combine = state, combine

@@ -1,16 +1,16 @@
 """Every error of the framework, in one tree.
 
     TransactionalError
-    ├── ConfigError                  you: wrong wiring, schema, option; told when the topology is built or opened
-        ├── ConfigError                  you: wrong wiring, schema, option; raised when the topology is built or opened
+    ├── ConfigError                  you: wrong wiring, schema, option; raised when the topology is built or opened
+    │   └── SchemaMismatch           a table or a bolt's output is not what was declared
     ├── FailedException              you: raised in a bolt, replays this batch
-        ├── OperatingError               the environment: fails an attempt, which is retried
-        │   ├── SourceUnavailable        a broker does not respond, a partition has no leader
-        │   ├── BoltFailed               a bolt raised an exception; holds component and traceback
-        │   ├── ReplayMismatch           a replay read different records from those recorded
-        │   ├── TableConflict            another writer got in between; nothing was written
+    ├── OperatingError               the environment: fails an attempt, which is retried
+    │   ├── SourceUnavailable        a broker does not respond, a partition has no leader
+    │   ├── BoltFailed               a bolt raised an exception; holds component and traceback
+    │   ├── ReplayMismatch           a replay read different records from those recorded
+    │   ├── TableConflict            another writer got in between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
-        │   ├── StoreUnavailable         the coordinator's store does not respond
+    │   ├── StoreUnavailable         the coordinator's store does not respond
     │   └── SumOverflow              a sum is larger than its column can hold; nothing was written
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
@@ -20,9 +20,9 @@
         ├── StoreTooNew              the store was written by a newer version
         ├── BatchLost                a transactional spout can't replay what was recorded
         ├── CorruptRecord            something stored can't be read
-                ├── RetriesExhausted         a transaction failed as often as is allowed
+        ├── RetriesExhausted         a transaction failed as often as is allowed
         ├── CommitStuck              a commit phase took longer than is allowed
-                └── ProtocolError            a bug in the framework: an event that no phase allows
+        └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
 without a traceback.

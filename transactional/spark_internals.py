@@ -45,7 +45,7 @@ for line in sys.stdin.buffer:
 def start_jvm(settings: Mapping[str, str]) -> None:
     """Start the JVM of this process with Spark's settings, unless there is one. What it says goes to stderr.
 
-    As PySpark does, but for the warning that Java prints of a module that Spark asks for: that comes before any option
+    As PySpark does, but for the warning that Java prints of a module that Spark requires: that comes before any option
     or logger could keep it from coming.
     """
     if SparkContext._gateway is not None:
@@ -96,7 +96,7 @@ class SparkJobs:
 
     def __init__(self, context: SparkContext) -> None:
         self._context, jvm = context._jsc.sc(), _jvm(context)
-        # Looked up once: py4j asks the JVM for each part of such a name.
+        # Looked up once: py4j queries the JVM for each part of such a name.
         self._run_job, self._new_list = jvm.PythonRDD.runJob, jvm.java.util.ArrayList
 
     def job(self, rdd: RDD[Any]) -> Callable[[], list[Any]]:
@@ -122,7 +122,7 @@ class SparkJobs:
 def map_in_arrow(
     frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output: str
 ) -> DataFrame:
-    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 asks for pandas although nothing of it is used."""
+    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 requires pandas although nothing of it is used."""
     columns = [frame[column] for column in frame.columns]
     udf = UserDefinedFunction(
         function, returnType=output, name="map_in_arrow", evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF

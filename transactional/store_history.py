@@ -22,7 +22,7 @@ class EndedHow(Enum):
     FAILED = "failed"
     """With an error; `code` and `reason` say which."""
     LOST = "lost"
-    """No end was recorded: its process was gone, or cut off from the store, when the next run took the lease."""
+    """No end was recorded: its process was gone, or disconnected from the store, when the next run took the lease."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from verifier.transactions import Partition, named
 BATCH_RECORDS = 10_000
 POLL_S = 0.1
 FETCHED_AHEAD_KB = 8_192
-"""Of a partition that goes on behind what was read, so much is fetched for nothing."""
+"""How much is fetched in vain from a partition that continues after what was read."""
 
 
 class SourceUnreadable(CheckImpossible):

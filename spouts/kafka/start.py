@@ -3,8 +3,7 @@
 The rules, for both kinds of spout:
 
 1. A position in the store always takes precedence. `start` does not apply to a partition that any batch of this
-topology
-   id has listed, also after a restart, and also if its topic was missing in between. A new topology id has no
+   topology id has listed, also after a restart, and also if its topic was missing in between. A new topology id has no
    positions.
 2. The resulting offset is recorded in the first batch that has the partition, even if there is nothing to read. Every
    replay of that batch receives it, also in the next process; until it is recorded, it is kept here.

@@ -51,7 +51,7 @@ class DeltaMapState(MapState[Layout]):
     `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per transaction), for a table that only
     Spark can write.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
-    are put together on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
+    are combined on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
     `transactional.logCommits` is how many Delta commits its log keeps (500).
 

@@ -51,7 +51,7 @@ class FencedSqlTable:
         """False: the state has gained value columns, which the next write adds."""
 
     def judge(self) -> AttemptId | None:
-        """Ask for the attempt id that the table was last written by. Raises `OperatingError`, `ConfigError`."""
+        """Read the attempt id of the table's last writer. Raises `OperatingError`, `ConfigError`."""
         with telling(self._name), self._database.reading() as connection:
             self._loaded = self._registration.version(connection)
         return self._loaded

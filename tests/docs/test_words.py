@@ -1,8 +1,13 @@
-"""Pages for users say it in words: the ids of Storm's rows belong to the page about Storm, to comments and to tests."""
+"""Pages for users say it in words: the ids of Storm's rows belong to the page about Storm, to comments and to tests.
+
+Pages, docstrings, comments and messages use the verbs of the field, one for each meaning, and American spelling.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +45,58 @@ def test_an_internal_id_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["TX404 StoreMismatch", "a seed of 004", "0.4 ms, 20 k rows", "UTF8, 2x64 GiB"])
 def test_other_words_pass(text: str) -> None:
     assert internal_words(text) == []
+
+
+# --- phrases that must not come back --------------------------------------------------------------------------------
+
+NOT_ENGLISH = re.compile(
+    r"\b(tells?|told|telling|asks?|asked|asking)\b"  # notify, report, warn, raise, log; call, query, read, request
+    r"|\banew\b|\bfor ever\b|\bmisspelt\b|\bgo(es)? on\b|\blook(s|ed|ing)? after\b|\bput(s)? together\b"
+    r"|\bheld against\b|\bwithout a word\b|\bin silence\b|\bat (its|their|a tuple's) door\b|\bleave \w+ \w+ away\b"
+    r"|\b(colour|favour|neighbour|behaviour|recognis|serialis|parameteris|optimis)",
+    re.IGNORECASE,
+)
+PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
+KEPT = ("docs/adr/", "docs/performance", "docs/reference/", "CHANGELOG.md")
+"""Decisions and the changelog are history; the performance and reference pages are generated."""
+LEFT_MAX = 80
+"""How many phrases may be left in the packages, most of them in `state/delta`. Lower it as they are rewritten."""
+IN_THE_DIAGRAM = "time to ask again"
+"""A transition's stored name."""
+
+
+def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that people read, with their numbers: of a page all, of a module its strings and comments."""
+    source = path.read_text("utf-8")
+    if path.suffix != ".py":
+        yield from enumerate(source.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.STRING, tokenize.COMMENT):
+            text = re.sub(r"\{[^{}]*\}", "", token.string)  # an f-string's names are code
+            yield from enumerate(text.splitlines(), token.start[0])
+
+
+def phrases(path: Path) -> list[str]:
+    """The banned phrases of a file, with their lines."""
+    lines = ((number, line.replace(IN_THE_DIAGRAM, "")) for number, line in texts_of(path))
+    return [f"{number}: {found[0]}" for number, line in lines for found in NOT_ENGLISH.finditer(line)]
+
+
+def test_pages_use_the_words_of_the_field() -> None:
+    read = [path for path in our_files() if path.suffix == ".md" and not name_of(path).startswith(KEPT)]
+    found = {name_of(path): words for path in read if (words := phrases(path))}
+    assert found == {}, "notify, report, warn, log, raise; call, query, read; again, continue, maintain, compare"
+
+
+def test_modules_gain_no_such_phrases() -> None:
+    modules = [path for path in our_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES]
+    found = {name_of(path): words for path in modules if (words := phrases(path))}
+    assert sum(map(len, found.values())) <= LEFT_MAX, found
+
+
+@pytest.mark.parametrize("text", ["a gap is told", "it asks the store", "planned anew", "neighbouring rows", "goes on"])
+def test_a_phrase_is_found(text: str, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(f'"""Fine.\n\n{text}\n"""\nasked = told = f"{{asked}}"\n', "utf-8")
+    assert len(phrases(module)) == 1

@@ -312,7 +312,7 @@ class Coordinator:
         self.halted = True
         return [Halt(code, reason)]
 
-    # --- what can go on -----------------------------------------------------------------------------------------
+    # --- what can start -----------------------------------------------------------------------------------------
 
     def _advance(self) -> Iterator[Action]:
         if self.halted or not self._has_begun:

@@ -4,9 +4,9 @@ A transaction has two phases (seed 004, "Design 3"). The *processing phase* may 
 *commit phase* runs for one at a time, in txid order. An attempt at a transaction is always in exactly one `Phase`;
 what may happen to it is defined in `TRANSITIONS` and nowhere else.
 
-        PLANNING    the spout is planning the batch
+    PLANNING    the spout is planning the batch
       out: the batch is known -> PROCESSING; the source has nothing -> WAITING
-        WAITING     a new transaction whose source had no data; the same attempt plans again later
+    WAITING     a new transaction whose source had no data; the same attempt plans again later
       out: time to ask again -> PLANNING
     PROCESSING  the batch is recorded, its Spark jobs run
       out: all of them succeeded -> PROCESSED
@@ -14,8 +14,8 @@ what may happen to it is defined in `TRANSITIONS` and nowhere else.
       out: its turn -> COMMITTING
     COMMITTING  committers finish their batch
       out: all committers succeeded -> gone, the transaction is committed
-        ABORTING    aborted; parts of it may still be running, so its txid is not issued again
-                      out: nothing of it is running any more -> gone
+    ABORTING    aborted; parts of it may still be running, so its txid is not issued again
+      out: nothing of it is running any more -> gone
 
 `diagram` draws the table for `docs/state-machine.md`.
 """

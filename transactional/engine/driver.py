@@ -144,7 +144,7 @@ class TopologyDriver:
             return self._loop()
 
     def _rest(self, duration_ms: int) -> bool:
-        """Wait; True, and immediately, if the run was asked to end."""
+        """Wait; True, and immediately, if the run has to end."""
         with suppress(queue.Empty):
             return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested)
         return False
@@ -177,7 +177,7 @@ class TopologyDriver:
             self.topology, self.executor, self._events.put, max_pending=pending, commit_phase=self.commit_phase
         )
         if snapshot.committed_txid:
-            # Told again: who has committed it may have died before the spout was told.
+            # Repeated: the process that committed it may have died before it notified the spout.
             attempt = TransactionAttempt(snapshot.committed_txid, self.leadership.lease.fence_id)
             self.runner.tell_committed(attempt, snapshot.committed_batch)
         try:

@@ -33,7 +33,7 @@ LOOK_EVERY_MS_MAX: Final = 500
 _log = logging.getLogger(__name__)
 
 Rest = Callable[[int], bool]
-"""Waits so many milliseconds, or less; True when whoever waits was asked to end."""
+"""Waits this many milliseconds, or less; True if the waiting run has to end."""
 
 
 class Leadership:

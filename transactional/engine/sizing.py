@@ -8,8 +8,8 @@ measured, since with several transactions in flight it includes waiting for earl
 batch waits for large ones, appears slow without being so, and a controller that believes it makes ever smaller batches.
 Instead, the cost of a batch itself is learned, for the two phases separately, by a `CostEstimate` each:
 
-        processing(n) = p0 + p1 n        for up to k transactions at once, on the same cores: as measured
-        commit(n)     = c0 + c1 n        for one at a time
+    processing(n) = p0 + p1 n        for up to k transactions at once, on the same cores: as measured
+    commit(n)     = c0 + c1 n        for one at a time
 
 and the waiting time follows. k transactions of the same size circulate through one bottleneck, the commit phase, which
 takes one at a time; so each takes
@@ -127,14 +127,14 @@ class BatchSizer:
 
 
 def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
-    """What sizes the batches, where there is a target. Raises `ConfigError` for a spout that can't be told a limit."""
+    """The batch sizer, if there is a target. Raises `ConfigError` for a spout whose batches can't be limited."""
     if config.target_latency_ms is None:
         return None
     spout = topology.spout
     if not isinstance(spout, SizedSpout):
         raise ConfigError(
             f"target_latency_ms is set, but the batches of spout {topology.spout_id!r} can't be limited: give "
-            f"{type(spout).__name__} the methods of SizedSpout, or leave the target away"
+            f"{type(spout).__name__} the methods of SizedSpout, or remove the target"
         )
     return BatchSizer(
         config.target_latency_ms,

@@ -151,7 +151,7 @@ class Emitter:
         self.streams[stream].inner.append(operator)
 
     def tell(self, record: Callable[[str, pa.RecordBatch], None]) -> None:
-        """Tell of everything that is emitted, and on which stream."""
+        """Record everything that is emitted, and on which stream."""
         for stream in self.streams.values():
             stream.record = record
 

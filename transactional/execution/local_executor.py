@@ -19,7 +19,7 @@ class LocalExecutor:
     """A `JobExecutor` that runs the tasks of an attempt one after the other in the calling thread.
 
     A bolt that hangs can't be interrupted; between two tasks an attempt can be cancelled. DataFrame bolts need Spark.
-    `record` is told what components emit.
+    `record` receives what components emit.
     """
 
     def __init__(self, topology: Topology, *, record: Record | None = None) -> None:

@@ -61,14 +61,14 @@ class BoltSpec:
 
 
 Record = Callable[[TransactionAttempt, str, str, pa.RecordBatch], None]
-"""Told in which attempt which component has emitted what on which stream."""
+"""Receives what each component has emitted, with the attempt and the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgram:
     """Everything that tasks need to know about a topology. Sent to executors once.
 
-    `slot_of` says where in its level a task of a stage stands. `record` is told what components emit, where they run in
+    `slot_of` says where in its level a task of a stage stands. `record` receives what components emit, if they run in
     the process that has made it.
     """
 

@@ -51,7 +51,7 @@ class RowsSpout:
         return RowsReader(self.rows)
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Nobody is told."""
+        """Nobody is notified."""
 
     def lag(self, after: BatchMetadata) -> int | None:
         """The rows to come."""

@@ -115,7 +115,8 @@ class _Planner:
         self.stage_of[component.id] = stage
 
     def _fuses(self, component: Component) -> bool:
-        """A stage goes on where tuples may stay in their task: all inputs come out of it, none in the commit phase."""
+        """A stage continues where tuples may stay in their task: all inputs come out of it, none in the commit
+        phase."""
         sources = {grouping.source for grouping in component.inputs}
         if any(self.phases[source] is not WorkPhase.PROCESSING for source in sources):
             return False
