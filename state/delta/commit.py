@@ -1,12 +1,12 @@
 """Every Delta commit of a state's table: it comes right after the version that was judged, or it is refused.
 
-delta-rs by itself would move a Delta commit behind what others have written meanwhile, and a rewrite of the same rows
-is nothing that it minds. It does not compare the versions of an app id either: it would write a lower one.
+Left to itself, delta-rs would rebase a Delta commit onto what others have written meanwhile; it takes a rewrite of the
+same rows for no conflict. It does not compare the versions of an app id either: it would write a lower one.
 
-A small table on a disk is made anew without delta-rs, by a file with all its rows and the log's next entry. delta-rs
-lists the log for each Delta commit, and reads again what came after the last checkpoint; whoever wrote the newest Delta
-version knows all of it. As with delta-rs, an entry of the log appears whole or not at all and never takes the place of
-another one: it is linked to its name. What is written is what delta-rs and Spark write, and read.
+A small table on a disk is rewritten without delta-rs: one file with all its rows, and the next entry of the log.
+delta-rs lists the log for each Delta commit, and reads again what came after the last checkpoint; whoever wrote the
+newest Delta version knows all of it. As with delta-rs, an entry of the log appears whole or not at all and never takes
+the place of another one: it is linked to its name. What is written is what delta-rs and Spark write, and read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
 
 
 def noted(table: TableVersion, *transactions: Transaction) -> CommitProperties:
-    """With whose it is, in the table's history; what ends with an app transaction can be told from what is torn."""
+    """Records the owner in the table's history. An entry that ends with an app transaction is known not to be torn."""
     note = {"userMetadata": json.dumps({OWNER_NOTE: table.owner})} if transactions else {}
     return once(list(transactions), note)
 
@@ -105,7 +105,7 @@ def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> N
     if table.location.scheme == "file":
         may_be_late = is_late(Path(table.location.uri), table.judged)
     else:
-        # Asking a far storage costs time, and entries are kept for longer than a write takes.
+        # A request to a remote storage costs time, and entries are kept for longer than a write takes.
         may_be_late = time.monotonic() - began_s > LOG_KEPT_S / 2
     if may_be_late:
         _judge_late(table)
@@ -217,7 +217,7 @@ def replace_rows(
 
     `rows` have the table's columns in order. `transaction` is an app id with its version, `metadata` what the table's
     history shows. With `durable` the file and the entry are synced before the entry has its name; the names in the two
-    folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Ask
+    folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Call
     `is_late` afterwards.
     """
     log, new = folder / "_delta_log", _write_rows(folder, rows)
@@ -244,7 +244,7 @@ def replace_rows(
 def is_late(folder: Path, version: int) -> bool:
     """Whether another writer may have written this Delta version before, and its entry was cleaned out of the log.
 
-    An entry goes once there is a later checkpoint, and those before it go first. The checkpoint tells whose it was.
+    An entry is deleted only once there is a later checkpoint, oldest first. The checkpoint says who wrote it.
     """
     log = folder / "_delta_log"
     if not (log / entry_name(version - 1)).exists():

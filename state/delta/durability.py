@@ -175,11 +175,11 @@ def _is_whole_parquet(path: Path) -> bool:
 
 
 class TableSyncs:
-    """What of a table on a disk has yet to be synced, as its log tells it, whoever has written it.
+    """What of a table on a disk has yet to be synced, according to its log, whoever has written it.
 
     A Delta version is durable when its entry, the files that it adds and the names of both are. Each version is made
-    durable before the next one is written: so after a power cut at most the newest one is torn. `files` gives the paths
-    of all files of the version that is asked about.
+    durable before the next one is written: so after a power cut at most the newest one is torn. `files` returns the
+    paths of all files of a version.
     """
 
     def __init__(self, folder: Path, files: Callable[[], Iterable[str]]) -> None:

@@ -1,9 +1,9 @@
-"""The data files of a Delta table between two transactions: small ones are put together, and old ones deleted.
+"""The data files of a Delta table between two transactions: small ones are compacted, and old ones deleted.
 
-Files are put together in a Delta commit that is refused when any other one came between. Deleted is only what a Delta
-engine has named and put where a table has its data files: a folder may hold a store, a journal, or another table
-besides. A file that the log has given up goes once it is older than the table says. Of any other one nobody can tell
-whether some writer, such as an OPTIMIZE that takes hours, is about to commit it: it stays for a day.
+Files are compacted by a Delta commit that is refused when any other one came between. Only files that a Delta engine
+has named, in places where a table has its data files, are deleted: the folder may also hold a store, a journal, or
+another table. A file that the log has removed is deleted once it is older than the table's retention. Any other file
+may be about to be committed by some writer, such as an OPTIMIZE that takes hours: it stays for a day.
 """
 
 from __future__ import annotations

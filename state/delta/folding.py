@@ -1,7 +1,7 @@
-"""The log layout of a state's table: what its rows mean, the queries that put them together, what is folded when.
+"""The log layout of a state's table: what its rows mean, the queries that combine them, what is folded when.
 
 A row of transaction n holds what the transaction adds: a partial aggregate, or a latest value. The rows with one txid
-are a segment. A fold replaces neighbouring segments by one, under the last txid of them: it says the same in fewer
+are a segment. A fold replaces adjacent segments by one, under the last of their txids: the same content in fewer
 rows. The oldest segment, once it is folded, is the base: one row per key.
 """
 
@@ -125,7 +125,7 @@ def stored_combine(properties: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], table: str) -> None:
-    """Raise `ProtocolError` when a table would be written in two ways: its rows can only be put together in one."""
+    """Raise `ProtocolError` when a table would be written in two ways: its rows can only be combined in one."""
     if dict(stored) != dict(wanted):
         raise ProtocolError(
             f"Delta table {table} has the log layout and was written with {dict(stored)}, now comes {dict(wanted)}; "
@@ -158,7 +158,7 @@ class SegmentQuery:
         return self._aggregated(where, [])
 
     def view_over_base(self, base: TxId, before: TxId | None) -> str:
-        """As `view`, quicker: `base` is the oldest segment, with one row per key, which need not be put together."""
+        """As `view`, quicker: `base` is the oldest segment, with one row per key, which need not be combined."""
         key, values, quoted = self.columns.key.names, self.columns.values.names, self.dialect.name
         txid = quoted(self.columns.txid)
         rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")

@@ -77,7 +77,7 @@ class Layout(ABC):
         if self._kept is None or self._kept[:2] != at:
             if self.row_count() > CACHED_ROWS_MAX:
                 return self.search(before, wanted)
-            # A bolt may ask key by key.
+            # A bolt may read key by key.
             self._kept = (*at, self.rows(before))
         return with_keys(self._kept[2], wanted)
 
@@ -112,14 +112,14 @@ class Layout(ABC):
 
     @abstractmethod
     def due(self, newest: TxId) -> Callable[[], object] | None:
-        """What the layout has to put together by now, None: nothing."""
+        """What the layout should fold or compact by now. None: nothing."""
 
     @abstractmethod
     def fold(self, newest: TxId) -> None:
         """Leave one row per key of what was before transaction `newest`. Raises `WriteRefused`."""
 
     def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Put together what is due, keep the log short, and now and then delete old files. Never fails.
+        """Fold or compact what is due, keep the log short, and now and then delete old files. Never fails.
 
         `newest` is the transaction that was written last; readers may still want to see what was before it.
         Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
@@ -170,7 +170,7 @@ class Layout(ABC):
         return SumCheck(self._state, values, [combine[name] for name in values.names])
 
     def _check_sums(self, txid: TxId, rows: pa.Table, check: SumCheck) -> None:
-        """Raise `SumOverflow` for a key whose sum does not fit: an engine does not tell which one it is."""
+        """Raise `SumOverflow` for a key whose sum does not fit: an engine does not name it."""
         key = self.columns.key.names
         check_sums(self.lookup(txid, rows.select(list(key))), rows, len(key), check)
 

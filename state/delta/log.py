@@ -1,7 +1,7 @@
 """A table's Delta log: its newest version, what others have written, and keeping it short.
 
-delta-rs lists the whole log before and after each Delta commit, and, unless told not to, twice more to delete what is
-old. On a disk a listing takes the longer the more there is to list. So transactions leave checkpoints and deletions to
+delta-rs lists the whole log before and after each Delta commit, and by default twice more to delete what is
+old. On a disk a listing takes longer the more there is to list. So transactions leave checkpoints and deletions to
 the time between them, and the number of Delta commits in the log is bounded.
 """
 
@@ -38,7 +38,7 @@ _VERSIONED = re.compile(r"(\d{20})\..*")
 
 
 class LogUpkeep:
-    """Looks after the log of one table, for one handle."""
+    """Maintains the log of one table, for one handle."""
 
     def __init__(self, location: DeltaLocation, table: DeltaTable) -> None:
         self._files = DeltaStorageHandler(location.uri, dict(location.storage_options))
@@ -46,7 +46,7 @@ class LogUpkeep:
         self._checkpointed = table.version()
 
     def is_newest(self, version: int) -> bool:
-        """Whether this version is there, and no later one; asks for two files and lists nothing. Raises `OSError`."""
+        """Whether this version is there, and no later one; checks two files and lists nothing. Raises `OSError`."""
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
         later, this = self._files.get_file_info([commit_path(version + 1), commit_path(version)])
         return bool(later.type == FileType.NotFound and this.type == FileType.File)
@@ -60,11 +60,11 @@ class LogUpkeep:
         return version // self._interval != self._checkpointed // self._interval
 
     def run(self, table: DeltaTable, settle: Callable[[], None]) -> bool:
-        """Write a checkpoint, and delete what of the log is old then: True when something went.
+        """Write a checkpoint, and delete what of the log is old by then: True when something was deleted.
 
         `settle` is called in between: the checkpoint, and all that it stands for, has to be durable by then.
 
-        Whose snapshot holds log files that went has to load the table anew. Raises `DeltaError` or `OSError`.
+        A snapshot that refers to deleted log files has to be loaded again. Raises `DeltaError` or `OSError`.
         """
         table.create_checkpoint()
         self._checkpointed = table.version()
@@ -88,7 +88,8 @@ class LogUpkeep:
 def surplus(files: Mapping[str, float], kept: int, until_s: float) -> list[str]:
     """The log files that may go, oldest first: all before a checkpoint that has `kept` Delta commits after it.
 
-    `files` tells when each was written; those after `until_s` stay, and so does the checkpoint that is needed for them.
+    `files` has the time at which each was written; those after `until_s` stay, and so does the checkpoint that
+    they need.
     """
     versions = {path: int(match[1]) for path in files if (match := _VERSIONED.fullmatch(_name(path)))}
     checkpoints = [versions[path] for path in versions if _CHECKPOINT.fullmatch(_name(path))]
@@ -128,11 +129,11 @@ class Entry:
     app_versions: Mapping[str, int]
     changes_data: bool
     changes_table: bool
-    """Whether columns, properties or protocol are declared anew."""
+    """Whether columns, properties or protocol are declared again."""
     added: frozenset[str]
     removed: frozenset[str]
     protocol: Mapping[str, Any] | None
-    """As it is declared anew, if it is."""
+    """The new protocol, if the entry declares one."""
 
 
 def is_foreign(commit: Entry, owner: str) -> bool:
@@ -200,7 +201,7 @@ def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry])
     if (commit := foreign_change(entries, owner)) is not None:
         raise StoreMismatch(
             f"Delta table {location} of {owner} was changed by {named(commit)}, which is not the topology's. Its "
-            "counts would go on from what that left behind: see `transactional doctor`"
+            "counts would continue from what that left behind: see `transactional doctor`"
         )
 
 
@@ -212,7 +213,7 @@ def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]
         except FileNotFoundError:
             _log.warning(
                 "Delta table %s: its versions %d to %d are another writer's, and the entry of %d was cleaned out of "
-                "the log: nobody can tell any more whether it changed rows",
+                "the log: whether it changed rows can no longer be known",
                 *(location, after + 1, until, version),
             )
 

@@ -1,11 +1,11 @@
-"""What is asked of a large table without going through all of it: the rows of some keys, and how large sums can be.
+"""Queries of a large table that do not scan all of it: the rows of some keys, and how large sums can be.
 
 What a segment holds never changes; a fold makes another one, of other files. So a local copy of a segment, sorted by
 key and mapped into memory, is right as long as its files are in the snapshot, and a lookup costs what the wanted keys
 cost, not what the table does. Copies are made when they are first needed and go with the process.
 
-A transaction of the log layout reads nothing, and so can't see that stored and new parts don't fit together. A bound on
-all totals, measured once and kept up to date, tells when that can't happen; only else the keys are looked up.
+A transaction of the log layout reads nothing, and so can't see that the sum of a stored and a new part overflows. A
+bound on all totals, measured once and kept up to date, shows when that can't happen; otherwise the keys are looked up.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def check_sums(stored: pa.Table, source: pa.Table, width: int, check: SumCheck) 
 def measured(files: pa.Table, txid: str, columns: Sequence[Field], query: Callable[[str], pa.Table]) -> dict[str, int]:
     """For each column a number that no key's sum over all transactions exceeds: the sum of each one's largest.
 
-    `files` are the table's add actions. Their statistics tell for whole numbers; those of decimals are not right.
+    `files` are the table's add actions. Their statistics are exact for integers; those of decimals are not.
     """
     bounds = {field.name: _told(files, txid, field) for field in columns}
     unknown = [name for name, bound in bounds.items() if bound is None]
@@ -148,7 +148,7 @@ def measured(files: pa.Table, txid: str, columns: Sequence[Field], query: Callab
 
 
 def _told(files: pa.Table, txid: str, field: Field) -> int | None:
-    """What the statistics of the files tell; None: not enough."""
+    """The bound that follows from the statistics of the files. None: they do not suffice."""
     names = [f"{what}.{field.name}" for what in ("min", "max", "null_count")]
     if field.type.startswith("decimal") or not {*names, "num_records"} <= set(files.column_names):
         return None

@@ -1,7 +1,7 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-Two ways of writing: a small table is made anew in memory (`state/delta/small.py`), a larger one is merged by delta-rs,
-which rewrites every file that has a touched key. A third way may be plugged in (`state.delta.layout.Writer`).
+Two ways of writing: a small table is rewritten from memory (`state/delta/small.py`), a larger one is merged by
+delta-rs, which rewrites every file that has a touched key. A third way may be plugged in (`state.delta.layout.Writer`).
 """
 
 from __future__ import annotations

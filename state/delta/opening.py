@@ -1,6 +1,6 @@
 """Opening the table of a state, or creating it, in the layout that it has or is to have; and whose it is.
 
-A table is `<topology>/<component>`'s, in its properties from its creation on. App transactions tell it only once
+A table belongs to `<topology>/<component>`, by a property from its creation on. App transactions show that only once
 something was written: until then two topologies would both take a table for theirs.
 """
 
@@ -71,7 +71,9 @@ def open_table(wish: Wish, turn: Turn | None = None) -> Layout:
     """
     stored = is_log(wish.location, wish.columns)
     if stored and wish.layout == "merge":
-        raise SchemaMismatch(f"Delta table {wish.location} has the log layout, asked for is layout='merge'; use 'auto'")
+        raise SchemaMismatch(
+            f"Delta table {wish.location} has the log layout, but layout='merge' was requested; use 'auto'"
+        )
     if stored is None:
         create(wish)
     if stored or (stored is None and wish.folding is not None):
@@ -124,10 +126,10 @@ def segment_columns(columns: StateColumns) -> SegmentColumns:
 
 
 def mend_torn_log(location: DeltaLocation) -> None:
-    """Set aside what a power cut has left half written of a table's log: else nobody could open it.
+    """Set aside what a power cut has left half written of a table's log: otherwise nobody could open it.
 
-    Only who is about to write does so; what was committed with durability is never among it. What else is missing then
-    shows when the table's version is held against the store's. Raises `OperatingError`.
+    Only a process that is about to write does so; what was committed with durability is never among it. What else is
+    missing then shows when the table's version is compared with the store's. Raises `OperatingError`.
     """
     if location.is_catalog_name or location.scheme != "file":
         return
@@ -157,7 +159,7 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
 
 
 def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
-    """Whether a table has the log layout; None when there is no table. Raises `OperatingError` when nobody can tell."""
+    """Whether a table has the log layout; None when there is no table. Raises `OperatingError` when unknown."""
     if not is_there(location):
         return None
     return load_table(location).metadata().partition_columns == [columns.txid]

@@ -168,7 +168,7 @@ class SegmentsTable(Layout):
         return SegmentQuery(self.columns, combine, dialect, source).view(where)
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """The rows of wanted keys: each segment is searched, and only what is found is put together."""
+        """The rows of wanted keys: each segment is searched, and only what is found is combined."""
         self._check_not_folded(before)
         query, schema = self._query(), delta_schema(self.columns)
         segments = {each.txid: (each.files, each.rows) for each in self.segments() if each.txid < before}
@@ -206,7 +206,7 @@ class SegmentsTable(Layout):
         if before is not None and before <= self.folded_txid:
             raise OperatingError(
                 f"Delta table {self.loaded.location} is folded up to transaction {self.folded_txid}; what was before "
-                f"transaction {before} can't be told any more"
+                f"transaction {before} is no longer known"
             )
 
     # --- between two transactions -----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def data_files(table: DeltaTable) -> list[DataFile]:
 
 
 def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
-    """The files that a table is made of; None when `commit_rows` does not do what it asks of its writers."""
+    """The files that a table is made of; None when the table demands of its writers what `commit_rows` does not do."""
     protocol, metadata = table.protocol(), table.metadata()
     features = features_of(protocol)
     if (
@@ -126,7 +126,7 @@ def rewritten(
     try:
         return _Rewriting(rows, source, columns, txid).result(combine)
     except pa.ArrowException:
-        # Types that are not compared, sums that do not fit: delta-rs tells.
+        # Types that are not compared, sums that do not fit: delta-rs reports them.
         return None
 
 

@@ -235,7 +235,7 @@ class Staging:
         return found
 
     def removed(self, files: Iterable[Mapping[str, Any]]) -> list[RemoveAction]:
-        """Take files, as a table's add actions tell of them, out of it. Raises `OperatingError`."""
+        """The actions that remove files, which are given as a table's add actions. Raises `OperatingError`."""
         actions = []
         for file in files:
             path, partition = file["path"], file.get("partition") or {}

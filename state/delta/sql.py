@@ -39,7 +39,7 @@ class Dialect:
         return f"sum({value})" if wide is None else f"CAST(sum(CAST({value} AS {wide})) AS {_sql_type(type_)})"
 
     def total(self, value: str, type_: str) -> str:
-        """The aggregate for a sum that goes on to be added to another one: it may be wider than the type."""
+        """The aggregate for a sum that is to be added to another one: it may be wider than the type."""
         wide = None if self.is_spark else _widest(type_)
         return self.summed(value, type_) if wide is None else f"sum(CAST({value} AS {wide}))"
 

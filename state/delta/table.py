@@ -39,7 +39,7 @@ REFUSED_PROPERTIES = {
 }
 
 PATIENCE = {"retry_timeout": "30s"}
-"""How long delta-rs tries a request to an object store that does not answer, unless told; by itself 3 minutes."""
+"""How long delta-rs tries a request to an object store that does not answer; its default is 3 minutes."""
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
@@ -231,7 +231,7 @@ def features_of(protocol: ProtocolVersions) -> frozenset[str]:
 
 
 def refused(location: DeltaLocation, error: Exception) -> WriteRefused:
-    """What a write that delta-rs has not carried out is to the rest. Not raised from it: it may tell secrets."""
+    """What a write that delta-rs has not carried out is to its callers. Not raised from it: it may hold secrets."""
     return WriteRefused(location.reason(error), is_conflict=isinstance(error, CommitFailedError))
 
 

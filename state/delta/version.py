@@ -1,4 +1,4 @@
-"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when it is told to.
+"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method of it says so.
 
 It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
 version that was judged (`state/delta/commit.py`).
@@ -63,7 +63,7 @@ class TableVersion:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether delta-rs' snapshot is older: then it takes a while to ask it."""
+        """Whether delta-rs' snapshot is older: then a query of it takes a while."""
         return self._own is not None
 
     @property
@@ -90,7 +90,7 @@ class TableVersion:
         return None if version is None else AttemptId(version)
 
     def version_of(self, app_id: str) -> int | None:
-        """The version of an app id. delta-rs reads the log each time; it is asked once per snapshot."""
+        """The version of an app id. delta-rs reads the log each time; it is called once per snapshot."""
         delta_version = self.snapshot.version()
         if self._versions_at != delta_version:
             self._versions_at, self._versions = delta_version, {}
@@ -125,7 +125,7 @@ class TableVersion:
         self.look_at_others(known)
 
     def reload(self) -> None:
-        """Load the newest snapshot anew, without what log files say that may be gone."""
+        """Load the newest snapshot again, without relying on log files that may be gone."""
         self._snapshot, self._own = load_table(self.location), None
 
     def look_at_others(self, after: int) -> None:
@@ -204,7 +204,7 @@ class TableVersion:
             raise unreadable(self.location, error) from None
 
     def files(self) -> list[dict[str, Any]]:
-        """The files of this Delta version, as its add actions tell of them. Raises `OperatingError`."""
+        """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""
         try:
             found: list[dict[str, Any]] = pa.table(self.snapshot.get_add_actions()).to_pylist()
             return found

@@ -114,7 +114,7 @@ class TestFolds:
         merged(words, place, 1, 4)
         assert content(words, committed_txid=1) == after(1)
         words.fold()
-        with pytest.raises(OperatingError, match="is folded up to transaction 3; what was before transaction 2 can't"):
+        with pytest.raises(OperatingError, match="is folded up to transaction 3; what was before transaction 2 is no longer known"):
             words.read(TxId(1))
 
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
@@ -311,7 +311,7 @@ class TestLayouts:
         again = opened(place, "auto")
         merged(again, place, 3, 3)
         assert txids(again) == [1, 2, 3]
-        with pytest.raises(SchemaMismatch, match="has the log layout, asked for is layout='merge'"):
+        with pytest.raises(SchemaMismatch, match="has the log layout, but layout='merge' was requested"):
             opened(place, "merge")
 
     def test_a_merged_table_is_turned_into_a_log_with_its_next_transaction(self, place: Place) -> None:

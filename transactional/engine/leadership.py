@@ -177,7 +177,7 @@ class Standby:
         self._is_to_end = False
 
     def await_turn(self, rest: Rest) -> bool:
-        """Wait until the lease is free. False: asked to end; or the leader was drained or killed, by command, and has
+        """Wait until the lease is free. False: it is to end, or the leader was drained or killed, by command, and has
         ended: nobody should take over.
 
         A store that does not respond is queried again. Raises `TopologyChanged` if the topology is not the stored one.
