@@ -114,7 +114,7 @@ class TestFolds:
         merged(words, place, 1, 4)
         assert content(words, committed_txid=1) == after(1)
         words.fold()
-        with pytest.raises(OperatingError, match="is folded up to transaction 3; what was before transaction 2 is no longer known"):
+        with pytest.raises(OperatingError, match="up to transaction 3; what was before transaction 2 is no longer"):
             words.read(TxId(1))
 
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
