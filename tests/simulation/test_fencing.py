@@ -167,7 +167,7 @@ def test_a_table_written_by_an_unknown_attempt_is_a_mismatch() -> None:
     world = World()
     world.start()
     world.tables["total"].version = AttemptId(77)
-    with pytest.raises(StoreMismatch, match=r"'total'.*last written by attempt 77, which the store.* knows nothing of"):
+    with pytest.raises(StoreMismatch, match=r"'total'.*last written by attempt 77, which the store.* does not know"):
         world.start()
 
 
