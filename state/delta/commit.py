@@ -30,7 +30,7 @@ from pyarrow import parquet
 from state.delta.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
 from state.delta.small import DataFile
 from state.delta.sql import MergeClauses
-from state.delta.table import refused
+from state.delta.table import features_used, properties_with, refused
 from state.delta.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
@@ -142,12 +142,19 @@ def commit_files(
             snapshot.load_as_version(table.judged + 1)
 
 
-def commit_property(table: TableVersion, name: str, value: str, properties: CommitProperties) -> None:
-    """Set a property of the table. Raises `WriteRefused`."""
+def commit_properties(table: TableVersion, values: Mapping[str, str], properties: CommitProperties) -> None:
+    """Set properties of the table. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
-        snapshot.alter.set_table_properties({name: value}, raise_if_not_exists=False, commit_properties=properties)
+        snapshot.alter.set_table_properties(dict(values), raise_if_not_exists=False, commit_properties=properties)
         # A change of properties may make a checkpoint, too.
         table.settle_checkpoint()
+
+
+def settle_feature(table: TableVersion, feature: str) -> None:
+    """Note that the table has a feature of version 2, before the first use of it; releases that do not know it refuse
+    the table from then on. Raises `WriteRefused`."""
+    if feature not in features_used(table.properties):
+        commit_properties(table, properties_with(table.properties, feature), under_fence(table))
 
 
 def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:

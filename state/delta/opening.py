@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from state.columns import StateColumns
-from state.delta.commit import commit_property, under_fence
+from state.delta.commit import commit_properties, under_fence
 from state.delta.durability import set_aside, torn_files
 from state.delta.folding import LogLayout, SegmentColumns
 from state.delta.layout import Layout, Writer
@@ -217,4 +217,4 @@ def _anothers(table: TableVersion, stored: str) -> str:
 
 def _write_owner(table: TableVersion) -> None:
     """Write the property over the snapshot that was judged, or not at all."""
-    commit_property(table, OWNER_PROPERTY, table.owner, under_fence(table))
+    commit_properties(table, {OWNER_PROPERTY: table.owner}, under_fence(table))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.commit import as_attempt, commit_overwrite, commit_property, noted, under_fence
+from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, under_fence
 from state.delta.folding import (
     Fold,
     LogLayout,
@@ -110,7 +110,7 @@ class SegmentsTable(Layout):
         if stored is not None:
             check_same_combine(stored, combine, str(self.loaded.location))
             return
-        commit_property(self.loaded, COMBINE_PROPERTY, json.dumps(dict(combine)), under_fence(self.loaded))
+        commit_properties(self.loaded, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.loaded))
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
         """Turn a table of the merge layout, which stands at a committed transaction, into the first segment.

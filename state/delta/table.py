@@ -18,10 +18,12 @@ from state.columns import StateColumns
 from state.fence import WriteRefused
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.names import LOG_COMMITS_PROPERTY, SCHEMA_VERSION_PROPERTY
+from transactional.names import FEATURES_PROPERTY, LOG_COMMITS_PROPERTY, SCHEMA_VERSION_PROPERTY, STAGED_FEATURE
 from transactional.redaction import reason_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""
+KNOWN_FEATURES = frozenset({STAGED_FEATURE})
 
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),
@@ -146,12 +148,7 @@ def check_properties(properties: Mapping[str, str], table: str) -> None:
 def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> None:
     """Raise `SchemaMismatch` when an existing table is not the one of this state, whatever the order of its columns."""
     check_properties(properties, table)
-    version = properties.get(SCHEMA_VERSION_PROPERTY, str(SCHEMA_VERSION))
-    if version != str(SCHEMA_VERSION):
-        raise SchemaMismatch(
-            f"Delta table {table} has version {version} of the state's layout, this release knows {SCHEMA_VERSION}; "
-            "run the release of transactional that wrote it, or a newer one"
-        )
+    _check_version(properties, table)
     expected = {column.name: column.type for column in delta_schema(columns)}
     actual = {column.name: column.type for column in found}
     if expected != actual:
@@ -160,6 +157,30 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
             f"the state needs {_described(delta_schema(columns))}; give the state another "
             "table, or declare it as the table is (names are compared case by case)"
         )
+
+
+def _check_version(properties: Mapping[str, str], table: str) -> None:
+    version = properties.get(SCHEMA_VERSION_PROPERTY, "1")
+    if version not in map(str, range(1, SCHEMA_VERSION + 1)):
+        unknown = f"version {version} of the state's layout, this release knows up to {SCHEMA_VERSION}"
+    elif more := sorted(features_used(properties) - KNOWN_FEATURES):
+        unknown = f"version {version} of the state's layout with {', '.join(more)}, which this release does not know"
+    else:
+        return
+    raise SchemaMismatch(
+        f"Delta table {table} has {unknown}; run the release of transactional that wrote it, or a newer one"
+    )
+
+
+def features_used(properties: Mapping[str, str]) -> frozenset[str]:
+    """What a table has beyond version 1 of a state's layout, as its properties say."""
+    return frozenset(name.strip() for name in properties.get(FEATURES_PROPERTY, "").split(",") if name.strip())
+
+
+def properties_with(properties: Mapping[str, str], feature: str) -> dict[str, str]:
+    """The properties to set on a table that has some so that it has a feature, too."""
+    features = ",".join(sorted({*features_used(properties), feature}))
+    return {SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION), FEATURES_PROPERTY: features}
 
 
 def is_known_protocol(reader: int, writer: int, features: frozenset[str]) -> bool:

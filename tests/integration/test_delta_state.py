@@ -18,11 +18,14 @@ from pyspark.sql import SparkSession
 import state.delta.layout
 import state.delta.merged
 import state.delta.state
+from state.delta.commit import settle_feature
 from state.delta.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, catalog_table
+from state.delta.version import TableVersion
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
+from transactional.names import STAGED_FEATURE
 from transactional.ports import StateKind
 from transactional.spark_session import spark_session
 
@@ -122,7 +125,7 @@ class TestOpening:
         table = DeltaTable(state.location.uri)
         assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
         configuration = table.metadata().configuration
-        assert configuration["transactional.schemaVersion"] == "1"
+        assert configuration["transactional.schemaVersion"] == "2"
         assert configuration["delta.checkpointInterval"] == "7"
 
     @pytest.mark.parametrize(
@@ -151,7 +154,8 @@ class TestOpening:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("transactional.schemaVersion", "2", "has version 2 of the state's layout, this release knows 1"),
+            ("transactional.schemaVersion", "3", "has version 3 of the state's layout, this release knows up to 2"),
+            ("transactional.features", "staged, wings", "has version 2 of the state's layout with wings, which this"),
             ("delta.setTransactionRetentionDuration", "interval 1 days", "it forgets which attempt wrote the table"),
         ],
     )
@@ -160,6 +164,22 @@ class TestOpening:
         DeltaTable(uri).alter.set_table_properties({name: value}, raise_if_not_exists=False)
         with pytest.raises(ConfigError, match=message):
             opened(uri, place)
+
+    def test_a_table_of_version_1_stays_one_until_it_needs_a_feature(self, place: Place) -> None:
+        uri = opened(place.folder / "t", place).location.uri
+        older = {"transactional.schemaVersion": "1"}
+        DeltaTable(uri).alter.set_table_properties(older, raise_if_not_exists=False)
+        state = opened(uri, place)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        assert DeltaTable(uri).metadata().configuration["transactional.schemaVersion"] == "1"
+        table = TableVersion(state.location, OWNER, state.columns)
+        settle_feature(table, STAGED_FEATURE)
+        settle_feature(table, STAGED_FEATURE)
+        configuration = DeltaTable(uri).metadata().configuration
+        assert configuration["transactional.schemaVersion"] == "2"
+        assert configuration["transactional.features"] == "staged"
+        state.merge(place.attempt(2, 2), counts({"a": 1}))
+        assert content(state) == {"a": 2}
 
     def test_refuses_features_that_one_of_the_engines_lacks(self, place: Place) -> None:
         uri = opened(place.folder / "t", place).location.uri

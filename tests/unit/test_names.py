@@ -15,6 +15,7 @@ OURS = [path for package in ("transactional", "spouts", "state") for path in (RO
 MARKS = (
     *("#fold", "#repair", "/joining", "dead-letters", "files_put_together", "files_made"),
     *("transactional.owner", "transactional.combine", "transactional.logCommits", "transactional.schemaVersion"),
+    "transactional.features",
 )
 
 
@@ -25,6 +26,8 @@ def test_the_names_are_those_of_tables_and_stores_that_exist() -> None:
     assert (names.OWNER_PROPERTY, names.COMBINE_PROPERTY) == ("transactional.owner", "transactional.combine")
     assert names.LOG_COMMITS_PROPERTY == "transactional.logCommits"
     assert names.SCHEMA_VERSION_PROPERTY == "transactional.schemaVersion"
+    features = (names.STAGED_FEATURE, names.DELETES_FEATURE, names.FLOORS_FEATURE)
+    assert (names.FEATURES_PROPERTY, features) == ("transactional.features", ("staged", "deletes", "floors"))
     notes = (names.OWNER_NOTE, names.PUT_TOGETHER_NOTE, names.FILES_MADE_NOTE)
     assert notes == ("owner", "files_put_together", "files_made")
 
