@@ -1,13 +1,15 @@
-"""What holds for all tests: no skips where that is asked for, no deadlines of Hypothesis, one broker, and a bill."""
+"""What holds for all tests: servers for marked ones alone, no skips where that is asked for, one broker, and a bill."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,11 +31,40 @@ def kafka_broker() -> Iterator[LocalBroker]:
         yield broker
 
 
+# The marks that a test has one of, by the program that it starts.
+MARKS = {"initdb": ("postgres",), "java": ("kafka", "spark"), "spark-submit": ("spark",)}
+RUNNING = list[pytest.Item]()
+
+
+def refuse_servers(event: str, values: tuple[Any, ...]) -> None:
+    """An audit hook of Python: `make check` has no servers, so a test that starts one, however, has to be marked."""
+    if event != "subprocess.Popen" or not RUNNING:
+        return
+    executable, arguments, *_ = values
+    programs = {os.path.basename(os.fsdecode(word)) for word in (executable, *arguments[:1]) if word}
+    for program in programs & MARKS.keys():
+        if not any(RUNNING[-1].get_closest_marker(mark) for mark in MARKS[program]):
+            marks = " or ".join(f"@pytest.mark.{mark}" for mark in MARKS[program])
+            pytest.fail(
+                f"{RUNNING[-1].nodeid} starts {program}: it needs {marks}, for `make check` runs without servers"
+            )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    RUNNING.append(item)
+    try:
+        return (yield)
+    finally:
+        RUNNING.pop()
+
+
 BEGAN_S = time.perf_counter()
 COLLECTED_S = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(refuse_servers)
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")
 

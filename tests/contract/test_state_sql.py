@@ -190,6 +190,7 @@ def test_a_long_name_is_not_cut_off(postgres_place: Place) -> None:
     assert content(state) == {"a": 1}
 
 
+@pytest.mark.postgres
 def test_a_zero_byte_is_refused_by_name_and_a_large_key_is_no_outage(postgres_place: Place) -> None:
     state = opened(postgres_place)
     with pytest.raises(SchemaMismatch, match=r"can't store the value in column 'word' .* text with a zero byte"):

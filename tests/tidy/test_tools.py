@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -67,50 +66,86 @@ def test_an_unsuitable_python_ends_with_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [([], 0), (["--no-skips"], 1)])
-def test_a_skip_fails_where_none_is_allowed(tmp_path: Path, arguments: list[str], expected: int) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    skipping = "import pytest\ndef test_runs(): pass\n@pytest.mark.skip(reason='no server')\ndef test_skipped(): pass\n"
-    (tmp_path / "test_sample.py").write_text(skipping)
-    command = [sys.executable, "-m", "pytest", "--quiet", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
-    done = run([*command, *arguments], tmp_path, PATH=os.environ["PATH"])
-    assert done.returncode == expected
-    assert ("no server" in done.stdout) == bool(expected)
+@pytest.fixture
+def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+    """An empty folder with the rules for all tests, and pytest in this process: another one would take a second."""
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
+    markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "postgres", "sampled", "spark"))
+    pytester.makeini(
+        f"[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider -p no:faulthandler\nmarkers =\n{markers}"
+    )
+    return pytester
 
 
-def test_each_nth_case_is_run_where_a_sample_will_do(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sampled: sampled\n")
+def test_a_skip_fails_where_none_is_allowed(inner: pytest.Pytester) -> None:
+    skipping = "@pytest.mark.skip(reason='no server')\ndef test_skipped(): pass\n"
+    inner.makepyfile(f"import pytest\ndef test_runs(): pass\n{skipping}")
+    for arguments, expected in ([], 0), (["--no-skips"], 1):
+        done = inner.runpytest_inprocess("--quiet", *arguments)
+        assert done.ret == expected
+        assert ("no server" in done.stdout.str()) == bool(expected)
+
+
+def test_a_server_is_started_by_a_test_that_is_marked_alone(inner: pytest.Pytester) -> None:
+    for name in ("initdb", "java"):
+        program = inner.mkdir(name) / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    inner.makepyfile("""
+        import subprocess
+        import pytest
+
+        def test_other(): subprocess.run(["true"], check=True)
+        def test_database(): subprocess.run(["initdb/initdb"], check=True)
+        def test_broker(): subprocess.run(["java/java"], check=True)
+
+        @pytest.mark.postgres
+        def test_marked_database(): subprocess.run(["initdb/initdb"], check=True)
+
+        @pytest.mark.kafka
+        @pytest.mark.parametrize("program", ["java", "initdb"])
+        def test_marked_broker(program): subprocess.run([f"{program}/{program}"], check=True)
+    """)
+    done = inner.runpytest_subprocess("--quiet")  # this test's own process has the rule for itself
+    done.assert_outcomes(passed=3, failed=3)
+    done.stdout.fnmatch_lines_random(
+        [
+            "*::test_database starts initdb: it needs @pytest.mark.postgres,*",
+            "*::test_broker starts java: it needs @pytest.mark.kafka or @pytest.mark.spark,*",
+            "*::test_marked_broker?initdb? starts initdb: *",
+        ]
+    )
+
+
+def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> None:
     cases = "@pytest.mark.parametrize('n', range(7))\n"
     some = f"@pytest.mark.sampled(3)\n{cases}def test_some(n): pass\n"
     table = f"@pytest.mark.sampled(3)\n@pytest.mark.parametrize('m', range(3))\n{cases}def test_table(m, n): pass\n"
-    (tmp_path / "test_them.py").write_text(f"import pytest\n{cases}def test_all(n): pass\n{some}{table}")
     marked = "import pytest\npytestmark = pytest.mark.sampled(2)\n"
     tests = "".join(f"@pytest.mark.parametrize('n', range(2))\ndef test_{name}(n): pass\n" for name in "abcd")
-    (tmp_path / "test_file.py").write_text(marked + tests)
-    command = [sys.executable, "-m", "pytest", "--quiet", "--collect-only", "-p", "no:cacheprovider"]
-    sample = run([*command, "--sample"], tmp_path, PATH=os.environ["PATH"]).stdout
+    inner.makepyfile(test_them=f"import pytest\n{cases}def test_all(n): pass\n{some}{table}", test_file=marked + tests)
+    sample = inner.runpytest_inprocess("--quiet", "--collect-only", "--sample").stdout.str()
     assert [n for n in range(7) if f"test_some[{n}]" in sample] == [0, 3, 6]
     assert {n for n in range(7) if f"test_table[{n}-" in sample} == set(range(7)), "each row"
     assert {m for m in range(3) if re.search(rf"test_table\[.-{m}\]", sample)} == set(range(3)), "each column"
     assert re.findall(r"test_([abcd]\[.\])", sample) == ["a[0]", "b[1]", "c[0]", "d[1]"]
     assert "21/43 tests collected (22 deselected)" in sample
-    assert "43 tests collected" in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+    assert "43 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
 
 
-def test_what_each_part_took_is_told(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+def test_what_each_part_took_is_told(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in ("unit/test_one.py", "integration/test_delta_one.py", "integration/test_delta_two.py"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("def test_passes(): pass\n")
-    bill = {"PATH": os.environ["PATH"], "TOOK": str(tmp_path / "took")}
+        (inner.path / file).parent.mkdir(exist_ok=True)
+        (inner.path / file).write_text("def test_passes(): pass\n")
+    monkeypatch.setenv("TOOK", str(inner.path / "took"))
     for name, program in (("types", "true"), ("style", "false")):
-        done = run([str(ROOT / "tools" / "timed.sh"), name, program], tmp_path, **bill)
+        done = run([str(ROOT / "tools" / "timed.sh"), name, program], inner.path, **os.environ)
         assert done.returncode == (program == "false")
-    command = [sys.executable, "-m", "pytest", "--quiet", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
-    lines = [line.split(" s  ", 1)[1] for line in run(command, tmp_path, **bill).stdout.splitlines() if " s  " in line]
+    told = inner.runpytest_inprocess("--quiet").outlines
+    lines = [line.split(" s  ", 1)[1] for line in told if " s  " in line]
     assert lines == ["types", "style", "collecting the tests", "integration: delta, 2 tests", "unit, 1 tests"]
-    assert " s  " not in run(command, tmp_path, PATH=os.environ["PATH"]).stdout
+    monkeypatch.delenv("TOOK")
+    assert " s  " not in inner.runpytest_inprocess("--quiet").stdout.str()
 
 
 def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: Path) -> None:
