@@ -9,8 +9,9 @@ from state.delta.table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
-from state.updates import Aggregate, Count, Max, Min, StateUpdate, Sum
+from state.updates import StateUpdate
 from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
+from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 
 __all__ = [
     "ABSENT",

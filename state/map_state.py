@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from state.columns import DeclaredColumns, StateColumns, check_combine, check_names
 from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
-from state.updates import Aggregate, Count, Max, Min, StateUpdate, Sum, check_unique, fitting_rows, rows_of
+from state.updates import StateUpdate, check_unique, fitting_rows, rows_of
 from state.value_limits import ValueLimits
+from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key

@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 
 from state.columns import StateColumns
 from state.delta.sql import DATA_FUSION
-from state.sums import Step, SumCheck, largest, reduced
+from state.sums import SumCheck
 from state.updates import rows_of
 from state.values import ABSENT, combined_values
 from transactional.attempt import TxId
 from transactional.schema import Field, Schema
+from transactional.sums import Step, largest, reduced
 
 Files = frozenset[str]
 SORTED_ROWS_MIN = 200_000

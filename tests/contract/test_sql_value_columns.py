@@ -13,9 +13,9 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.sql.state import SqlMapState
-from state.updates import Aggregate, Count, Sum
 from tests.contract.states import OWNER, Place
 from tests.contract.storages import Storage
+from transactional.aggregates import Aggregate, Count, Sum
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.errors import Fenced, SchemaMismatch, TopologyChanged
 from transactional.ports import Partials, StateKind

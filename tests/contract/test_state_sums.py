@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state.updates import Count, Sum, TableAggregator
 from tests.contract.states import AnyState, Place, content
 from tests.contract.test_state import ENGINES, QUICK, delta_spark, url_of_engine
 from tests.examples import examples
+from transactional.aggregates import Count, Sum, TableAggregator
 from transactional.arrow import arrow_schema, arrow_type
 from transactional.attempt import TxId
 from transactional.errors import SumOverflow

@@ -46,6 +46,7 @@ HOMES = {
     "deltalake": {"state.delta", "verifier.storage"},
     "pyarrow": {
         *("transactional.arrow", "transactional.narrowing", "transactional.execution", "transactional.spark"),
+        *("transactional.aggregates", "transactional.sums", "transactional.trident"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },
     "py4j": {"transactional.spark_internals"},

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
-from state.updates import Count, StateUpdate, TableAggregator
+from state.updates import StateUpdate
 from tests.unit.attempts import FIRST, instances, keep, kept, processed
 from tests.unit.fakes import Total, Upper, builder, total, words
+from transactional.aggregates import Count, TableAggregator
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from state.map_state import MapState
 from state.memory import MemoryMapState
-from state.updates import Count, Max, Min, StateUpdate, Sum, TableAggregator, check_unique, table_of_rows
+from state.updates import StateUpdate, check_unique, table_of_rows
+from transactional.aggregates import Count, Max, Min, Sum, TableAggregator
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
