@@ -191,11 +191,15 @@ def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Arr
 
 
 class RecordDigest:
-    """Counts records and bytes, and computes a checksum of their contents (CRC-32), however they are batched."""
+    """Counts records and bytes, and computes a checksum of their contents (CRC-32), however they are batched.
 
-    def __init__(self, *, with_checksum: bool) -> None:
+    `event_us` is the highest value of the field `event_time`, if one is given and has one.
+    """
+
+    def __init__(self, *, with_checksum: bool, event_time: str | None = None) -> None:
         self.records = self.bytes = 0
-        self._with_checksum = with_checksum
+        self.event_us: int | None = None
+        self._with_checksum, self._event_time = with_checksum, event_time
         self._sums: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -207,6 +211,9 @@ class RecordDigest:
             ]
         self.records += batch.num_rows
         self.bytes += batch.nbytes
+        if self._event_time is not None and batch.num_rows:
+            highest = pc.max(batch.column(self._event_time)).cast(pa.timestamp("us")).value
+            self.event_us = max((us for us in (self.event_us, highest) if us is not None), default=None)
 
     @property
     def checksum(self) -> int:

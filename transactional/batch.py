@@ -8,12 +8,13 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
+from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 
 Offset = NewType("Offset", int)
 
-METADATA_VERSION = 2
-_READABLE = (1, METADATA_VERSION)
+METADATA_VERSION = 3
+_READABLE = (1, 2, METADATA_VERSION)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,11 +54,33 @@ class Digest:
     """What was read from one range: the number of records, a checksum (CRC-32) of their contents, and their size.
 
     `bytes` is their size as Arrow columns; it determines how large the next batch may be, and is not compared.
+    `event_us` is the highest event time among them, in microseconds since 1970, if the spout declares one.
     """
 
     records: int
     checksum: int
     bytes: int = field(default=0, compare=False)
+    event_us: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PendingMessage:
+    """A message that has failed and is processed again, by itself: the record at `offset` of a partition.
+
+    `tries` is how often it has failed so far; it waits until `not_before_ms`, in milliseconds since 1970. `error` is
+    the reason of its last failure.
+    """
+
+    partition: PartitionId
+    offset: Offset
+    tries: int
+    not_before_ms: int
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[PartitionId, Offset]:
+        """Which message it is."""
+        return self.partition, self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,13 @@ class BatchMetadata:
 
     `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than `split_records` is
     split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as dead letters,
-    `letters` those that are retried: both are part of the recorded batch, so that replays agree.
+    `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`; a
+    batch that an earlier version has recorded has none.
+
+    A committed batch also carries what later ones need: `event_times`, the highest event time of each partition up to
+    here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of earlier
+    batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions` are
+    the versions of the static states that it reads, by name.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -79,6 +108,12 @@ class BatchMetadata:
     split_records: int | None = None
     excluded: tuple[Exclusion, ...] = ()
     letters: tuple[Letter, ...] = ()
+    facts: BatchFacts | None = None
+    event_times: Mapping[PartitionId, int] = field(default_factory=dict)
+    pending: tuple[PendingMessage, ...] = ()
+    again: tuple[PendingMessage, ...] = ()
+    lost: int = 0
+    static_versions: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -117,7 +152,8 @@ class BatchMetadata:
         return replace(self, digests=dict(digests))
 
     def to_json(self) -> str:
-        """The batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition."""
+        """The batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition, which
+        ends with the highest event time if there is one."""
         document: dict[str, Any] = {"version": METADATA_VERSION}
         document["partitions"] = [self._row(partition) for partition in sorted(self.ranges)]
         if self.metadata:
@@ -128,11 +164,26 @@ class BatchMetadata:
             document["excluded"] = [astuple(exclusion) for exclusion in self.excluded]
         if self.letters:
             document["letters"] = [astuple(letter) for letter in self.letters]
-        return json.dumps(document)
+        return json.dumps(document | self._facts_as_json())
+
+    def _facts_as_json(self) -> dict[str, Any]:
+        """What format 3 has added, as far as there is any of it."""
+        added = {
+            "facts": self.facts and [self.facts.time_ms, self.facts.late_before_us],
+            "event_times": [[p.source, p.index, self.event_times[p]] for p in sorted(self.event_times)],
+            "pending": [_message_row(message) for message in self.pending],
+            "again": [_message_row(message) for message in self.again],
+            "lost": self.lost,
+            "static_versions": {name: self.static_versions[name] for name in sorted(self.static_versions)},
+        }
+        return {name: value for name, value in added.items() if value}
 
     def _row(self, partition: PartitionId) -> list[Any]:
         offsets, digest = self.ranges[partition], self.digests.get(partition)
-        evidence = [digest.records, digest.checksum, digest.bytes] if digest else [None, None, None]
+        evidence: list[int | None] = [None, None, None]
+        if digest:
+            evidence = [digest.records, digest.checksum, digest.bytes]
+            evidence += [] if digest.event_us is None else [digest.event_us]
         return [partition.source, partition.index, offsets.start, offsets.until, *evidence]
 
     @classmethod
@@ -164,7 +215,27 @@ class BatchMetadata:
             Letter(whole_number(txid), whole_number(number), *map(_text, rest)) for txid, number, *rest in again
         )
         batch = cls._from_rows(document["partitions"])
-        return replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
+        batch = replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
+        return batch._with_facts(document)
+
+    def _with_facts(self, document: Mapping[str, Any]) -> BatchMetadata:
+        facts = document.get("facts")
+        if facts is not None:
+            time_ms, late = facts
+            facts = BatchFacts(whole_number(time_ms), None if late is None else whole_number(late))
+        times = {
+            PartitionId(_text(p), whole_number(i)): whole_number(us) for p, i, us in document.get("event_times", [])
+        }
+        versions = document.get("static_versions", {})
+        return replace(
+            self,
+            facts=facts,
+            event_times=times,
+            pending=tuple(_message(*row) for row in document.get("pending", [])),
+            again=tuple(_message(*row) for row in document.get("again", [])),
+            lost=whole_number(document.get("lost", 0)),
+            static_versions={_text(name): whole_number(version) for name, version in versions.items()},
+        )
 
     @classmethod
     def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:
@@ -172,12 +243,22 @@ class BatchMetadata:
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, *evidence in rows:
             partition = PartitionId(_text(source), whole_number(index))
-            if partition in ranges or len(evidence) not in (2, 3) or len({part is None for part in evidence}) != 1:
+            if partition in ranges or len(evidence) not in (2, 3, 4) or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
             ranges[partition] = OffsetRange(Offset(whole_number(start)), Offset(whole_number(until)))
             if evidence[0] is not None:
                 digests[partition] = Digest(*map(whole_number, evidence))
         return cls(ranges, digests)
+
+
+def _message_row(message: PendingMessage) -> list[Any]:
+    partition, *rest = message.partition, message.offset, message.tries, message.not_before_ms, message.error
+    return [partition.source, partition.index, *rest]
+
+
+def _message(source: Any, index: Any, offset: Any, tries: Any, not_before_ms: Any, error: Any) -> PendingMessage:
+    partition, place = PartitionId(_text(source), whole_number(index)), Offset(whole_number(offset))
+    return PendingMessage(partition, place, whole_number(tries), whole_number(not_before_ms), _text(error))
 
 
 def _text(value: Any) -> str:

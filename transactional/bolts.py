@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, SupportsIndex
 
 from transactional.attempt import TransactionAttempt
 from transactional.errors import SchemaMismatch
+from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import did_you_mean
 
@@ -183,6 +184,9 @@ class TopologyContext:
     state: MapState | None = None
     """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
     subscribers: Mapping[str, int] = field(default_factory=dict)
+    batch: BatchFacts | None = None
+    """The facts of the batch, the same whenever it is replayed as recorded; None for a batch that was recorded by a
+    version without them."""
 
 
 class Bolt:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
+from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 from transactional.schema import Schema
 
@@ -118,6 +119,36 @@ class SizedSpout(Protocol):
     def limit_batches(self, limit: BatchLimit) -> None:
         """Plan no batch above this limit from now on, nor above the spout's own limits. Called before `plan`, rarely
         twice with the same limit. Raises `ConfigError` if the spout can't respect it."""
+
+
+@runtime_checkable
+class EventTimeSpout(Protocol):
+    """A spout one of whose fields, a timestamp, is the time at which something happened."""
+
+    @property
+    def event_time(self) -> str:
+        """The name of the field."""
+
+    @property
+    def event_lag_ms(self) -> int:
+        """How much older than the newest tuple of its partition a tuple may be without being late."""
+
+
+@runtime_checkable
+class ManyStreamsSpout(Protocol):
+    """A spout that emits on several streams, the default one among them. Its reader is a `ManyStreamsReader`."""
+
+    @property
+    def outputs(self) -> Mapping[str, Schema]:
+        """The fields by stream."""
+
+
+@runtime_checkable
+class ManyStreamsReader(Protocol):
+    """A reader of such a spout: what it reads from a partition is emitted on one stream."""
+
+    def stream_of(self, partition: PartitionId) -> str:
+        """The stream of a partition."""
 
 
 class SpoutMaker(Protocol):
@@ -307,6 +338,7 @@ class Processed:
     excluded: Sequence[Exclusion] = ()
     letters: Sequence[DeadLetter] = ()
     tried_again: Sequence[Letter] = ()
+    facts: BatchFacts | None = None
 
 
 class JobExecutor(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import sys
@@ -22,10 +23,18 @@ COUNTED = {"cat": 3, "dog": 2, "owl": 2, "emu": 2}
 COUNTED_LATER = {**COUNTED, "cat": 5, "owl": 3, "yak": 1}
 
 
+@pytest.fixture(params=[2])
+def batch_format(request: pytest.FixtureRequest) -> int:
+    """The format in which the store that was left has recorded its batches."""
+    return int(request.param)
+
+
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_format: int) -> str:
     """The current folder is a copy of what was left, the module its topology."""
     unpack(tmp_path)
+    if batch_format == 1:
+        record_as_the_first_format(tmp_path / "transactional.db")
     (tmp_path / "birds.py").write_text((EARLIER / "topology.py").read_text("utf-8"), "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -61,6 +70,41 @@ def test_its_journal_replays(module: str, monkeypatch: pytest.MonkeyPatch, capsy
 
     events = list(read_journal("journal"))
     assert replay(events) == len(events) - 1
+
+
+def record_as_the_first_format(store: Path) -> None:
+    """The format before this release's: without the bytes of what was read. The rest of what it held is the same."""
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        found = connection.execute("SELECT attempt_id, batch FROM transactional_attempts").fetchall()
+        for attempt_id, text in found:
+            batch = json.loads(text)
+            assert batch["version"] == 2
+            batch["version"], batch["partitions"] = 1, [row[:6] for row in batch["partitions"]]
+            change = "UPDATE transactional_attempts SET batch = ? WHERE attempt_id = ?"
+            connection.execute(change, (json.dumps(batch), attempt_id))
+
+
+def formats() -> list[tuple[int, int]]:
+    """Format and number of attempts, in the store of the current folder."""
+    with closing(sqlite3.connect("transactional.db")) as connection:
+        query = (
+            "SELECT json_extract(batch, '$.version') AS format, count(*) FROM transactional_attempts GROUP BY format"
+        )
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("batch_format", [1, 2], indirect=True)
+def test_a_store_of_each_format_is_gone_on_with(command: Command, batch_format: int) -> None:
+    """What is recorded from then on has the current format; the verifier reads both."""
+    assert formats() == [(batch_format, 5)]
+    done = command(*RUN, "{m}:later")
+    assert done.code == 0, done.out + done.err
+    assert formats() == [(batch_format, 5), (3, 4)]
+    verified = command("verify", "{m}:later")
+    assert re.search(r"birds: nothing is wrong; .*\b5 transactions", verified.out), verified.out
+    assert counted() == [COUNTED_LATER] * 3
+    done = command(*RUN, "{m}:later")
+    assert "nothing was committed" in done.out or done.code == 0, done.out + done.err
 
 
 def test_it_goes_on(command: Command) -> None:

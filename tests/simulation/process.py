@@ -261,7 +261,8 @@ class Process:
     def _runner(self) -> PhaseRunner:
         """The real runner; only its thread pools are others."""
         executor, pending = self.driver.executor, self.world.config.max_spout_pending
-        runner = PhaseRunner(self.driver.topology, executor, self.post, max_pending=pending)
+        clock = self.driver.clock
+        runner = PhaseRunner(self.driver.topology, executor, self.post, max_pending=pending, clock=clock)
         processing = SimulatedPool(
             self, self.faults, 2 * pending, hangs="processing hangs", slow="processing is slow", slow_ms=6_000
         )

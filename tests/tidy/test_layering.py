@@ -65,6 +65,7 @@ HOMES = {
 PURE = {
     *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
     *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
+    "transactional.facts",
     *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.progress"),
     *("transactional.redaction", "transactional.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),

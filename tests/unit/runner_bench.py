@@ -23,6 +23,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.ports import Partials, Processed
+from transactional.testing import ManualClock
 from transactional.topology.topology import Topology
 
 WAIT_S = 10.0
@@ -106,7 +107,8 @@ class Bench:
         self.batch = everything(self.topology)
         self.executor = Executor(processed(self.topology))
         self.posted: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
-        self.runner = PhaseRunner(self.topology, self.executor, self.posted.put, max_pending=1)
+        clock = ManualClock(wall_ms=7)
+        self.runner = PhaseRunner(self.topology, self.executor, self.posted.put, max_pending=1, clock=clock)
 
     def _topology(self) -> Topology:
         made = builder(self.spout)

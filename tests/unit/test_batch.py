@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, METADATA_VERSION, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import (
+    EMPTY_BATCH,
+    METADATA_VERSION,
+    BatchMetadata,
+    Digest,
+    Offset,
+    OffsetRange,
+    PartitionId,
+    PendingMessage,
+)
 from transactional.errors import CorruptRecord
+from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
 
 OFFSETS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -39,6 +49,16 @@ FULL = BatchMetadata(
     metadata={B: {"file": "x"}},
     split_records=5,
     excluded=(Exclusion("bolt", "0123", "no"),),
+)
+LATEST = BatchMetadata(
+    BATCH.ranges,
+    {A: Digest(2, 99, bytes=64, event_us=7_000)},
+    facts=BatchFacts(1_000, late_before_us=5_000),
+    event_times={B: 6_000, A: 7_000},
+    pending=(PendingMessage(A, Offset(11), 2, 1_400, "no"),),
+    again=(PendingMessage(B, Offset(1), 1, 900),),
+    lost=3,
+    static_versions={"users": 12},
 )
 
 
@@ -113,22 +133,35 @@ def test_equal_batches_are_written_equally(batch: BatchMetadata) -> None:
 
 def test_the_format_is_pinned() -> None:
     """Stores hold it for weeks: a change needs a new version number. Storm row K3."""
-    assert METADATA_VERSION == 2
+    assert METADATA_VERSION == 3
     assert FULL.to_json() == (
-        '{"version": 2, "partitions": [["a", 0, 10, 12, 2, 99, 64], ["b", 0, 3, 3, null, null, null]], '
+        '{"version": 3, "partitions": [["a", 0, 10, 12, 2, 99, 64], ["b", 0, 3, 3, null, null, null]], '
         '"metadata": [["b", 0, {"file": "x"}]], "split_records": 5, "excluded": [["bolt", "0123", "no"]]}'
+    )
+    assert LATEST.to_json() == (
+        '{"version": 3, "partitions": [["a", 0, 10, 12, 2, 99, 64, 7000], ["b", 0, 3, 3, null, null, null]], '
+        '"facts": [1000, 5000], "event_times": [["a", 0, 7000], ["b", 0, 6000]], '
+        '"pending": [["a", 0, 11, 2, 1400, "no"]], "again": [["b", 0, 1, 1, 900, ""]], "lost": 3, '
+        '"static_versions": {"users": 12}}'
     )
 
 
-def test_the_last_format_is_still_read() -> None:
+def test_the_first_format_is_still_read() -> None:
     text = '{"version": 1, "partitions": [["a", 0, 10, 12, 2, 99], ["b", 0, 3, 3, null, null]]}'
     assert BatchMetadata.from_json(text) == BATCH
 
 
-def test_all_of_a_batch_is_read_back() -> None:
-    read = BatchMetadata.from_json(FULL.to_json())
+def test_the_second_format_is_still_read() -> None:
+    read = BatchMetadata.from_json(FULL.to_json().replace('"version": 3', '"version": 2'))
     assert read == FULL
-    assert read.digests[A].bytes == 64
+    assert read.facts is None
+
+
+@pytest.mark.parametrize("batch", [FULL, LATEST])
+def test_all_of_a_batch_is_read_back(batch: BatchMetadata) -> None:
+    read = BatchMetadata.from_json(batch.to_json())
+    assert read == batch
+    assert (read.digests[A].bytes, read.digests[A].event_us) == (64, batch.digests[A].event_us)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +198,7 @@ CORRUPT = {
     "partitions as a number": '{"version": 1, "partitions": 5}',
     "a row as a number": rows(5),
     "a short row": rows(["a", 0, 1, 2]),
-    "a long row": rows(["a", 0, 1, 2, None, None, None, None]),
+    "a long row": rows(["a", 0, 1, 2, None, None, None, None, None]),
     "bytes without records": rows(["a", 0, 1, 2, None, None, 3]),
     "metadata as a number": json.dumps({"version": 2, "partitions": [], "metadata": 3}),
     "metadata of nobody": json.dumps({"version": 2, "partitions": [], "metadata": [[None, 0, 1]]}),
@@ -173,6 +206,13 @@ CORRUPT = {
     "split at a word": json.dumps({"version": 2, "partitions": [], "split_records": "ten"}),
     "half an exclusion": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", "0123"]]}),
     "an exclusion of a number": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", 1, "no"]]}),
+    "half a fact": json.dumps({"version": 3, "partitions": [], "facts": [1]}),
+    "a fact in words": json.dumps({"version": 3, "partitions": [], "facts": ["noon", None]}),
+    "an event time of nobody": json.dumps({"version": 3, "partitions": [], "event_times": [[None, 0, 1]]}),
+    "half a message": json.dumps({"version": 3, "partitions": [], "pending": [["a", 0, 1]]}),
+    "a message without an offset": json.dumps({"version": 3, "partitions": [], "again": [["a", 0, None, 1, 1, ""]]}),
+    "a loss in words": json.dumps({"version": 3, "partitions": [], "lost": "some"}),
+    "a version in words": json.dumps({"version": 3, "partitions": [], "static_versions": {"users": "last"}}),
     "an offset as a word": rows(["a", 0, "one", 2, None, None]),
     "an offset that is missing": rows(["a", 0, None, 2, None, None]),
     "a range that runs backwards": rows(["a", 0, 2, 1, None, None]),
@@ -219,8 +259,8 @@ def test_a_row_with_one_wrong_value_is_read_as_it_stands_or_is_corrupt(
 
 
 def test_another_format_version_names_both() -> None:
-    with pytest.raises(CorruptRecord, match="format 3, this version reads 2"):
-        BatchMetadata.from_json('{"version": 3, "partitions": []}')
+    with pytest.raises(CorruptRecord, match="format 4, this version reads 3"):
+        BatchMetadata.from_json('{"version": 4, "partitions": []}')
 
 
 def test_the_error_shows_the_beginning_of_what_was_stored() -> None:

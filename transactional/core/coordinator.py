@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
+from transactional.core.carrying import carried
 from transactional.core.failures import Failures
 from transactional.core.protocol import (
     LATE,
@@ -178,7 +179,7 @@ class Coordinator:
     def _on_committed(self, current: ActiveAttempt) -> list[Action]:
         txid = current.attempt.txid
         self.committed_txid = txid
-        self._committed_batch = self.recorded.pop(txid)
+        self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
         return [RecordCommit(current.attempt, self._committed_batch)]
 
@@ -356,7 +357,7 @@ class Coordinator:
             yield StartProcessing(attempt, batch)
         else:
             self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
-            yield PlanBatch(attempt, self._with_starts(txid, after), replay)
+            yield PlanBatch(attempt, self._with_what_is_known(self._with_starts(txid, after)), replay)
 
     def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
         """`after`, with the start positions of partitions that joined with this transaction or a later one.
@@ -373,6 +374,11 @@ class Coordinator:
                     joined.setdefault(partition, OffsetRange(offsets.start, offsets.start))
         return replace(after, ranges={**after.ranges, **joined}) if joined else after
 
+    def _with_what_is_known(self, after: BatchMetadata) -> BatchMetadata:
+        """`after`, which may be in flight, with the event times up to the last committed batch."""
+        event_times = self._committed_batch.event_times
+        return replace(after, event_times=event_times) if event_times else after
+
     def _issues_nothing_new(self) -> bool:
         return self.paused or self.draining or self.finishing
 
@@ -381,4 +387,4 @@ class Coordinator:
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
             self._move(current, Trigger.ASK_AGAIN)
-            yield PlanBatch(current.attempt, after, replay=False)
+            yield PlanBatch(current.attempt, self._with_what_is_known(after), replay=False)

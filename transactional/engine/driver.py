@@ -174,7 +174,12 @@ class TopologyDriver:
         coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside)
         pending = self.config.max_spout_pending
         self.runner = PhaseRunner(
-            self.topology, self.executor, self._events.put, max_pending=pending, commit_phase=self.commit_phase
+            self.topology,
+            self.executor,
+            self._events.put,
+            max_pending=pending,
+            commit_phase=self.commit_phase,
+            clock=self.clock,
         )
         if snapshot.committed_txid:
             # Repeated: the process that committed it may have died before it notified the spout.

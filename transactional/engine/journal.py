@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, astuple, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, get_type_hints
 
@@ -193,7 +193,7 @@ def _plain(value: Any) -> Any:
             return value.value
         case Mapping():
             digests = sorted(value.items())
-            return [[p.source, p.index, digest.records, digest.checksum, digest.bytes] for p, digest in digests]
+            return [[p.source, p.index, *astuple(digest)] for p, digest in digests]
         case tuple():
             return [[exclusion.component, exclusion.fingerprint, exclusion.error] for exclusion in value]
     return value

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
@@ -25,11 +25,13 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     ProgressMade,
 )
+from transactional.engine.clock import SystemClock
 from transactional.engine.tidying import Tidying
 from transactional.errors import ConfigError, FatalError, TransactionalError
 from transactional.execution.committing import CommitPhase
+from transactional.facts import BatchFacts, facts_after
 from transactional.pools import DaemonPool
-from transactional.ports import JobExecutor, Processed, SizedSpout
+from transactional.ports import Clock, EventTimeSpout, JobExecutor, Processed, SizedSpout
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -64,8 +66,10 @@ class PhaseRunner:
         *,
         max_pending: int,
         commit_phase: CommitPhase | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
+        self.clock = clock or SystemClock()
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
@@ -212,7 +216,14 @@ class PhaseRunner:
         if batch is None and replay:
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
-        return BatchPlanned(attempt, batch, limit)
+        return BatchPlanned(attempt, batch and replace(batch, facts=self._facts(after)), limit)
+
+    def _facts(self, after: BatchMetadata) -> BatchFacts:
+        """What is decided about a batch once it is planned."""
+        spout, now_ms = self.topology.spout, self.clock.wall_ms()
+        if not isinstance(spout, EventTimeSpout):
+            return facts_after(after.facts, now_ms)
+        return facts_after(after.facts, now_ms, after.event_times.values(), spout.event_lag_ms)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:

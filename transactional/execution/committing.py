@@ -123,7 +123,8 @@ class CommitPhase:
         view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
         failures: list[tuple[TaskInfo, TaskFailed]] = []
         for task in range(component.parallelism):
-            info = TaskInfo(self.program, attempt, task, component.parallelism, view, excluded)
+            facts = passing.processed.facts
+            info = TaskInfo(self.program, attempt, task, component.parallelism, view, excluded, facts)
             make = partial(_CommitTask, info, component.id, self._instances(component, task, passing.processed))
             received = partial(_unpacked, passing.inbox.pop((component.id, task), []))
             done, failed = run_through(make, received)

@@ -52,7 +52,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     partials = _partials(program, [item for item in in_order if isinstance(item, PartialAggregates)])
     parts: dict[str, Partials | Sequence[bytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
-    return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters)
+    return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters, batch.facts)
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:
@@ -113,7 +113,8 @@ def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
 def _joined(parts: list[Digest]) -> Digest:
     checksums = [part.checksum for part in parts]
     checksum = zlib.crc32(repr(checksums).encode()) if any(checksums) else 0
-    return Digest(sum(part.records for part in parts), checksum, sum(part.bytes for part in parts))
+    event_us = max((part.event_us for part in parts if part.event_us is not None), default=None)
+    return Digest(sum(part.records for part in parts), checksum, sum(part.bytes for part in parts), event_us)
 
 
 def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) -> None:

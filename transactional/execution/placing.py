@@ -24,6 +24,7 @@ from transactional.execution.operators import (
 from transactional.execution.pickling import load_instance
 from transactional.execution.program import BoltSpec, TaskProgram
 from transactional.execution.trying_again import makes_letters
+from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
 from transactional.topology.functions import BoltFunction, FunctionKind
 
@@ -38,6 +39,7 @@ class TaskInfo:
     task_count: int
     state: MapState | None = None
     excluded: tuple[Exclusion, ...] = ()
+    facts: BatchFacts | None = None
 
     def __str__(self) -> str:
         return f"task {self.task} of {self.task_count}"
@@ -54,7 +56,7 @@ class TaskInfo:
         program, subscribers = self.program, self.program.subscribers_of(spec.id)
         state = DeferredState(spec.id) if spec.is_committer and self.state is None else self.state
         return TopologyContext(
-            program.topology_id, spec.id, self.task, self.task_count, program.options, state, subscribers
+            program.topology_id, spec.id, self.task, self.task_count, program.options, state, subscribers, self.facts
         )
 
 

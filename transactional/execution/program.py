@@ -13,27 +13,30 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.bolts import Bolt
 from transactional.execution.pickling import check_picklable
-from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.facts import BatchFacts
+from transactional.groupings import Grouping
 from transactional.letters import Exclusion, Letter
-from transactional.ports import Aggregator, PartitionReader
+from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import Edge, StagePlan, plan_stages
-from transactional.topology.topology import Topology
+from transactional.topology.topology import Topology, outputs_of
 
 
 @dataclass(frozen=True, slots=True)
 class SpoutSpec:
-    """The spout as its tasks know it: the reader, without what plans and connects in the driver.
+    """The spout as its tasks know it: the reader, without what plans and connects in the driver. `outputs` are its
+    fields by stream.
 
     The commit phase reads nothing: there `reader` is None.
     """
 
     id: str
-    output: Schema
+    outputs: Mapping[str, Schema]
     parallelism: int
     reader: PartitionReader | None
     with_checksum: bool
+    event_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class TaskProgram:
     def outputs_of(self, component_id: str) -> Mapping[str, Schema]:
         """The fields that the spout or a bolt emits, by stream."""
         if component_id == self.spout.id:
-            return {DEFAULT_STREAM: self.spout.output}
+            return self.spout.outputs
         return self.bolts[component_id].outputs
 
     def subscribers_of(self, component_id: str) -> dict[str, int]:
@@ -110,7 +113,8 @@ def make_program(topology: Topology, reader: PartitionReader | None, record: Rec
         for number, (stage, task) in enumerate(plan.slots(level))
     }
     given, count = topology.spout, topology.spout_parallelism
-    spout = SpoutSpec(topology.spout_id, given.output, count, reader, with_checksum=given.replays_exactly)
+    event_time = given.event_time if isinstance(given, EventTimeSpout) else None
+    spout = SpoutSpec(topology.spout_id, outputs_of(given), count, reader, given.replays_exactly, event_time)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None
@@ -139,6 +143,7 @@ class AttemptInput:
     portions: tuple[tuple[tuple[PartitionId, OffsetRange, Any], ...], ...]
     excluded: tuple[Exclusion, ...] = ()
     letters: tuple[Letter, ...] = ()
+    facts: BatchFacts | None = None
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
@@ -151,4 +156,4 @@ class AttemptInput:
             task = (first_task[partition] + number) % task_count
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
         excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
-        return cls(attempt, tuple(tuple(part) for part in portions), excluded, batch.letters)
+        return cls(attempt, tuple(tuple(part) for part in portions), excluded, batch.letters, batch.facts)

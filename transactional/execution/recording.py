@@ -28,10 +28,10 @@ class Recorder:
 
     def emitted(self, topology: Topology, attempts: Iterable[TransactionAttempt]) -> Emitted:
         """What was emitted in these attempts, one after the other, with every stream that a component declares."""
-        found: Emitted = {topology.spout_id: []}
-        for component in topology.components:
-            found[component.id] = []
-            found |= {(component.id, stream): [] for stream in component.streams}
+        found: Emitted = {}
+        for source in (topology.spout_id, *(component.id for component in topology.components)):
+            streams = topology.outputs_of(source)
+            found |= {source if stream == DEFAULT_STREAM else (source, stream): [] for stream in streams}
         for attempt in attempts:
             for source, stream, batch in self._batches.get(attempt, []):
                 found[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(batch, source, stream)

@@ -40,7 +40,7 @@ from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
-from transactional.ports import DeadLetter, PartitionReader, RefusedRecord, RefusingReader
+from transactional.ports import DeadLetter, ManyStreamsReader, PartitionReader, RefusedRecord, RefusingReader
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage
 from transactional.topology.topology import WorkPhase
 
@@ -95,7 +95,7 @@ class _Task(TaskLoop):
         is_complete: bool = True,
         looks_closer: bool = False,
     ) -> None:
-        info = TaskInfo(program, inputs.attempt, task, stage.task_count, excluded=inputs.excluded)
+        info = TaskInfo(program, inputs.attempt, task, stage.task_count, excluded=inputs.excluded, facts=inputs.facts)
         super().__init__(info, stage.components, is_complete=is_complete, looks_closer=looks_closer)
         self.inputs, self.stage, self.task = inputs, stage, task
         self.sent: list[Item] = []
@@ -206,20 +206,22 @@ class _Task(TaskLoop):
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        emitter = self.emitters[self.program.spout.id]
-        schema = emitter.streams[DEFAULT_STREAM].schema
+        spout, emitter = self.program.spout, self.emitters[self.program.spout.id]
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            digest = RecordDigest(with_checksum=self.program.spout.with_checksum)
+            reader = self._reader
+            stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
+            schema = emitter.streams[stream].schema
+            digest = RecordDigest(with_checksum=spout.with_checksum, event_time=spout.event_time)
             self.faults.reading = f"{partition} {offsets}"
             with guarded(self.program.spout.id):
-                for read in read_of(self._reader)(partition, offsets, metadata):
+                for read in read_of(reader)(partition, offsets, metadata):
                     if isinstance(read, RefusedRecord):
                         self._set_aside(read)
                         continue
                     for batch in conform(read, schema, component=emitter.component):
                         digest.add(batch)
-                        emitter.emit_batch(batch)
-            self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes)
+                        emitter.emit_batch(batch, stream=stream)
+            self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
         self.faults.reading = ""
 
     @property

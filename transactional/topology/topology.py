@@ -11,11 +11,16 @@ from typing import Any
 from transactional.bolts import Bolt
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.names import DEAD_LETTERS
-from transactional.ports import PersistentAggregate, Spout, TransactionState
+from transactional.ports import ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
+
+
+def outputs_of(spout: Spout) -> dict[str, Schema]:
+    """The fields that a spout emits, by stream."""
+    return dict(spout.outputs) if isinstance(spout, ManyStreamsSpout) else {DEFAULT_STREAM: spout.output}
 
 
 class WorkPhase(Enum):
@@ -99,7 +104,7 @@ class Topology:
     def outputs_of(self, component_id: str) -> dict[str, Schema]:
         """The fields that the spout or a bolt emits, by stream."""
         if component_id == self.spout_id:
-            return {DEFAULT_STREAM: self.spout.output}
+            return outputs_of(self.spout)
         return self.component(component_id).outputs
 
     def output_of(self, component_id: str, stream: str = DEFAULT_STREAM) -> Schema:

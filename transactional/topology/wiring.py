@@ -13,7 +13,7 @@ from transactional.ports import Spout, StateKind, TransactionState
 from transactional.schema import Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
-from transactional.topology.topology import AnyBolt, Component, Topology, WorkPhase
+from transactional.topology.topology import AnyBolt, Component, Topology, WorkPhase, outputs_of
 
 
 class WeakerGuaranteeWarning(UserWarning):
@@ -112,7 +112,7 @@ def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, 
 class _Wiring:
     def __init__(self, spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> None:
         self.spout_id, self.bolts = spout_id, bolts
-        self.outputs: dict[str, dict[str, Schema]] = {spout_id: {DEFAULT_STREAM: spout.output}}
+        self.outputs: dict[str, dict[str, Schema]] = {spout_id: outputs_of(spout)}
         self.phases = {spout_id: WorkPhase.PROCESSING}
 
     def components(self) -> tuple[Component, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -28,13 +29,14 @@ from transactional.errors import (
     ReplayMismatch,
     SourceUnavailable,
 )
+from transactional.facts import BatchFacts
 
 # --- planning -----------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_is_answered_with_the_batch_or_with_nothing_there(bench: Bench) -> None:
     bench.runner.plan(attempt(1), EMPTY_BATCH, replay=False)
-    assert bench.answer() == BatchPlanned(attempt(1), bench.batch)
+    assert bench.answer() == BatchPlanned(attempt(1), replace(bench.batch, facts=BatchFacts(7)))
     bench.runner.plan(attempt(2), bench.batch, replay=False)
     assert bench.answer() == BatchPlanned(attempt(2), None)
 
@@ -43,7 +45,9 @@ def test_a_replay_always_has_a_batch(bench: Bench) -> None:
     bench.spout.has_something = False
     bench.runner.plan(attempt(1), bench.batch, replay=True)
     end = OffsetRange(Offset(2), Offset(2))
-    assert bench.answer() == BatchPlanned(attempt(1), BatchMetadata({PartitionId("memory", 0): end}))
+    assert bench.answer() == BatchPlanned(
+        attempt(1), BatchMetadata({PartitionId("memory", 0): end}, facts=BatchFacts(7))
+    )
 
 
 def test_an_empty_replay_keeps_what_the_spout_has_noted_of_its_partitions(bench: Bench) -> None:
@@ -215,7 +219,7 @@ def test_a_spout_that_does_not_like_to_be_told_changes_nothing(
     bench.spout.on_committed = raising(error)
     bench.runner.tell_committed(attempt(1), bench.batch)
     bench.runner.plan(attempt(2), EMPTY_BATCH, replay=False)
-    assert bench.answer() == BatchPlanned(attempt(2), bench.batch)
+    assert bench.answer() == BatchPlanned(attempt(2), replace(bench.batch, facts=BatchFacts(7)))
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == [
         "spout 'spout' could not be notified of the commit of 1:10"
     ]
