@@ -10,7 +10,8 @@ from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from state.updates import StateUpdate
-from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue
+from state.values import OpaqueValue, StoredValue, TransactionalValue
+from transactional.absent import ABSENT
 from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 
 __all__ = [

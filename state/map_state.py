@@ -7,7 +7,7 @@ table that was loaded when it was judged, in that order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -36,6 +36,9 @@ class FencedTable(Protocol):
 
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more."""
+
+    def rows(self, before: TxId) -> pa.Table:
+        """Key and value columns of all rows as they were before a transaction."""
 
     def apply(
         self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
@@ -187,6 +190,20 @@ class MapState(ABC, Generic[TableT]):
             raise
         found = {row[:width]: row[width:] for row in rows_of(rows)}
         return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
+
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
+        width = len(self.key)
+        return ((row[:width], row[width:]) for row in rows_of(self._open_table.rows(attempt.txid)))
+
+    def is_replay(self, attempt: TransactionAttempt) -> bool:
+        """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        return version != attempt.attempt_id and self._fence.is_replay(version, attempt)
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set the values of the given keys (see the port). Raises `SchemaMismatch` for values of another type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from state.map_state import FencedTable, MapState
 from state.sums import SumCheck
 from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
-from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined_values
+from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.errors import TableConflict
@@ -97,6 +98,12 @@ class MemoryMapState(MapState[FencedTable]):
         rows = self.stored.rows
         found = {key: rows[each].before(attempt.txid) for key, each in zip(keys, asked, strict=True) if each in rows}
         return {key: values for key, values in found.items() if values is not ABSENT}
+
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """All keys with their values before this transaction. Raises `Fenced`."""
+        self._fence.check(self.stored.version, attempt.attempt_id)
+        before = {key: row.before(attempt.txid) for key, row in self.stored.rows.items()}
+        return [(key, values) for key, values in before.items() if values is not ABSENT]
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""

@@ -10,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, Inexact
-from enum import Enum
 from typing import Any, Final, Self
 
+from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import StoreMismatch
 
-
-class Absent(Enum):
-    """The type of `ABSENT`."""
-
-    ABSENT = "absent"
-
-
 _EXACT: Final = Context(prec=100, traps=[Inexact])
 """Columns have at most 38 digits; the thread's own context would round to 28."""
-ABSENT: Final = Absent.ABSENT
-"""There is no value: the key does not exist. None, in contrast, is a value like any other."""
 
 
 @dataclass(frozen=True, slots=True)

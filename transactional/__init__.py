@@ -26,6 +26,7 @@ from transactional.groupings import CustomStreamGrouping
 from transactional.ports import StateKind
 from transactional.running import run_topology
 from transactional.schema import Schema
+from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from transactional.topology.wiring import WeakerGuaranteeWarning
@@ -41,6 +42,7 @@ __all__ = [
     "CustomStreamGrouping",
     "FailedException",
     "FatalError",
+    "KeyValueState",
     "MapState",
     "OffsetRange",
     "OperatingError",
@@ -50,6 +52,7 @@ __all__ = [
     "Schema",
     "SchemaMismatch",
     "StateKind",
+    "StatefulBolt",
     "Topology",
     "TopologyConfig",
     "TopologyContext",

@@ -213,6 +213,12 @@ class TransactionState(Protocol):
         """The values before `attempt.txid` of the existing keys (for this transaction's own row, the previous
         value)."""
 
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """All keys with their values before `attempt.txid`, in any order."""
+
+    def is_replay(self, attempt: TransactionAttempt) -> bool:
+        """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
+
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty.
 

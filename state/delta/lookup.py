@@ -23,7 +23,8 @@ from state.columns import StateColumns
 from state.delta.sql import DATA_FUSION
 from state.sums import SumCheck
 from state.updates import rows_of
-from state.values import ABSENT, combined_values
+from state.values import combined_values
+from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.schema import Field, Schema
 from transactional.sums import Step, largest, reduced

@@ -17,6 +17,7 @@ from state.sql.table import StateTable
 from state.sums import SumCheck
 from state.updates import rows_of, table_of_rows
 from state.value_limits import ValueLimits
+from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.schema import Schema
@@ -66,6 +67,13 @@ class FencedSqlTable:
         with telling(self._name), self._database.reading() as connection:
             found = self._rows.rows_before(connection, before, keys)
         return table_of_rows(found, Schema((*self._columns.key, *self._columns.values)))
+
+    def rows(self, before: TxId) -> pa.Table:
+        """Key and value columns of all rows as they were before a transaction."""
+        columns = Schema((*self._columns.key, *self._columns.values))
+        with telling(self._name), self._database.reading() as connection:
+            parts = [table_of_rows(part, columns) for part in self._rows.visible_rows(connection, TxId(before - 1))]
+        return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
 
     def apply(
         self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool

@@ -38,7 +38,8 @@ from sqlalchemy.sql import quoted_name
 from state.columns import StateColumns
 from state.sql.types import sql_type
 from state.sums import SumCheck
-from state.values import ABSENT, OpaqueValue, combined_values
+from state.values import OpaqueValue, combined_values
+from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.bolts import Key
 

@@ -17,10 +17,11 @@ from state.delta.sql import SPARK_SQL, visible_rows
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
-from state.values import ABSENT, OpaqueValue, combined
+from state.values import OpaqueValue, combined
 from tests.contract.opaque_rule import ABSENT as NOTHING
 from tests.contract.opaque_rule import DOES, RULE, TXID, There
 from tests.contract.states import OWNER
+from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials

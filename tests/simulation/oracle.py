@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from state.memory import MemoryTable
-from state.values import ABSENT
 from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
 from tests.simulation.tables import LATE, TOTAL, SimulatedTable, counts_seen
+from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, PartitionId
 

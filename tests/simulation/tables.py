@@ -16,8 +16,9 @@ from typing import Any, Protocol, Self
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
 from state.sums import SumCheck
-from state.values import ABSENT, StoredValue
+from state.values import StoredValue
 from tests.simulation.faults import Faults
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES

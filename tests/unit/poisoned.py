@@ -18,6 +18,7 @@ from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyC
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException
+from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology
 
 WORD = "word string"
@@ -48,6 +49,18 @@ class PickyTotal(Total):
         if tuple["word"] in ("poison", "venom"):
             raise ValueError(tuple["word"])
         super().execute(tuple)
+
+
+class PickyCount(StatefulBolt):
+    """Does not like some words, which it has counted already when it notices."""
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.counts = state
+
+    def execute(self, tuple: Tuple) -> None:
+        self.counts.put(tuple.word, self.counts.get(tuple.word, 0) + 1)
+        if tuple.word in ("poison", "venom"):
+            raise ValueError(tuple.word)
 
 
 def picky(row: Tuple) -> tuple[str]:

@@ -18,9 +18,11 @@ from transactional.execution.map_state import MapStateView
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import Record, make_program
+from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.ports import DeadLetter, DiskState, Partials, Processed
+from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.stages import Edge
 from transactional.topology.topology import Component, Topology, WorkPhase
@@ -40,6 +42,8 @@ class Passing:
     partials: dict[str, list[pa.Table]] = field(default_factory=dict)
     """Partial aggregates for the states' updates that follow."""
     letters: list[DeadLetter] = field(default_factory=list)
+    stateful: list[tuple[TaskInfo, StatefulOperator]] = field(default_factory=list)
+    """The stateful bolts that have run, to be notified once all states are written."""
 
     def put(self, target: str, task: int, batches: Sequence[pa.RecordBatch], source: str, stream: str) -> None:
         """Pass tuples on to a task of a bolt."""
@@ -89,6 +93,11 @@ class CommitPhase:
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()
+        for info, operator in passing.stateful:
+            try:
+                operator.pre_commit()
+            except TaskFailed as failed:
+                raise self._error([(info, failed)]) from failed
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""
@@ -119,17 +128,18 @@ class CommitPhase:
                     passing.put(letter.component, task, [batch], letter.source, letter.stream)
 
     def _finish(self, component: Component, passing: Passing) -> None:
-        attempt, excluded = passing.attempt, tuple(passing.processed.excluded)
-        view = MapStateView(component.id, component.state, attempt) if component.state is not None else None
+        given, view = self._given(component, passing)
         failures: list[tuple[TaskInfo, TaskFailed]] = []
         for task in range(component.parallelism):
-            facts = passing.processed.facts
-            info = TaskInfo(self.program, attempt, task, component.parallelism, view, excluded, facts)
+            info = replace(given, task=task)
             make = partial(_CommitTask, info, component.id, self._instances(component, task, passing.processed))
             received = partial(_unpacked, passing.inbox.pop((component.id, task), []))
             done, failed = run_through(make, received)
             if failed is None:
                 passing.take_over(done, component.id)
+                passing.stateful += [
+                    (info, each) for each in done.operators.values() if isinstance(each, StatefulOperator)
+                ]
                 continue
             failures.append((info, failed))
             if not failed.at_fault:
@@ -137,7 +147,25 @@ class CommitPhase:
         if failures:
             raise self._error(failures) from failures[-1][1]
         if component.state is not None and view is not None:
-            component.state.put(attempt, view.written)
+            component.state.put(passing.attempt, view.written)
+            view.close()
+
+    def _given(self, component: Component, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
+        """What all tasks of a component have in common, as that of its first one, with their view of its state."""
+        attempt, state = passing.attempt, component.state
+        excluded = tuple(passing.processed.excluded)
+        facts = passing.processed.facts
+        info = TaskInfo(self.program, attempt, 0, component.parallelism, excluded=excluded, facts=facts)
+        if state is None:
+            return info, None
+        if not isinstance(component.bolt, StatefulBolt):
+            view = MapStateView(component.id, state, attempt)
+            return replace(info, state=view), view
+        replaces = overrides_rollback(component.bolt) and state.is_replay(attempt)
+        values = KeyValues.of(component.id, state, attempt)
+        tasks = [passing.inbox.get((component.id, task), []) for task in range(component.parallelism)]
+        values.read_ahead(batch for received in tasks for batches, _, _ in received for batch in batches)
+        return replace(info, key_values=values, replaces=replaces), values
 
     def _instances(self, component: Component, task: int, processed: Processed) -> Mapping[str, bytes]:
         """The bolt as it came out of the processing phase; none if there was nothing to keep."""

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.errors import SchemaMismatch
+from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.failures import guarded
 from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
@@ -217,6 +217,17 @@ class Emitter:
         """Pass on the tuples that were emitted one by one."""
         for stream in self.streams.values():
             stream.flush()
+
+    def end(self) -> None:
+        """Refuse what is emitted from now on: what was emitted has been passed on."""
+        self.emit = self.emit_batch = self.emit_direct = self._refuse_late  # type: ignore[method-assign]
+
+    def _refuse_late(self, *_: Any, **__: Any) -> NoReturn:
+        with guarded(self.component):
+            raise ConfigError(
+                f"{self.component!r} emitted in pre_commit, when all states were written already: emit in execute or "
+                "pre_prepare"
+            )
 
     def addressed(self) -> Iterator[tuple[Edge, int, list[pa.RecordBatch]]]:
         """The output for other tasks: edge, task, record batches."""

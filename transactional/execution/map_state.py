@@ -84,6 +84,9 @@ class MapStateView:
             self.put(key, new[-1])
         return new
 
+    def close(self) -> None:
+        """The state is written."""
+
     def _as_key(self, key: Key | Any) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
         if len(values) != len(self._state.key):
@@ -91,12 +94,12 @@ class MapStateView:
                 f"committer {self._component!r} used key {values!r}; the key of its state is "
                 f"({', '.join(self._state.key.names)})"
             )
-        return tuple(map(_in_utc, values)) if self._has_times else values
+        return tuple(map(in_utc, values)) if self._has_times else values
 
     def _value(self, values: tuple[Any, ...] | None) -> Any:
         return values[0] if values is not None and self._single else values
 
 
-def _in_utc(value: Any) -> Any:
+def in_utc(value: Any) -> Any:
     """A timestamp without a time zone is in UTC, so it is the same key as that instant in another zone."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

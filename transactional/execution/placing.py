@@ -23,9 +23,11 @@ from transactional.execution.operators import (
 )
 from transactional.execution.pickling import load_instance
 from transactional.execution.program import BoltSpec, TaskProgram
+from transactional.execution.stateful import KeyValues, StatefulOperator
 from transactional.execution.trying_again import makes_letters
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
+from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 
@@ -40,6 +42,10 @@ class TaskInfo:
     state: MapState | None = None
     excluded: tuple[Exclusion, ...] = ()
     facts: BatchFacts | None = None
+    key_values: KeyValues | None = None
+    """The state of a stateful bolt."""
+    replaces: bool = False
+    """Whether an earlier attempt has written that state."""
 
     def __str__(self) -> str:
         return f"task {self.task} of {self.task_count}"
@@ -54,7 +60,9 @@ class TaskInfo:
     def context(self, spec: BoltSpec) -> TopologyContext:
         """What the bolt learns about it."""
         program, subscribers = self.program, self.program.subscribers_of(spec.id)
-        state = DeferredState(spec.id) if spec.is_committer and self.state is None else self.state
+        state = self.state
+        if spec.is_committer and state is None and not isinstance(spec.bolt, StatefulBolt):
+            state = DeferredState(spec.id)
         return TopologyContext(
             program.topology_id, spec.id, self.task, self.task_count, program.options, state, subscribers, self.facts
         )
@@ -102,6 +110,11 @@ def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter) ->
         return info.given_to(BasicOperator(spec.id, emitter, bolt, context))
     if isinstance(bolt, BatchBolt):
         return info.given_to(BatchOperator(spec.id, emitter, bolt, context, info.attempt))
+    if isinstance(bolt, StatefulBolt):
+        assert info.key_values is not None
+        return info.given_to(
+            StatefulOperator(spec.id, emitter, bolt, context, info.attempt, info.key_values, replaces=info.replaces)
+        )
     operator = ArrowBatchOperator(spec.id, emitter, bolt, context, info.attempt)
     operator.notes_origin = len(spec.inputs) > 1
     return info.given_to(operator)

@@ -13,6 +13,8 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
 from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.stateful import StatefulBolt
+from transactional.topology.declared_state import STATE_EXAMPLE, bind_declared, check_is_state, refuse_stateful
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Topology
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
@@ -120,6 +122,7 @@ class TransactionalTopologyBuilder:
         tasks. Raises `ConfigError` for an object that is not a bolt, and for a duplicate id.
         """
         self._check_new("bolt", bolt_id, bolt)
+        refuse_stateful("bolt", bolt_id, bolt)
         if not isinstance(bolt, Bolt) and hasattr(bolt, "aggregator"):
             raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
         return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
@@ -138,6 +141,7 @@ class TransactionalTopologyBuilder:
         `ConfigError` for anything else, and for a duplicate id.
         """
         self._check_new("committer bolt", bolt_id, bolt)
+        refuse_stateful("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
             return self._declare(bolt_id, bolt, parallelism, self._given_state(bolt_id, state))
         if not hasattr(bolt, "aggregator"):
@@ -148,6 +152,25 @@ class TransactionalTopologyBuilder:
         if state is not None:
             raise ConfigError(f"committer bolt {bolt_id!r} has its own state; omit state=…")
         return self._declare(bolt_id, bolt, parallelism, bolt.state)
+
+    def set_stateful_bolt(
+        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: TransactionState
+    ) -> BoltDeclarer:
+        """Add a bolt that reads and writes its state while it processes its tuples. It runs in the commit phase.
+
+        Columns that `bolt.state` declares are those of the state. Raises `ConfigError` for anything but a
+        `StatefulBolt`, and for a duplicate id.
+        """
+        self._check_new("stateful bolt", bolt_id, bolt)
+        if not isinstance(bolt, StatefulBolt):
+            raise ConfigError(
+                f"stateful bolt {bolt_id!r} is a {type(bolt).__name__}, not a StatefulBolt; add a BatchBolt with "
+                "set_committer_bolt"
+            )
+        check_is_state("stateful bolt", bolt_id, state)
+        if bolt.state:
+            bind_declared(bolt_id, bolt.state, state)
+        return self._declare(bolt_id, bolt, parallelism, state)
 
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
@@ -197,18 +220,13 @@ class TransactionalTopologyBuilder:
 
     @staticmethod
     def _given_state(bolt_id: str, state: TransactionState | None) -> TransactionState:
-        example = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
         if state is None:
             raise ConfigError(
-                f"committer bolt {bolt_id!r} has no state: pass state=…, for example {example}. The state is what "
-                "distinguishes a committed transaction from an uncommitted one; a committer that only needs the order "
-                "keeps a state of one row, with key=()"
+                f"committer bolt {bolt_id!r} has no state: pass state=…, for example {STATE_EXAMPLE}. The state is "
+                "what distinguishes a committed transaction from an uncommitted one; a committer that only needs the "
+                "order keeps a state of one row, with key=()"
             )
-        if not hasattr(state, "fence"):
-            raise ConfigError(
-                f"committer bolt {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
-                f"example {example.removeprefix('state=')}"
-            )
+        check_is_state("committer bolt", bolt_id, state)
         return state
 
     @staticmethod

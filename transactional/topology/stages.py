@@ -7,7 +7,7 @@ with several subscribers is computed once, a bolt may have several inputs, and t
 the topology. Data for a deeper level, or for the driver, is passed on by the tasks in between.
 
 The output of a component that finishes in the commit phase is processed in the commit phase, and goes to the driver.
-So a component without other input is in no stage.
+So a component without other input is in no stage; nor is a stateful bolt, whatever its input.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Planner:
             if component.is_update or self._is_inside(component):
                 continue
             for grouping in component.inputs:
-                in_time = self.phases[grouping.source] is WorkPhase.PROCESSING
+                in_time = self.phases[grouping.source] is WorkPhase.PROCESSING and component.id in self.stage_of
                 stage = self.stage_of[component.id] if in_time else COMMIT_STAGE
                 edge = Edge(grouping.source, component.id, grouping, stage, component.parallelism)
                 edges[grouping.source] = (*edges.get(grouping.source, ()), edge)

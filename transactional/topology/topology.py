@@ -13,6 +13,7 @@ from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.names import DEAD_LETTERS
 from transactional.ports import ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
 from transactional.schema import Schema
+from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
@@ -29,7 +30,8 @@ class WorkPhase(Enum):
     PROCESSING: entirely in the processing phase, in parallel with other transactions.
     BOTH: receives tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that also
         reads from a committer.
-    COMMIT: entirely in the commit phase, because all of its input comes from components that finish there.
+    COMMIT: entirely in the commit phase: a stateful bolt, or a bolt all of whose input comes from components that
+        finish there.
     """
 
     PROCESSING = "processing"
@@ -56,6 +58,11 @@ class Component:
     def is_committer(self) -> bool:
         """True when the bolt finishes its batch in the commit phase and keeps a state."""
         return self.state is not None
+
+    @property
+    def is_stateful(self) -> bool:
+        """True when the bolt reads and writes its state while it processes its tuples."""
+        return isinstance(self.bolt, StatefulBolt)
 
     @property
     def is_update(self) -> bool:
@@ -120,7 +127,7 @@ class Topology:
         phases = {self.spout_id: WorkPhase.PROCESSING}
         for component in self.components:
             late = [phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
-            if late and all(late):
+            if component.is_stateful or (late and all(late)):
                 phases[component.id] = WorkPhase.COMMIT
             else:
                 waits = component.is_committer or any(late)

@@ -15,6 +15,7 @@ from tests.unit.poisoned import (
     POISON,
     WORD,
     Picky,
+    PickyCount,
     PickyTotal,
     PickyUnlucky,
     Relay,
@@ -71,6 +72,20 @@ def test_a_committer_may_set_tuples_aside(tmp_path: Path) -> None:
         ("total", "spout", "default", "poison"),
         ("total", "spout", "default", "poison"),
         ("total", "spout", "default", "venom"),
+    ]
+
+
+def test_a_stateful_bolt_may_set_tuples_aside(tmp_path: Path) -> None:
+    made = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
+    table, set_aside = MemoryTable("counts"), MemoryTable("letters")
+    made.set_stateful_bolt("count", PickyCount(), 2, state=counts(table)).fields_grouping("spout", "word")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    assert run(made, tmp_path).failures == 2
+    assert stored(table) == {"cat": 3, "dog": 1}
+    assert [row[1:] for row in found(set_aside)] == [
+        ("count", "spout", "default", "poison"),
+        ("count", "spout", "default", "poison"),
+        ("count", "spout", "default", "venom"),
     ]
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.memory import MemoryMapState, MemoryTable
-from state.values import ABSENT, OpaqueValue, StoredValue, TransactionalValue, combined
+from state.values import OpaqueValue, StoredValue, TransactionalValue, combined
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import StoreMismatch
 from transactional.ports import StateKind

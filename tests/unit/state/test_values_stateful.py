@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from state.memory import MemoryMapState, MemoryTable
-from state.values import ABSENT, OpaqueValue, TransactionalValue, combined
+from state.values import OpaqueValue, TransactionalValue, combined
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, StoreMismatch
 from transactional.ports import Partials, StateKind

@@ -16,6 +16,7 @@ from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputColl
 from transactional.errors import BoltFailed, TableConflict
 from transactional.execution.committing import CommitPhase
 from transactional.ports import StateKind
+from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology, WorkPhase
@@ -163,6 +164,41 @@ def seen_by_nobody(made: TransactionalTopologyBuilder) -> None:
     bolt(made, "C").shuffle_grouping("B")
 
 
+class Numbering(StatefulBolt):
+    """Counts all words, and passes them on."""
+
+    output = WORD
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.kept = state
+
+    def execute(self, tuple: Tuple) -> None:
+        self.kept.put((), self.kept.get((), 0) + 1)
+        self.collector.emit(tuple.word)
+
+
+def stateful(made: TransactionalTopologyBuilder, name: str, parallelism: int = 1) -> Any:
+    return made.set_stateful_bolt(name, Numbering(), parallelism, state=in_all(name))
+
+
+def a_stateful_bolt_alone(made: TransactionalTopologyBuilder) -> None:
+    stateful(made, "S", 3).shuffle_grouping("spout")
+
+
+def a_stateful_bolt_in_between(made: TransactionalTopologyBuilder) -> None:
+    bolt(made, "A").shuffle_grouping("spout")
+    stateful(made, "S", 2).fields_grouping("A", "word")
+    bolt(made, "C").shuffle_grouping("S")
+    update(made, "D").fields_grouping("C", "word")
+
+
+def stateful_bolts_in_a_row_and_a_committer_before(made: TransactionalTopologyBuilder) -> None:
+    committer(made, "B").global_grouping("spout")
+    stateful(made, "S").all_grouping("B").shuffle_grouping("spout")
+    stateful(made, "T", 2).shuffle_grouping("S")
+    committer(made, "D").global_grouping("T").global_grouping("spout")
+
+
 SHAPES: list[tuple[Callable[[TransactionalTopologyBuilder], None], dict[str, WorkPhase], int, dict[str, int]]] = [
     # declares the bolts, their phases, the levels of the Spark job, what each committer counts of 3 tuples
     (a_committer_alone, {"B": BOTH}, 2, {"B": 3}),
@@ -176,6 +212,14 @@ SHAPES: list[tuple[Callable[[TransactionalTopologyBuilder], None], dict[str, Wor
     (a_diamond_behind, {"B": BOTH, "left": COMMIT, "right": COMMIT, "D": COMMIT}, 2, {"B": 3, "D": 9}),
     (late_and_early, {"A": PROCESSING, "B": BOTH, "C": BOTH, "E": PROCESSING, "D": BOTH}, 2, {"B": 3, "D": 9}),
     (seen_by_nobody, {"B": BOTH, "C": COMMIT}, 2, {"B": 3}),
+    (a_stateful_bolt_alone, {"S": COMMIT}, 1, {"S": 3}),
+    (a_stateful_bolt_in_between, {"A": PROCESSING, "S": COMMIT, "C": COMMIT, "D": COMMIT}, 1, {"S": 3, "D": 3}),
+    (
+        stateful_bolts_in_a_row_and_a_committer_before,
+        {"B": BOTH, "S": COMMIT, "T": COMMIT, "D": BOTH},
+        2,
+        {"B": 3, "S": 6, "T": 6, "D": 9},
+    ),
 ]
 
 

@@ -1,0 +1,107 @@
+"""A stateful bolt's state over every state: random histories with dead attempts end as a plain dict says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.contract.states import AnyState, Place, content
+from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
+from transactional.attempt import TransactionAttempt
+from transactional.errors import Fenced
+from transactional.execution.stateful import KeyValues
+from transactional.ports import StateKind
+
+__all__ = ["delta_spark"]
+
+WORDS = ("cat", "dog", "owl", "", None)
+KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
+Model = dict[Any, int | None]
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    if request.param.startswith("spark"):
+        request.getfixturevalue("delta_spark")
+    prepare(request.param, request.getfixturevalue("monkeypatch"))
+    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
+    yield place
+    place.close()
+
+
+def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: Random) -> Model:
+    """One attempt, up to the write of its state; what there has to be afterwards. Checks what the bolt reads."""
+    values, model = KeyValues.of("count", state, attempt), dict(before)
+    for _ in range(random.randrange(6)):
+        word = random.choice(WORDS)
+        match random.randrange(4):
+            case 0:
+                assert dict(values.items()) == model
+            case 1:
+                assert (word in values) is (word in model)
+            case 2:
+                model[word] = None
+                values.put(word, None)
+            case _:
+                found = values.get(word, 0)
+                assert found == model.get(word, 0)
+                model[word] = (found or 0) + random.randrange(1, 9)
+                values.put(word, model[word])
+    state.put(attempt, values.written)
+    return model
+
+
+def live_through(place: Place, kind: StateKind, random: Random, transactions: int) -> None:
+    """Transactions with dead attempts, which a transactional spout gives the same tuples as those that live."""
+    state, model, number = place.state(kind=kind), Model(), 0
+    for txid in range(1, transactions + 1):
+        same = random.randrange(1_000_000)
+        after = model
+        for _ in range(random.choice((1, 1, 2, 3))):
+            number += 1
+            if random.random() < 0.2:
+                state.close()
+                state = place.state(kind=kind)
+                place.fence(state, txid if after is not model else txid - 1, number)
+                number += 1
+            attempt = place.attempt(txid, number)
+            assert state.is_replay(attempt) is (after is not model)
+            seed = same if kind is StateKind.TRANSACTIONAL else random.randrange(1_000_000)
+            after = worked(state, attempt, model, Random(seed))
+            assert content(state) == after
+            assert content(state, txid - 1) == model
+        model = after
+    state.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind) -> None:
+    random = Random(f"{place.engine}{kind}")
+    live_through(place, kind, random, 5 if place.engine.startswith("spark") else 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("seed", range(25))
+def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
+    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+    live_through(place, kind, Random(seed), 6)
+    place.close()
+
+
+def test_who_was_taken_over_reads_nothing(place: Place) -> None:
+    state = place.state()
+    state.put(place.attempt(1, 1), {("cat",): (1,)})
+    other = place.state()
+    place.fence(other, 1, 5)
+    late = place.attempt(2, 2)
+    with pytest.raises(Fenced):
+        state.items(late)
+    with pytest.raises(Fenced):
+        state.is_replay(late)

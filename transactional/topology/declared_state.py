@@ -1,0 +1,57 @@
+"""The state of a committer or of a stateful bolt, as it is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transactional.errors import ConfigError
+from transactional.schema import Schema
+from transactional.stateful import StatefulBolt
+
+STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
+"""For messages."""
+
+
+def check_is_state(what: str, bolt_id: str, state: Any) -> None:
+    """Raise `ConfigError` for what is not a state."""
+    if not hasattr(state, "fence"):
+        raise ConfigError(
+            f"{what} {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
+            f"example {STATE_EXAMPLE.removeprefix('state=')}"
+        )
+
+
+def refuse_stateful(what: str, bolt_id: str, bolt: object) -> None:
+    """Raise `ConfigError` for a stateful bolt that is added as something else."""
+    if isinstance(bolt, StatefulBolt):
+        raise ConfigError(f"{what} {bolt_id!r} is a StatefulBolt: add it with set_stateful_bolt")
+
+
+def declared_columns(bolt_id: str, text: str) -> tuple[Schema, Schema]:
+    """Key and values of `word string -> count long`. Raises `ConfigError`."""
+    key, arrow, values = text.partition("->")
+    if not arrow or not values.strip():
+        raise ConfigError(
+            f"stateful bolt {bolt_id!r}: its state {text!r} is not of the form 'key -> values', such as "
+            "'word string -> count long'"
+        )
+    try:
+        return Schema.parse(key), Schema.parse(values)
+    except ConfigError as error:
+        raise ConfigError(f"stateful bolt {bolt_id!r}: its state {text!r}: {error}") from error
+
+
+def bind_declared(bolt_id: str, text: str, state: Any) -> None:
+    """Fix the columns of a state to those that its bolt declares. Raises `ConfigError` where they are others."""
+    key, values = declared_columns(bolt_id, text)
+    if not hasattr(state, "bind"):
+        if (state.key, state.values) != (key, values):
+            raise ConfigError(
+                f"stateful bolt {bolt_id!r} declares the state {text!r}; the one that it was given has "
+                f"'{state.key} -> {state.values}'"
+            )
+        return
+    try:
+        state.bind(key, values)
+    except ConfigError as error:
+        raise type(error)(f"stateful bolt {bolt_id!r} declares the state {text!r}: {error}") from error
