@@ -70,12 +70,14 @@ PAGES = {
     ),
     "bolts": Page(
         "Bolts",
-        "The three classes to derive a bolt from, what is handed to them, and plain functions as bolts.",
+        "The classes to derive a bolt from, what is handed to them, and plain functions as bolts.",
         (
             "transactional.bolts.Bolt",
             "transactional.bolts.BasicBolt",
             "transactional.bolts.BatchBolt",
             "transactional.bolts.ArrowBatchBolt",
+            "transactional.stateful.StatefulBolt",
+            "transactional.stateful.KeyValueState",
             "transactional.topology.functions.FunctionKind",
             "transactional.bolts.Tuple",
             "transactional.bolts.OutputCollector",

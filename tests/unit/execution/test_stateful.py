@@ -1,4 +1,4 @@
-"""Stateful bolts: what they read and write, in which order, what a replay changes, and when hooks are called."""
+"""Stateful bolts (rows C9, C10): what they read and write, in which order, what a replay changes, when hooks run."""
 
 from __future__ import annotations
 
