@@ -13,7 +13,7 @@ from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
-from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
+from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
 
 Word = str | None
 Contents = Mapping[str, Mapping[Any, Any]]
@@ -139,9 +139,37 @@ def add_letters(builder: TransactionalTopologyBuilder, state: Callable[..., Delt
     builder.set_dead_letters(DeadLetterTable(folder / "letters", properties=PROPERTIES))
 
 
+def highest(words: Sequence[Word]) -> Contents:
+    return {"per-word": Counter(words), "highest": Counter(words)}
+
+
+class Counting(StatefulBolt):
+    """Counts words, and emits each with its new count."""
+
+    state = "word string -> count long"
+    output = "word string, count long"
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.counts = state
+
+    def execute(self, tuple: Tuple) -> None:
+        count = self.counts.get(tuple.word, 0) + 1
+        self.counts.put(tuple.word, count)
+        self.collector.emit(tuple.word, count)
+
+
+def add_stateful(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """A stateful bolt, and a table of the highest count that it has emitted of each word."""
+    del folder
+    counts = state("per-word", "word string")
+    builder.set_stateful_bolt("per-word", Counting(), 2, state=counts).fields_grouping("words", "word")
+    builder.set_committer_bolt("highest", state("highest", "word").max("count")).fields_grouping("per-word", "word")
+
+
 SHAPES = {
     "counts": Shape(add_counts, count),
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "words": Shape(add_buckets, buckets),
     "letters": Shape(add_letters, letters),
+    "stateful": Shape(add_stateful, highest),
 }

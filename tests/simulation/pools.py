@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tests.simulation.faults import Faults
 from tests.simulation.source import Source, digest_of, poison_in, read_batch
+from tests.simulation.stateful import tuples_of
 from tests.simulation.tables import TOTAL, Counts
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
@@ -121,6 +122,8 @@ class SimulatedExecutor:
     faults: Faults
     scheduler: Scheduler
     sets_aside: bool
+    stateful: Collection[str] = ()
+    """The tables that stateful bolts keep."""
     cancelled: dict[TransactionAttempt, bool] = field(default_factory=dict)
     pool: SimulatedPool | None = None
 
@@ -146,7 +149,8 @@ class SimulatedExecutor:
         }
         counts = {table: self._counts(table, records) for table in self.tables}
         letters = [DeadLetter(exclusion, "spout", "default", "{}") for exclusion in poison]
-        return Processed(digests, counts, {}, excluded=batch.excluded, letters=letters)
+        late = [tuples_of(table, counts.pop(table).counts) for table in self.stateful]
+        return Processed(digests, counts, {}, late, excluded=batch.excluded, letters=letters)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         assert self.pool is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.source import OUTPUT
+from tests.simulation.stateful import Adding
 from tests.simulation.tables import SimulatedTable
 from transactional.core.coordinator import ActiveAttempt, Coordinator
 from transactional.core.invariants import check
@@ -44,6 +45,7 @@ from transactional.errors import (
 )
 from transactional.groupings import Grouping, GroupingKind
 from transactional.progress import Phase
+from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
@@ -138,10 +140,15 @@ class Process:
         return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters)
 
     def _committer(self, table: SimulatedTable) -> Component:
-        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, self.world.state_of(table).of_process(self.before))
+        state = self.world.state_of(table).of_process(self.before)
+        if table.name in self.world.stateful:
+            return Component(table.name, Adding(), 1, INPUTS, Schema(()), state)
+        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, state)
 
     def _executor(self) -> SimulatedExecutor:
-        return SimulatedExecutor(self.world.source, list(self.world.kinds), self.faults, self, self.world.sets_aside)
+        world = self.world
+        tables = list(world.kinds)
+        return SimulatedExecutor(world.source, tables, self.faults, self, world.sets_aside, world.stateful)
 
     # --- clock and scheduler ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ has written, nothing is. Counts by key are written, which come as a mapping wher
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -161,6 +161,14 @@ class SimulatedState(MemoryMapState):
     def _folded(row: StoredValue, committed_txid: TxId) -> StoredValue:
         forgets = row.txid <= committed_txid and row.prev_txid is not None
         return replace(row, prev_value=FORGOTTEN) if forgets else row
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        self._before(f"read {self.stored.name} for {attempt}")
+        found = super().get(attempt, keys)
+        self._reached["a stateful bolt reads what a dead attempt has changed"] += any(
+            key in self.stored.rows and self.stored.rows[key].txid == attempt.txid for key in keys
+        )
+        return found
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         assert isinstance(partials, Counts)

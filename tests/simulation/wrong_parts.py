@@ -7,7 +7,7 @@ Nothing is folded here, so folds have tests of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,7 +155,16 @@ class MovesTheRowsFirst(SimulatedState):
         self._fence.wrote(attempt)
 
 
+class ReadsWhatADeadAttemptHasLeft(SimulatedState):
+    """A stateful bolt is given what an earlier attempt at the transaction has put, as if that were before it."""
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        super().get(attempt, keys)
+        return {key: self.stored.rows[key].value for key in keys if key in self.stored.rows}
+
+
 STATES: tuple[type[SimulatedState], ...] = (
+    ReadsWhatADeadAttemptHasLeft,
     UnfencedState,
     KeepsRowsOfDeadAttempts,
     SkipsEveryReplay,

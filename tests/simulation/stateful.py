@@ -1,0 +1,33 @@
+"""A table that a stateful bolt keeps, in some worlds: the real bolt, and the real view of its state, over tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tests.simulation.source import OUTPUT
+from transactional.arrow import arrow_schema
+from transactional.bolts import Tuple
+from transactional.ports import LateTuples
+from transactional.stateful import KeyValueState, StatefulBolt
+
+
+class Adding(StatefulBolt):
+    """Adds amounts up, per word."""
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.sums = state
+
+    def execute(self, tuple: Tuple) -> None:
+        self.sums.put(tuple.word, self.sums.get(tuple.word, 0) + tuple["count"])
+
+
+def tuples_of(table: str, counts: Mapping[str, int]) -> LateTuples:
+    """What the spout emits for the bolt that keeps a table: one tuple per word of the batch."""
+    columns = [list(counts), list(counts.values())]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow_schema(OUTPUT), strict=True)],
+        schema=arrow_schema(OUTPUT),
+    )
+    return LateTuples(table, 0, "spout", "default", [batch])
