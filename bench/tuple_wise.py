@@ -20,8 +20,8 @@ from transactional import BasicBolt, OutputCollector, Topology, TransactionalTop
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.execution.faults import tuples
-from transactional.execution.local_executor import LocalExecutor
 from transactional.groupings import DEFAULT_STREAM
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, Processed
 
 FIELDS = "word string, n long"

@@ -158,7 +158,7 @@ PAGES = {
             "transactional.testing.complete_topology",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",
-            "transactional.execution.local_executor.LocalExecutor",
+            "transactional.phases.local_executor.LocalExecutor",
             "spouts.local_broker.LocalBroker",
             "spouts.kafka_admin.create_topic",
             "spouts.kafka_admin.add_partitions",

@@ -72,7 +72,7 @@ def run_topology(
 def make_executor(topology: Topology, *, session: SparkSession | None = None, master: str = "local[*]") -> JobExecutor:
     """The executor for a master. PySpark is imported only if it is needed, because that takes a while."""
     if master == "none" and session is None:
-        from transactional.execution.local_executor import LocalExecutor
+        from transactional.phases.local_executor import LocalExecutor
 
         return LocalExecutor(topology)
     if session is None and not _MASTER.fullmatch(master):

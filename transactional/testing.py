@@ -27,10 +27,10 @@ from transactional.core.memory_topology import (
 )
 from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.driver import TopologyDriver
-from transactional.execution.committing import CommitPhase
-from transactional.execution.local_executor import LocalExecutor
-from transactional.execution.recording import Emitted, Recorder
-from transactional.execution.rows_spout import RowsSpout
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
+from transactional.phases.recording import Emitted, Recorder
+from transactional.phases.rows_spout import RowsSpout
 from transactional.ports import Clock
 from transactional.progress import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus

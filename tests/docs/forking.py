@@ -21,7 +21,7 @@ from typing import IO
 IMPORTED = (
     *(
         "transactional.commands.main",
-        "transactional.execution.local_executor",
+        "transactional.phases.local_executor",
         "transactional.testing",
         "spouts",
         "state",

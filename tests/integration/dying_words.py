@@ -16,7 +16,7 @@ from state import SqlMapState
 from tests.integration.dying import PerilousStore, perilous
 from transactional import TopologyConfig, TopologyDriver, TransactionAttempt
 from transactional.bolts import Key
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials
 
 POINTS = [f"{when} the {what}" for what in ("words table", "buckets table", "store") for when in ("before", "after")]

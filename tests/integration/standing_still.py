@@ -35,7 +35,7 @@ from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata
 from transactional.core.protocol import Action, Event
 from transactional.errors import TransactionalError
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.progress import Snapshot
 from transactional.store import Lease

@@ -23,7 +23,7 @@ from transactional.engine.journal import JournalWriter, read_journal
 from transactional.engine.replay import replay
 from transactional.engine.sizing import BatchSizer
 from transactional.engine.timeline import Flight
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 

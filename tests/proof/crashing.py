@@ -16,7 +16,7 @@ from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_d
 from tests.proof.shapes import OTHER_TAKE, SHAPES, TAKE, Setting, Word, build, rows_of
 from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.engine.runner import Fatal
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.store import AttemptRecord
 
 LEASE_MS = 3_600_000

@@ -24,7 +24,7 @@ from tests.proof.crashing import LEASE_MS
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.batch import BatchMetadata
 from transactional.engine.driver import TopologyDriver
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 
 WORDS = "abcabda"
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}

@@ -24,6 +24,7 @@ FLOORS = (
     ("transactional.core", "spouts", "state"),
     ("transactional.topology", "spouts.kafka", "state.delta", "state.sql"),
     ("transactional.execution", "state.store"),
+    ("transactional.phases",),
     ("transactional.engine", "transactional.spark"),
     ("transactional.doctor",),
     ("doors", "verifier"),
@@ -45,7 +46,8 @@ HOMES = {
     "delta": {"state.delta.spark"},
     "deltalake": {"state.delta", "verifier.storage"},
     "pyarrow": {
-        *("transactional.arrow", "transactional.narrowing", "transactional.execution", "transactional.spark"),
+        *("transactional.arrow", "transactional.narrowing"),
+        *("transactional.execution", "transactional.phases", "transactional.spark"),
         *("transactional.aggregates", "transactional.sums", "transactional.trident"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },

@@ -11,7 +11,7 @@ from tests.tidy.files import ROOT
 UNIT = ROOT / "tests" / "unit"
 FOLDERS = sorted({path.parent for path in UNIT.rglob("test_*.py")} - {UNIT})
 OF_SEVERAL_MODULES = {
-    *("execution/test_dead_letters.py", "execution/test_merging.py", "execution/test_refused_records.py"),
+    *("phases/test_dead_letters.py", "phases/test_merging.py", "phases/test_refused_records.py"),
     *("state/test_group_by.py", "topology/test_phases.py", "verifier/test_alone.py"),
 }
 """What shows only where several modules of a folder work together."""

@@ -8,9 +8,9 @@ from tests.unit.fakes import total
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.execution.local_executor import LocalExecutor
 from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import load_instance
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

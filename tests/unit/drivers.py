@@ -17,7 +17,7 @@ from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.run_history import RunSummary
 from transactional.errors import StoreUnavailable
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
 from transactional.store import AttemptRecord, Desired, Lease
 from transactional.store_history import RunEnd

@@ -18,11 +18,11 @@ from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, Tuple
 from transactional.config import TopologyConfig
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import ConfigError, FailedException, FatalError, SchemaMismatch
-from transactional.execution.committing import CommitPhase
 from transactional.execution.emitting import _Stream
-from transactional.execution.recording import Recorder
-from transactional.execution.rows_spout import RowsSpout
 from transactional.groupings import DEFAULT_STREAM
+from transactional.phases.committing import CommitPhase
+from transactional.phases.recording import Recorder
+from transactional.phases.rows_spout import RowsSpout
 from transactional.testing import complete_topology
 from transactional.topology.topology import Topology
 

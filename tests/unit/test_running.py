@@ -14,8 +14,8 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.run_history import RunSummary
 from transactional.errors import ConfigError
-from transactional.execution.local_executor import LocalExecutor
 from transactional.loading import open_store
+from transactional.phases.local_executor import LocalExecutor
 from transactional.progress import Snapshot
 from transactional.running import make_executor, run_topology
 

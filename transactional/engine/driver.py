@@ -41,7 +41,7 @@ from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import TroubleTeller
 from transactional.errors import CommitStuck, ConfigError, FatalError, StoreUnavailable, by_code
-from transactional.execution.committing import CommitPhase
+from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState
 from transactional.topology.places import check_places

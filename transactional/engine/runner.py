@@ -28,8 +28,8 @@ from transactional.core.protocol import (
 from transactional.engine.clock import SystemClock
 from transactional.engine.tidying import Tidying
 from transactional.errors import ConfigError, FatalError, TransactionalError
-from transactional.execution.committing import CommitPhase
 from transactional.facts import BatchFacts, facts_after
+from transactional.phases.committing import CommitPhase
 from transactional.pools import DaemonPool
 from transactional.ports import Clock, EventTimeSpout, JobExecutor, Processed, SizedSpout
 from transactional.topology.topology import Topology

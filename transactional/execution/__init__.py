@@ -1,1 +1,1 @@
-"""Running bolts: tasks of the processing phase, what they send to the driver, and the commit phase."""
+"""Running bolts, in a task or in the commit phase: what they are fed, what they emit, how they fail."""

@@ -14,8 +14,8 @@ from transactional.errors import BoltFailed, SchemaMismatch
 from transactional.execution.failures import TaskFailed, error_of, guarded
 from transactional.execution.items import Item, Tuples
 from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
-from transactional.execution.tasks import run_dataframe_task
 from transactional.groupings import DEFAULT_STREAM
+from transactional.phases.tasks import run_dataframe_task
 from transactional.spark.workers import end_quietly
 from transactional.spark_internals import map_in_arrow
 from transactional.topology.functions import BoltFunction

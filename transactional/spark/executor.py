@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, TransactionalError
-from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
-from transactional.execution.tasks import run_task
+from transactional.phases.gathering import gather
+from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program

@@ -31,7 +31,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.run_history import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.progress import Phase
 from transactional.testing import ManualClock

@@ -25,7 +25,7 @@ from transactional.errors import (
     StoreUnavailable,
     TopologyInUse,
 )
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import ManualClock
 
 

@@ -17,8 +17,8 @@ from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyC
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import FailedException
-from transactional.execution.local_executor import LocalExecutor
 from transactional.facts import BatchFacts
+from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
 from transactional.testing import ManualClock, MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder

@@ -29,7 +29,7 @@ from transactional.core.protocol import (
 from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
 from transactional.engine.run_history import RunSummary
 from transactional.errors import Fenced
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.store import DesiredState
 from transactional.testing import ManualClock

@@ -21,7 +21,7 @@ from transactional.commands.display import Display
 from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.errors import ConfigError, FailedException
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed, SizedSpout
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock

@@ -17,7 +17,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
 from transactional.engine.run_history import RunSummary
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

@@ -14,9 +14,9 @@ from tests.unit.fakes import Total, builder, stored, total, words
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed
-from transactional.execution.committing import CommitPhase
 from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import dump_instance, load_instance
+from transactional.phases.committing import CommitPhase
 
 
 def test_collector_and_state_are_the_drivers_own_on_arrival() -> None:

@@ -18,8 +18,8 @@ from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
-from transactional.execution.committing import CommitPhase
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder

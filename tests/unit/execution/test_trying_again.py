@@ -33,8 +33,8 @@ from transactional.bolts import OutputCollector, TopologyContext, Tuple
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
 from transactional.engine.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError, FailedException
-from transactional.execution.committing import CommitPhase
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
 
 
 @pytest.mark.parametrize("where", ["processing", "commit"])

@@ -14,7 +14,7 @@ from tests.unit.fakes import Upper, builder, stored, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed, TableConflict
-from transactional.execution.committing import CommitPhase
+from transactional.phases.committing import CommitPhase
 from transactional.ports import StateKind
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder

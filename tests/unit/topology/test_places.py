@@ -18,7 +18,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.errors import ConfigError
-from transactional.execution.local_executor import LocalExecutor
+from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.places import real_path
 from transactional.topology.topology import Topology

@@ -18,11 +18,12 @@ from tests.unit.shapes import update
 from tests.unit.telling import TASKS, Event, Told, merges
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import TransactionalError
-from transactional.execution import emitting, tasks
-from transactional.execution.committing import CommitPhase
+from transactional.execution import emitting
 from transactional.execution.emitting import Emitter
-from transactional.execution.local_executor import LocalExecutor
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.phases import tasks
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import _Planner, plan_stages
 from transactional.topology.topology import Component, Topology, WorkPhase

@@ -15,8 +15,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BatchBolt, Key, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed, Fenced, SchemaMismatch
-from transactional.execution.committing import CommitPhase
 from transactional.execution.map_state import MapStateView
+from transactional.phases.committing import CommitPhase
 from transactional.ports import StateKind
 from transactional.topology.topology import Topology
 

@@ -7,10 +7,10 @@ import threading
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, ConfigError
-from transactional.execution.gathering import gather
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
-from transactional.execution.tasks import run_task
+from transactional.phases.gathering import gather
+from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.topology.topology import Topology
 

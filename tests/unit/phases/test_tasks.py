@@ -20,12 +20,12 @@ from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
-from transactional.execution.gathering import gather
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
-from transactional.execution.local_executor import LocalExecutor
 from transactional.execution.program import AttemptInput, TaskProgram, make_program
-from transactional.execution.tasks import run_task
 from transactional.groupings import GroupingKind
+from transactional.phases.gathering import gather
+from transactional.phases.local_executor import LocalExecutor
+from transactional.phases.tasks import run_task
 from transactional.ports import Partials, PartitionReader, Processed
 from transactional.topology.topology import Topology
 
