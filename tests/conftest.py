@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from spouts.local_broker import LocalBroker
+from tests.bill import Bill
+
+if TYPE_CHECKING:
+    from spouts.local_broker import LocalBroker
 
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
 settings.register_profile("project", deadline=None, database=DirectoryBasedExampleDatabase(".hypothesis/examples"))
@@ -27,6 +27,8 @@ settings.load_profile("project")
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[LocalBroker]:
     """A running Kafka broker, shared: take topic and group names of your own, and don't stop it."""
+    from spouts.local_broker import LocalBroker  # a second that most runs of a few tests do without
+
     with LocalBroker() as broker:
         yield broker
 
@@ -59,12 +61,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         RUNNING.pop()
 
 
-BEGAN_S = time.perf_counter()
-COLLECTED_S = pytest.StashKey[float]()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(refuse_servers)
+    config.pluginmanager.register(Bill(), "bill")
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")
 
@@ -111,32 +110,6 @@ def not_run(config: pytest.Config) -> list[str]:
     return [f"{report.nodeid or report.fspath}: {report.outcome}, {report.longreprtext}" for report in reports]
 
 
-def part_of(test: str) -> str:
-    """The part of the whole that a test belongs to: its folder; of `integration` and `proof` a group of files."""
-    *folders, file = test.split("::")[0].split("/")[-3:]
-    group = re.match(r"test_([a-z]+)", file)
-    folder = folders[-1] if folders else "tests"
-    return f"{folder}: {group[1]}" if group and folder in ("integration", "proof") else folder
-
-
-def took_lines(reports: Iterable[pytest.TestReport], collecting_s: float) -> Iterator[str]:
-    """What each part took: those that `tools/timed.sh` has noted in the file $TOOK, then the tests'."""
-    noted = os.environ.get("TOOK")
-    for line in Path(noted).read_text().splitlines() if noted and Path(noted).exists() else ():
-        seconds, name = line.split("\t")
-        yield f"{seconds:>6} s  {name}"
-    took_s, tests = defaultdict[str, float](float), Counter[str]()
-    for report in reports:
-        took_s[part_of(report.nodeid)] += report.duration
-        tests[part_of(report.nodeid)] += report.when == "call"
-    yield f"{collecting_s:6.0f} s  collecting the tests"
-    yield from (f"{seconds:6.0f} s  {part}, {tests[part]} tests" for part, seconds in sorted(took_s.items()))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    session.config.stash[COLLECTED_S] = time.perf_counter() - BEGAN_S
-
-
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A missing server must be red, not a quiet skip."""
     if session.config.getoption("--no-skips") and exitstatus == pytest.ExitCode.OK and not_run(session.config):
@@ -144,12 +117,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if "TOOK" in os.environ:
-        given = (report for reports in terminalreporter.stats.values() for report in reports)
-        terminalreporter.section("what each part took")
-        reports = (report for report in given if isinstance(report, pytest.TestReport))
-        for line in took_lines(reports, config.stash.get(COLLECTED_S, 0.0)):
-            terminalreporter.line(line)
     skipped = not_run(config) if config.getoption("--no-skips") else []
     if skipped:
         terminalreporter.section("not allowed under --no-skips", red=True)

@@ -1,8 +1,11 @@
 #!/bin/sh
 # Runs commands at the same time and shows what they print one after the other: at_once.sh "COMMAND" "COMMAND" ...
 # Ends with code 1 when one of them has failed, after all have ended. Their temporary files are gone then; they are in
-# memory where nobody has said where they belong, there is room and programs may be started there.
+# memory where nobody has said where they belong, there is room and programs may be started there. With
+# BUDGET_S it says at the end how long it took, and of how many seconds; it fails for none: a machine may be busy.
 set -u
+
+began=$(date +%s)
 
 memory=/dev/shm
 has_room() {
@@ -39,4 +42,9 @@ for process in $running; do
     wait "$process" || failed=1
     cat "$folder/$number"
 done
+if [ -n "${BUDGET_S:-}" ]; then
+    times >"$folder/times"
+    processors=$(awk 'END { gsub(/s/, ""); split($1 "m" $2, t, "m"); print int(60 * (t[1] + t[3]) + t[2] + t[4]) }' "$folder/times")
+    echo "took $(($(date +%s) - began)) s, the processors ${processors} s; on two quiet ones it has ${BUDGET_S} s"
+fi
 exit "$failed"

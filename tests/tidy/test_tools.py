@@ -67,8 +67,9 @@ def test_an_unsuitable_python_ends_with_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """An empty folder with the rules for all tests, and pytest in this process: another one would take a second."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
     markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "postgres", "sampled", "spark"))
     pytester.makeini(
@@ -143,9 +144,36 @@ def test_what_each_part_took_is_told(inner: pytest.Pytester, monkeypatch: pytest
         assert done.returncode == (program == "false")
     told = inner.runpytest_inprocess("--quiet").outlines
     lines = [line.split(" s  ", 1)[1] for line in told if " s  " in line]
-    assert lines == ["types", "style", "collecting the tests", "integration: delta, 2 tests", "unit, 1 tests"]
+    tests = ["collecting the tests", "integration: delta, 2 tests", "unit, 1 tests"]
+    assert lines == ["types", "style", *(f"{name} (0 s of processors)" for name in tests)]
     monkeypatch.delenv("TOOK")
     assert " s  " not in inner.runpytest_inprocess("--quiet").stdout.str()
+    assert "most of it: 0.0 s " in inner.runpytest_inprocess("--quiet", "--sample").stdout.str()
+
+
+def test_two_processes_share_the_tests(inner: pytest.Pytester) -> None:
+    """Each of two files waits for the other one to begin; the second process' failure is shown, and counts."""
+    meeting = """
+        import os, time
+        import pytest
+        from pathlib import Path
+
+        def test_meets_{other}():
+            Path("{me}").write_text(str(os.getpid()))
+            while not Path("{other}").exists(): time.sleep(0.01)
+
+        def test_is_in_the_first(): assert os.getpid() == FIRST
+
+        @pytest.mark.kafka
+        def test_with_a_server(): assert os.getpid() == FIRST
+    """
+    inner.makepyfile(**{f"test_{me}": meeting.format(me=me, other=other) for me, other in ("ab", "ba")})
+    inner.makeconftest((inner.path / "conftest.py").read_text() + "\nimport builtins\nbuiltins.FIRST = os.getpid()\n")
+    done = inner.runpytest_subprocess("--quiet", "-p", "tests.two_processes", "--sample")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert re.findall(r"(\d+ failed, )?(\d+) passed", done.stdout.str()) == [("", "4"), ("1 failed, ", "1")]
+    assert re.findall(r"FAILED (\S+)", done.stdout.str()) in ([f"test_{me}.py::test_is_in_the_first"] for me in "ab")
+    assert re.search(r"s of processor time; most of it: .* test_[ab]\.py, .* test_[ab]\.py", done.stdout.str())
 
 
 def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: Path) -> None:
@@ -154,3 +182,5 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "first\nsecond\n")
     done = run([at_once, "echo wrong >&2; exit 3", "echo right"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "wrong\nright\n")
+    busy = run([at_once, "python3 -c 'import time\nwhile time.process_time() < 1.1: pass'"], tmp_path, BUDGET_S="9")
+    assert re.fullmatch(r"took \d s, the processors 1 s; on two quiet ones it has 9 s\n", busy.stdout)
