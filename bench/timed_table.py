@@ -32,9 +32,11 @@ class TimedState(DeltaMapState):
     writes: list[float]
     upkeep: list[float]
 
-    def _write(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
+    def _write(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], apply: Any = None
+    ) -> None:
         before = perf_counter()
-        super()._write(attempt, rows, combine)
+        super()._write(attempt, rows, combine, apply)
         written = perf_counter()
         self.tidy(attempt.txid, lambda: True)
         self.writes.append((written - before) * 1e3)

@@ -53,6 +53,8 @@ class FencedTable(Protocol):
 
 
 TableT = TypeVar("TableT", bound=FencedTable)
+Apply = Callable[[TableT, bool], None]
+"""Writes a transaction to a table that was judged, told whether it is a replay. Raises `WriteRefused`."""
 
 
 class MapState(ABC, Generic[TableT]):
@@ -212,9 +214,13 @@ class MapState(ABC, Generic[TableT]):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
+        self._write(attempt, self._rows_of(partials), partials.combine)
+
+    def _rows_of(self, partials: Partials) -> pa.Table:
+        """What came through the driver."""
         check_combine(partials.combine, self.values.names, self.table)
         columns = Schema((*self.key, *self.values))
-        self._write(attempt, partials.table.select(list(columns.names)).cast(arrow_schema(columns)), partials.combine)
+        return partials.table.select(list(columns.names)).cast(arrow_schema(columns))
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """No maintenance between two transactions, unless a state overrides this."""
@@ -225,15 +231,28 @@ class MapState(ABC, Generic[TableT]):
 
     # --- the walk of a write --------------------------------------------------------------------------------------
 
-    def _write(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
-        """Judge the table, write over what was judged, and see that it is written."""
+    def _write(
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        apply: Apply[TableT] | None = None,
+    ) -> None:
+        """Judge the table, write over what was judged, and see that it is written. `apply` writes more than rows."""
         version = self.version()
         verdict = self._fence.judge(version, attempt)
         self._check_unchanged_since_read(attempt, version)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
-        if verdict is Verdict.WRITE and (rows.num_rows or is_replay):
+        if verdict is Verdict.WRITE and (rows.num_rows or is_replay or apply is not None):
             check_unique(rows, self.key.names, self.table)
-            self._confirm(attempt.attempt_id, lambda table: table.apply(attempt, rows, combine, is_replay=is_replay))
+            self._confirm(
+                attempt.attempt_id,
+                lambda table: (
+                    table.apply(attempt, rows, combine, is_replay=is_replay)
+                    if apply is None
+                    else apply(table, is_replay)
+                ),
+            )
         elif verdict is not Verdict.NOTHING:
             self._confirm(attempt.attempt_id, lambda table: table.write_version(attempt.attempt_id, attempt))
         self._fence.wrote(attempt)

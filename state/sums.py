@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transactional.arrow import spark_type
 from transactional.schema import Field, Schema
-from transactional.sums import fits, largest, limits_of, overflow, unscaled
+from transactional.sums import fits, limits_of, overflow, unscaled
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 class SumCheck:
@@ -38,16 +37,16 @@ class SumBounds:
     def __init__(self, bounds: Mapping[str, int]) -> None:
         self._bounds = dict(bounds)
 
-    def add(self, table: pa.Table) -> None:
-        """Add the partial aggregates of a transaction."""
+    def add(self, largest: Mapping[str, int]) -> None:
+        """Add the partial aggregates of a transaction, by their largest values."""
         for name in self._bounds:
-            self._bounds[name] += largest(table[name])
+            self._bounds[name] += largest[name]
 
-    def admit(self, table: pa.Table, columns: Iterable[Field]) -> bool:
+    def admit(self, largest: Mapping[str, int], columns: Iterable[Field]) -> bool:
         """Whether every sum fits, whichever keys the partial aggregates affect. False: it has to be checked."""
-        limits = {field.name: limits_of(field.type) for field in columns if field.name in self._bounds}
+        limits = {field.name: (limits_of(field.type), field.type) for field in columns if field.name in self._bounds}
         return all(
-            self._bounds[name] + largest(table[name]) <= unscaled(limit[1], spark_type(table[name].type))
-            for name, limit in limits.items()
+            self._bounds[name] + largest[name] <= unscaled(limit[1], type_)
+            for name, (limit, type_) in limits.items()
             if limit is not None
         )

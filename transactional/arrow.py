@@ -139,6 +139,12 @@ def from_ipc(data: bytes) -> list[pa.RecordBatch]:
         return list(reader)
 
 
+def table_from_ipc(data: bytes) -> pa.Table:
+    """The inverse of `to_ipc`, as a table, which has its columns also without rows."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
 def with_origin(batch: pa.RecordBatch, component: str, stream: str) -> pa.RecordBatch:
     """The record batch with its origin in the metadata, for bolts with several inputs."""
     return batch.replace_schema_metadata({"component": component, "stream": stream})

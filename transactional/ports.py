@@ -16,6 +16,7 @@ from transactional.bolts import Key
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 from transactional.schema import Schema
+from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -265,10 +266,12 @@ class Partials:
     """Partial aggregates of one batch: one row per key (keys are unique).
 
     `combine` says for each value column how it is combined with the stored value: `sum`, `min`, `max`, `last`.
+    `staged` are files with more of them, which tasks have written for this state; their keys may repeat.
     """
 
     combine: Mapping[str, str]
     table: pa.Table
+    staged: Sequence[StagedFile] = ()
 
 
 class PersistentAggregate(Protocol):

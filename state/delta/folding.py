@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from state.columns import StateColumns
 from state.delta.sql import Dialect, combined_sql
+from state.delta.staging import STAGED_BYTES
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.names import COMBINE_PROPERTY
@@ -31,6 +32,9 @@ class LogLayout:
     `fold_after`: so many transactions are folded into one segment. `fan_out`: so many segments of about one size are
     folded into one. `base_share`: once the segments have this share of the base's rows, they are folded into the base.
     Larger numbers fold less and make readers work more. None for `fold_after`: never fold; call `DeltaMapState.fold()`.
+    `fold_files`: once tasks have written so many files, they are folded, too.
+    `staged_bytes`: a task whose partial aggregates are larger writes them itself, where the table is on a disk that all
+    executors mount; None: all go through the driver.
     `local_copies`: bolts that read a large state find its values in a copy of the table on the driver's disk, in the
     folder for temporary files; else each read goes through the whole table.
     """
@@ -39,10 +43,14 @@ class LogLayout:
     fan_out: int = 8
     base_share: float = 1.0
     local_copies: bool = True
+    fold_files: int = 500
+    staged_bytes: int | None = STAGED_BYTES
 
     def __post_init__(self) -> None:
         if (self.fold_after is not None and self.fold_after < 1) or self.fan_out < 2 or self.base_share <= 0:
             raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2, base_share above 0")
+        if self.fold_files < 1 or (self.staged_bytes is not None and self.staged_bytes < 0):
+            raise ConfigError(f"{self}: fold_files is at least 1, staged_bytes at least 0 or None")
 
 
 class SegmentColumns(StateColumns):
@@ -58,11 +66,12 @@ class SegmentColumns(StateColumns):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The rows of one txid."""
+    """The rows of one txid. `is_unique`: no two of them have one key, which is known of what a fold has written."""
 
     txid: TxId
     rows: int
     files: frozenset[str] = frozenset()
+    is_unique: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +84,18 @@ class Fold:
     rows: int
 
 
-def due_fold(segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout) -> Fold | None:
+def due_fold(
+    segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0
+) -> Fold | None:
     """What is to be folded now, None: nothing. `segments` in order of txid; those up to `folded` were folded before.
 
     The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of
     segments and once with the base, so a row that came is written about log(base rows / rows of a segment) /
-    log(fan_out) + 2 times.
+    log(fan_out) + 2 times. `files` is how many files have come that are not folded.
     """
     older = [segment for segment in segments if segment.txid <= folded]
     fresh = [segment for segment in segments if folded < segment.txid < newest]
-    if layout.fold_after is None or not fresh or newest - 1 - folded < layout.fold_after:
+    if not fresh or not is_time(folded, newest, layout, files=files):
         return None
     rows, first = sum(segment.rows for segment in fresh), len(older)
     while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
@@ -95,10 +106,17 @@ def due_fold(segments: Sequence[Segment], folded: TxId, newest: TxId, layout: Lo
     return _fold([*older[first:], *fresh], older[:first])
 
 
+def is_time(folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0) -> bool:
+    """Whether enough transactions, or files, have come since the last fold."""
+    if layout.fold_after is None:
+        return False
+    return newest - 1 - folded >= layout.fold_after or (files >= layout.fold_files and newest - 1 > folded)
+
+
 def whole_fold(segments: Sequence[Segment], newest: TxId) -> Fold | None:
     """Everything but the newest transaction into the base; None: nothing is left to fold."""
     foldable = [segment for segment in segments if segment.txid < newest]
-    return _fold(foldable, []) if len(foldable) > 1 else None
+    return _fold(foldable, []) if len(foldable) > 1 or any(not each.is_unique for each in foldable) else None
 
 
 def _fold(segments: Sequence[Segment], before: Sequence[Segment]) -> Fold:
@@ -136,6 +154,8 @@ def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], tab
 def join_settings(segments: Sequence[Segment]) -> dict[str, str]:
     """Settings of DataFusion for putting segments together, the base first among them."""
     base, rest = segments[0].rows, sum(segment.rows for segment in segments[1:])
+    if not segments[0].is_unique:
+        base, rest = 0, base + rest
     # The base goes by what is beside it as it is read; by itself, DataFusion would first spread it over the cores.
     is_small = {f"{_PREFIX}.optimizer.hash_join_single_partition_threshold{of}": str(2**62) for of in ("", "_rows")}
     return {f"{_PREFIX}.execution.batch_size": "32768", **(is_small if rest <= base * SMALL_SHARE else {})}
@@ -157,12 +177,12 @@ class SegmentQuery:
         """One row per key: key and value columns. Right whatever was folded; `where` is a condition on the txid."""
         return self._aggregated(where, [])
 
-    def view_over_base(self, base: TxId, before: TxId | None) -> str:
-        """As `view`, quicker: `base` is the oldest segment, with one row per key, which need not be combined."""
+    def view_over_base(self, base: TxId | None, before: TxId | None) -> str:
+        """As `view`, quicker: `base` is the oldest segment, if it has one row per key, which need not be combined."""
         key, values, quoted = self.columns.key.names, self.columns.values.names, self.dialect.name
         txid = quoted(self.columns.txid)
         rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
-        if not key:
+        if not key or base is None:
             return self._aggregated("" if before is None else f"{txid} < {before}", [])
         same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
         columns = [
@@ -175,10 +195,10 @@ class SegmentQuery:
             f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'], is_part=True)}) d ON {same}"
         )
 
-    def fold(self, fold: Fold, base: TxId) -> str:
+    def fold(self, fold: Fold, base: TxId | None) -> str:
         """The rows that a fold writes: key and value columns."""
         txid = self.dialect.name(self.columns.txid)
-        if fold.after < base < fold.until:
+        if base is not None and fold.after < base < fold.until:
             return self.view_over_base(base, TxId(fold.until + 1))
         return self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
 
@@ -188,12 +208,14 @@ class SegmentQuery:
         txid = self.dialect.name(self.columns.txid)
         return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
 
-    def sorted_segment(self, txid: TxId) -> str:
-        """The rows of one segment with their txid, sorted by key, NULL last."""
+    def sorted_segment(self, txid: TxId, *, is_unique: bool = True) -> str:
+        """The rows of one segment with their txid, one per key, sorted by key, NULL last."""
         key = [f"{self.dialect.name(name)} ASC NULLS LAST" for name in self.columns.key.names]
-        return f"{self.rows(TxId(txid + 1))} AND {self.dialect.name(self.columns.txid)} = {txid}" + (
-            f" ORDER BY {', '.join(key)}" if key else ""
-        )
+        own = f"{self.dialect.name(self.columns.txid)} = {txid}"
+        one = f"CAST({txid} AS BIGINT) AS {self.dialect.name(self.columns.txid)}"
+        grouped = f"SELECT g.*, {one} FROM ({self._aggregated(own, [])}) g"
+        rows = f"{self.rows(TxId(txid + 1))} AND {own}" if is_unique else grouped
+        return rows + (f" ORDER BY {', '.join(key)}" if key else "")
 
     def _met(self, name: str) -> str:
         value, how = self.dialect.name(name), self.combine[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,11 +20,15 @@ from state.delta.commit import as_attempt, commit_files
 from state.delta.files import Removals, delete_old_files
 from state.delta.lookup import check_sums, with_keys
 from state.delta.sql import Dialect
+from state.delta.staged import check_staged, read_staged
 from state.delta.table import delta_schema
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.schema import Schema
+from transactional.staged import StagedFile
+from transactional.sums import Step, reduced
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
@@ -86,6 +90,23 @@ class Layout(ABC):
         self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
     ) -> None:
         """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
+
+    def apply_staged(
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        staged: Sequence[StagedFile],
+        *,
+        is_replay: bool,
+    ) -> None:
+        """As `apply`, with what is in staged files, too. Here the driver reads them. Raises also `OperatingError`."""
+        check_staged(self.loaded.location, attempt, staged)
+        columns = Schema((*self.columns.key, *self.columns.values))
+        every = pa.concat_tables([rows, read_staged(self.loaded.location, staged, columns)])
+        steps: list[Step] = [(name, combine[name]) for name in self.columns.values.names]
+        combined = reduced(every, self.columns.key.names, steps, columns, state=self._state)
+        self.apply(attempt, combined, combine, is_replay=is_replay)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.columns import StateColumns
 from state.delta.sql import DATA_FUSION
+from state.delta.staging import attempt_of
 from state.sums import SumCheck
 from state.updates import rows_of
 from state.values import combined_values
@@ -30,6 +32,7 @@ from transactional.schema import Field, Schema
 from transactional.sums import Step, largest, reduced
 
 Files = frozenset[str]
+EVERY_TXID: Final = TxId(2**63 - 1)
 SORTED_ROWS_MIN = 200_000
 """Segments of fewer rows are searched whole."""
 
@@ -71,7 +74,7 @@ class SegmentCopies:
         if rows < SORTED_ROWS_MIN or not self._is_searchable(table.schema):
             return _Copy(False, table.slice(0, 0), table)
         # Sorted with NULLs last: there is at most one.
-        nulls = table.column(self._key[0]).null_count
+        nulls, rows = table.column(self._key[0]).null_count, table.num_rows
         return _Copy(True, table.slice(0, rows - nulls), table.slice(rows - nulls))
 
     def _is_searchable(self, schema: pa.Schema) -> bool:
@@ -132,24 +135,43 @@ def check_sums(stored: pa.Table, source: pa.Table, width: int, check: SumCheck) 
         check.check(key, found, partials, combined_values(check.combine, found, partials))
 
 
-def measured(files: pa.Table, txid: str, columns: Sequence[Field], query: Callable[[str], pa.Table]) -> dict[str, int]:
-    """For each column a number that no key's sum over all transactions exceeds: the sum of each one's largest.
+def measured(
+    files: pa.Table,
+    columns: StateColumns,
+    sums: Sequence[Field],
+    query: Callable[[str], pa.Table],
+    unique_until: TxId = EVERY_TXID,
+) -> dict[str, int]:
+    """For each of these columns a number that no key's sum over all transactions exceeds: all their largest together.
 
-    `files` are the table's add actions. Their statistics are exact for integers; those of decimals are not.
+    `files` are the table's add actions. Their statistics are exact for integers; those of decimals are not. After
+    `unique_until` a transaction may have several rows for a key.
     """
-    bounds = {field.name: _told(files, txid, field) for field in columns}
+    bounds = {field.name: _told(files, columns.txid, field, unique_until) for field in sums}
     unknown = [name for name, bound in bounds.items() if bound is None]
     if unknown and files.num_rows:
-        quoted = [DATA_FUSION.name(name) for name in unknown]
-        sql = ", ".join(f"min({name}), max({name})" for name in quoted)
-        rows = query(f"SELECT {sql} FROM t GROUP BY {DATA_FUSION.name(txid)}")
+        txid = DATA_FUSION.name(columns.txid)
+        sql = ", ".join(f"min({name}), max({name})" for name in map(DATA_FUSION.name, unknown))
+        rows = query(f"SELECT {txid}, {sql} FROM t GROUP BY {txid}")
+        times = {} if unique_until == EVERY_TXID else _rows_per_key(columns, query, unique_until)
+        often = [times.get(each, 1) for each in rows.column(0).to_pylist()]
         for number, name in enumerate(unknown):
-            least, most = rows.column(2 * number), rows.column(2 * number + 1)
-            bounds[name] = sum(largest(pa.chunked_array([pair])) for pair in _pairs(least, most))
+            pairs = _pairs(rows.column(2 * number + 1), rows.column(2 * number + 2))
+            largest_ones = [largest(pa.chunked_array([pair])) for pair in pairs]
+            bounds[name] = sum(each * n for each, n in zip(largest_ones, often, strict=True))
     return {name: bound or 0 for name, bound in bounds.items()}
 
 
-def _told(files: pa.Table, txid: str, field: Field) -> int | None:
+def _rows_per_key(columns: StateColumns, query: Callable[[str], pa.Table], after: TxId) -> dict[int, int]:
+    """By transaction the greatest number of rows that it has for one key."""
+    txid = DATA_FUSION.name(columns.txid)
+    group = ", ".join([txid, *map(DATA_FUSION.name, columns.key.names)])
+    counted = f"SELECT {txid}, count(*) AS n FROM t WHERE {txid} > {after} GROUP BY {group}"
+    rows = query(f"SELECT c.{txid}, max(c.n) FROM ({counted}) c GROUP BY c.{txid}")
+    return dict(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
+
+
+def _told(files: pa.Table, txid: str, field: Field, unique_until: TxId) -> int | None:
     """The bound that follows from the statistics of the files. None: they do not suffice."""
     names = [f"{what}.{field.name}" for what in ("min", "max", "null_count")]
     if field.type.startswith("decimal") or not {*names, "num_records"} <= set(files.column_names):
@@ -158,10 +180,16 @@ def _told(files: pa.Table, txid: str, field: Field) -> int | None:
     is_told = pc.or_(pc.and_(pc.is_valid(least), pc.is_valid(most)), pc.equal(nulls, files.column("num_records")))
     if not pc.all(pc.fill_null(is_told, fill_value=False)).as_py():
         return None
-    rows = zip(files.column(f"partition.{txid}").to_pylist(), least.to_pylist(), most.to_pylist(), strict=True)
+    told = (files.column(f"partition.{txid}"), files.column("path"), least, most)
     by_txid: dict[int, int] = {}
-    for segment, low, high in rows:
-        by_txid[segment] = max(by_txid.get(segment, 0), abs(low or 0), abs(high or 0))
+    for segment, path, low, high in zip(*(column.to_pylist() for column in told), strict=True):
+        known, most_of_file = by_txid.get(segment, 0), max(abs(low or 0), abs(high or 0))
+        if segment <= unique_until:
+            by_txid[segment] = max(known, most_of_file)
+        elif attempt_of(path) is not None:
+            by_txid[segment] = known + most_of_file
+        else:
+            return None  # somebody may have put staged files together
     return sum(by_txid.values())
 
 

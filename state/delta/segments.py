@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, under_fence
+from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, settle_feature, under_fence
 from state.delta.folding import (
     Fold,
     LogLayout,
@@ -25,23 +26,30 @@ from state.delta.folding import (
     SegmentQuery,
     check_same_combine,
     due_fold,
+    is_time,
     join_settings,
     stored_combine,
     whole_fold,
 )
 from state.delta.layout import Layout, Writer
-from state.delta.lookup import SegmentCopies, measured, newest_rows, with_keys
+from state.delta.lookup import EVERY_TXID, SegmentCopies, measured, newest_rows, with_keys
 from state.delta.sql import DATA_FUSION, Dialect
-from state.delta.table import delta_schema, refused, unreadable
+from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_staged
+from state.delta.staging import FileStager
+from state.delta.table import delta_schema, features_used, refused, unreadable
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
-from state.sums import SumBounds
+from state.sums import SumBounds, SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
-from transactional.names import COMBINE_PROPERTY, fold_of
-from transactional.schema import Field
+from transactional.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
+from transactional.schema import Field, Schema
+from transactional.staged import StagedFile
+from transactional.sums import Step, largest, reduced
 
 _log = logging.getLogger(__name__)
+SWEEP_INTERVAL_S = 60.0
+"""How long after each other staged files are looked for that nobody commits any more."""
 
 
 class SegmentsTable(Layout):
@@ -53,7 +61,9 @@ class SegmentsTable(Layout):
         super().__init__(loaded, state, writer)
         self._folding = folding or LogLayout()
         self._copies = SegmentCopies(self.columns.key.names, self._load_segment)
-        self._came, self._folded_rows = 0, 0
+        self._came, self._folded_rows, self._files = 0, 0, 0
+        self._orphans = StagedOrphans(loaded.location)
+        self._swept_at_s = time.monotonic()
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
@@ -67,12 +77,23 @@ class SegmentsTable(Layout):
         if not files.num_rows:
             return []
         txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())
+        unique_until = self.unique_until
         columns = {"txid": txids, "rows": files.column("num_records").cast(pa.int64()), "path": files.column("path")}
         steps = [("rows", "sum"), ("path", "list")]
         grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
         return [
-            Segment(TxId(each["txid"]), each["rows_sum"], frozenset(each["path_list"])) for each in grouped.to_pylist()
+            Segment(each["txid"], each["rows_sum"], frozenset(each["path_list"]), each["txid"] <= unique_until)
+            for each in grouped.to_pylist()
         ]
+
+    @property
+    def unique_until(self) -> TxId:
+        """Up to this transaction a segment has one row per key: what a fold has written; all, where nothing was staged.
+
+        A segment of several staged files may be one file by now, if somebody has compacted it.
+        """
+        is_staged = STAGED_FEATURE in features_used(self.loaded.properties)
+        return self.folded_txid if is_staged else EVERY_TXID
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +104,7 @@ class SegmentsTable(Layout):
         self.loaded.settle()
         self.settle_combine(combine)
         check = self._sum_check(combine)
-        if check.columns and not self.admits(rows, [field for _, field in check.columns]):
+        if check.columns and not self.admits(check, {f.name: largest(rows[f.name]) for _, f in check.columns}):
             # A segment is written without a look at what is stored.
             self._check_sums(attempt.txid, rows, check)
         try:
@@ -96,6 +117,32 @@ class SegmentsTable(Layout):
                 self._check_sums(attempt.txid, rows, check)
             raise
         self._came += rows.num_rows
+
+    def apply_staged(
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        staged: Sequence[StagedFile],
+        *,
+        is_replay: bool,
+    ) -> None:
+        """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
+        location, columns = self.loaded.location, Schema((*self.columns.key, *self.columns.values))
+        check_staged(location, attempt, staged)
+        self.loaded.settle()
+        self.settle_combine(combine)
+        settle_feature(self.loaded, STAGED_FEATURE)
+        if rows.num_rows:
+            staged = [*staged, FileStager(Path(location.uri), self.loaded.owner, columns).stage(attempt, rows)]
+        check = self._sum_check(combine)
+        if check.columns and not self.admits(check, _largest_of(staged, check)):
+            steps: list[Step] = [(name, combine[name]) for name in columns.names[len(self.columns.key) :]]
+            every = read_staged(location, staged, columns)
+            met = reduced(every, self.columns.key.names, steps, columns, state=self._state)
+            self._check_sums(attempt.txid, met, check)
+        commit_staged(self.loaded, attempt, staged)
+        self._came, self._files = self._came + sum(file.rows for file in staged), self._files + len(staged)
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
         """Replace one segment."""
@@ -129,19 +176,21 @@ class SegmentsTable(Layout):
 
     # --- sums that fit ----------------------------------------------------------------------------------------------
 
-    def admits(self, rows: pa.Table, columns: Sequence[Field]) -> bool:
-        """Whether all sums in these columns fit, whichever keys the rows meet; and take them in."""
+    def admits(self, check: SumCheck, largest: Mapping[str, int]) -> bool:
+        """Whether all sums fit, whichever keys meet, and take them in: by the largest value of each column."""
+        columns = [field for _, field in check.columns]
         folded = self.folded_txid
         # Folds put parts together that cancel out.
-        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(rows, columns)):
+        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(largest, columns)):
             self._bounds = (folded, self._measured(columns))
-        fits = self._bounds[1].admit(rows, columns)
-        self._bounds[1].add(rows)
+        fits = self._bounds[1].admit(largest, columns)
+        self._bounds[1].add(largest)
         return fits
 
     def _measured(self, columns: Sequence[Field]) -> SumBounds:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        return SumBounds(measured(files, self.columns.txid, columns, lambda sql: pa.concat_tables(self._parts(sql))))
+        query: Callable[[str], pa.Table] = lambda sql: pa.concat_tables(self._parts(sql))  # noqa: E731
+        return SumBounds(measured(files, self.columns, columns, query, self.unique_until))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +201,7 @@ class SegmentsTable(Layout):
         query, segments = self._query(), self.segments()
         if query is None or not segments or (before is not None and segments[0].txid >= before):
             return schema.empty_table()
-        parts = self._parts(query.view_over_base(segments[0].txid, before), join_settings(segments))
+        parts = self._parts(query.view_over_base(base_of(segments), before), join_settings(segments))
         kept = [keep(part.cast(schema)) for part in parts]
         return pa.concat_tables(kept) if kept else schema.empty_table()
 
@@ -184,7 +233,7 @@ class SegmentsTable(Layout):
     def _load_segment(self, txid: TxId) -> pa.RecordBatchReader:
         query = self._query()
         assert query is not None, "a table with rows says how they are combined"
-        return self._reader(query.sorted_segment(txid))
+        return self._reader(query.sorted_segment(txid, is_unique=txid <= self.unique_until))
 
     def _reader(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """The rows that a query finds, as they are stored."""
@@ -213,10 +262,8 @@ class SegmentsTable(Layout):
 
     def due(self, newest: TxId) -> Callable[[], object] | None:
         """Folding."""
-        after = self._folding.fold_after
-        return (
-            (lambda: self._fold_due(newest)) if after is not None and newest - 1 - self.folded_txid >= after else None
-        )
+        is_due = is_time(self.folded_txid, newest, self._folding, files=self._files)
+        return (lambda: self._fold_due(newest)) if is_due else None
 
     def fold(self, newest: TxId) -> None:
         """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
@@ -233,20 +280,20 @@ class SegmentsTable(Layout):
         query, segments = self._query(), self.segments()
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self.columns.txid)
-        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, segments[0].txid)}) f"
+        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, base_of(segments))}) f"
         predicate = f"{txid} > {fold.after} AND {txid} <= {fold.until}"
         properties = noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until))
         commit_overwrite(self.loaded, self._reader(sql, join_settings(segments)), properties, predicate=predicate)
         self._note(fold)
 
     def _fold_due(self, newest: TxId) -> None:
-        fold = due_fold(self.segments(), self.folded_txid, newest, self._folding)
+        fold = due_fold(self.segments(), self.folded_txid, newest, self._folding, files=self._files)
         if fold is not None:
             self.make_one(fold)
 
     def _note(self, fold: Fold) -> None:
         written = next(segment.rows for segment in self.segments() if segment.txid == fold.until)
-        self._folded_rows += written
+        self._folded_rows, self._files = self._folded_rows + written, 0
         _log.info(
             "Delta table %s: %d segments with %d rows up to transaction %d folded into %d rows; %s",
             *(self.loaded.location, fold.segments, fold.rows, fold.until, written, self.write_amplification()),
@@ -258,12 +305,33 @@ class SegmentsTable(Layout):
             f", {self._folded_rows / self._came:.1f} each" if self._came else ""
         )
 
+    def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+        """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
+        super().tidy(newest, may_go_on)
+        if self.loaded.location.scheme == "file" and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
+            self._swept_at_s = time.monotonic()
+            self._try(self.sweep, may_go_on)
+
+    def sweep(self) -> int:
+        """Delete staged files that nobody commits any more; how many. Raises `OSError`, `OperatingError`."""
+        return self._orphans.sweep(self._if_still_own, self.version)
+
     def delete_old_files(self) -> None:
         """Delete files that are old and no part of the table, and folders that are empty then."""
         super().delete_old_files()
         if self.loaded.location.scheme == "file":
             # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
             remove_empty_folders(Path(self.loaded.location.uri), self.columns.txid, self.folded_txid)
+
+
+def _largest_of(staged: Sequence[StagedFile], check: SumCheck) -> dict[str, int]:
+    """What one key can get of all the files at most: each has one row of it, if any."""
+    return {field.name: sum(file.largest[field.name] for file in staged) for _, field in check.columns}
+
+
+def base_of(segments: Sequence[Segment]) -> TxId | None:
+    """The oldest segment, if it has one row per key, as what a fold has written."""
+    return segments[0].txid if segments[0].is_unique else None
 
 
 def remove_empty_folders(table: Path, column: str, before: TxId) -> None:

@@ -19,6 +19,7 @@ from state.delta.opening import (
     Wish,
     claim,
     columns_of,
+    is_log,
     mend_torn_log,
     open_table,
     reading,
@@ -27,13 +28,15 @@ from state.delta.opening import (
     with_owner,
 )
 from state.delta.sql import DIALECTS
+from state.delta.staging import FileStager
 from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import TableAddress
-from transactional.ports import StateKind
+from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
@@ -195,6 +198,26 @@ class DeltaMapState(MapState[Layout]):
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
         self._open_table.tidy(committed_txid, may_go_on)
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        """Combine partial aggregates with the values before this transaction (see the port)."""
+        rows, combine, staged = self._rows_of(partials), partials.combine, partials.staged
+
+        def apply(table: Layout, is_replay: bool) -> None:  # noqa: FBT001 - as `Apply` has it
+            table.apply_staged(attempt, rows, combine, staged, is_replay=is_replay)
+
+        self._write(attempt, rows, combine, apply if staged else None)
+
+    def stager(self, owner: str) -> FileStager | None:
+        """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
+        is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
+        if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
+            return None
+        how = self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
+        if how is None or how.staged_bytes is None:
+            return None
+        columns = Schema((*self.key, *self.values))
+        return FileStager(Path(self.location.uri), owner, columns, how.staged_bytes)
 
     @property
     def _wish(self) -> Wish:

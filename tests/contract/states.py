@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from state.delta.folding import LogLayout
@@ -15,14 +17,19 @@ from state.delta.small import SmallTable
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
+from state.updates import check_unique
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
+from transactional.staged import STAGEABLE
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
+STAGED = ("staged, lookup", "staged and folded")
+FOLD_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and folded": 1}
+"""How often tables in the log layout are folded; 1: as often as they can be."""
 
 
 def always() -> bool:
@@ -67,6 +74,46 @@ class MergedMapState(CommittedMapState):
         table._small = NeverSmall(self.columns)
 
 
+class StagedMapState(DeltaMapState):
+    """A state whose partial aggregates come as two staged files with rows of the same keys, and by the driver.
+
+    It is looked after before each transaction.
+    """
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+        self.tidy(TxId(attempt.txid - 1), always)
+        super().put(attempt, rows)
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        self.tidy(TxId(attempt.txid - 1), always)
+        super().merge(attempt, self.staged(attempt, partials))
+
+    def staged(self, attempt: TransactionAttempt, partials: Partials) -> Partials:
+        """The same partial aggregates in two parts for each key; the last key's come by the driver, too."""
+        stager = self.stager(OWNER)
+        if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
+            return partials
+        rows = self._rows_of(partials)
+        check_unique(rows, self.key.names, self.table)
+        other, less = rows, rows
+        for name, how in partials.combine.items():
+            if how == "sum":
+                place, field = rows.column_names.index(name), rows.schema.field(name)
+                rest, part = _parts(rows[name])
+                less, other = less.set_column(place, field, rest), other.set_column(place, field, part)
+        staged = [stager.stage(attempt, part) for part in (less, other.slice(0, other.num_rows - 1))]
+        return Partials(partials.combine, other.slice(other.num_rows - 1), staged)
+
+
+def _parts(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Two columns that add up to it; of the same sign, so that nothing overflows."""
+    if pa.types.is_integer(column.type):
+        half = pc.divide(column, pa.scalar(2, column.type))
+        return pc.subtract(column, half), half
+    zero = pa.scalar(Decimal(0) if pa.types.is_decimal(column.type) else 0.0, column.type)
+    return column, pc.if_else(pc.is_null(column), column, zero)
+
+
 def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no Delta table is too small for its values to be looked up, in sorted local copies where it is a log.
 
@@ -102,9 +149,8 @@ class Place:
             state = SqlMapState(self.url, "a table", key, values, kind=kind)
         else:
             engine, _, layout = self.engine.partition("/")
-            # Folded as often as it can be.
-            how = LogLayout(fold_after=1, fan_out=2) if layout in ("log", "lookup") else "merge"
-            map_state = MergedMapState if layout == "merge" else TidiedMapState
+            how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
+            map_state = {"merge": MergedMapState, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             state = map_state(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)

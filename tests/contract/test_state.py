@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.states import AnyState, Place, content, counts, look_up_always
+from tests.contract.states import STAGED, AnyState, Place, content, counts, look_up_always
 from tests.examples import examples
 from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
@@ -34,6 +34,7 @@ QUICK = [
     "delta-rs/merge",
     "delta-rs/log",
     "delta-rs/lookup",
+    *(f"delta-rs/{layout}" for layout in STAGED),
 ]
 """All but Spark, which takes seconds for what takes others milliseconds."""
 ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
@@ -68,7 +69,7 @@ def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Plac
 
 def prepare(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set what an engine stands for and its states can't be told."""
-    if engine.endswith("/lookup"):
+    if engine.endswith("lookup"):
         look_up_always(monkeypatch)
 
 

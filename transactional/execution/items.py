@@ -9,6 +9,7 @@ from typing import TypeGuard
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.letters import Exclusion
 from transactional.ports import DeadLetter
+from transactional.staged import StagedFile
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among those of this task: makes the received items
@@ -69,6 +70,15 @@ class PartialAggregates:
 
 
 @dataclass(frozen=True, slots=True)
+class StagedAggregates:
+    """The file that a Spark task has written with what its tasks have aggregated for a state's update."""
+
+    order: Order
+    committer: str
+    file: StagedFile
+
+
+@dataclass(frozen=True, slots=True)
 class PickledBolt:
     """An instance that continues in the commit phase (see `execution.pickling`)."""
 
@@ -107,7 +117,9 @@ class TaskTime:
 
 
 ToTask = Tuples | Incomplete
-ToDriver = TuplesToCommit | SetAside | PartialAggregates | PickledBolt | TaskReport | TaskFailure | TaskTime
+ToDriver = (
+    TuplesToCommit | SetAside | PartialAggregates | StagedAggregates | PickledBolt | TaskReport | TaskFailure | TaskTime
+)
 Item = ToTask | ToDriver
 
 

@@ -4,7 +4,7 @@ input."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from transactional.groupings import Grouping
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
 from transactional.schema import Schema
+from transactional.staged import Stager
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import Edge, StagePlan, plan_stages
 from transactional.topology.topology import Topology, outputs_of
@@ -72,7 +73,7 @@ class TaskProgram:
     """Everything that tasks need to know about a topology. Sent to executors once.
 
     `slot_of` says where in its level a task of a stage stands. `record` receives what components emit, if they run in
-    the process that has made it.
+    the process that has made it. `stagers` write partial aggregates that are too large for the driver, by committer.
     """
 
     topology_id: str
@@ -83,6 +84,7 @@ class TaskProgram:
     plan: StagePlan
     slot_of: Mapping[tuple[int, int], int]
     record: Record | None = None
+    stagers: Mapping[str, Stager] = field(default_factory=dict)
 
     def slot(self, edge: Edge, task: int) -> int:
         """The slot (partition number in its level) of a task of the edge's target."""
@@ -104,7 +106,12 @@ class TaskProgram:
         return {bolt.id: bolt.parallelism for bolt in subscribers}
 
 
-def make_program(topology: Topology, reader: PartitionReader | None, record: Record | None = None) -> TaskProgram:
+def make_program(
+    topology: Topology,
+    reader: PartitionReader | None,
+    record: Record | None = None,
+    stagers: Mapping[str, Stager] | None = None,
+) -> TaskProgram:
     """Put a topology's program together. Reads nothing of the outside."""
     plan = plan_stages(topology)
     slots = {
@@ -121,7 +128,7 @@ def make_program(topology: Topology, reader: PartitionReader | None, record: Rec
         bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, is_committer=c.is_committer)
         if not isinstance(c.bolt, Bolt | BoltFunction):
             aggregators[c.id] = c.bolt.aggregator()
-    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots, record)
+    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots, record, stagers or {})
 
 
 def check_sendable(program: TaskProgram) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from transactional.arrow import from_ipc
+from transactional.arrow import from_ipc, table_from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.errors import AttemptLost, ReplayMismatch
 from transactional.execution.failures import error_of, told_of_all
@@ -18,6 +18,7 @@ from transactional.execution.items import (
     PartialAggregates,
     PickledBolt,
     SetAside,
+    StagedAggregates,
     Subscription,
     TaskFailure,
     TaskReport,
@@ -26,6 +27,7 @@ from transactional.execution.items import (
 from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
+from transactional.staged import StagedFile
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
@@ -49,7 +51,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     instances: dict[str, list[bytes]] = {}
     for bolt in (item for item in in_order if isinstance(item, PickledBolt)):
         instances.setdefault(bolt.component, []).append(bolt.data)
-    partials = _partials(program, [item for item in in_order if isinstance(item, PartialAggregates)])
+    partials = _partials(program, in_order)
     parts: dict[str, Partials | Sequence[bytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
     return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters, batch.facts)
@@ -128,16 +130,15 @@ def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) 
             )
 
 
-def _partials(program: TaskProgram, sent: list[PartialAggregates]) -> dict[str, Partials]:
-    tables: dict[str, list[pa.Table]] = {}
+def _partials(program: TaskProgram, sent: Iterable[Item]) -> dict[str, Partials]:
+    tables: dict[str, list[pa.Table]] = {committer: [] for committer in program.aggregators}
+    staged: dict[str, list[StagedFile]] = {committer: [] for committer in program.aggregators}
     for part in sent:
-        tables.setdefault(part.committer, []).append(pa.Table.from_batches(*_with_schema(part.data)))
+        if isinstance(part, PartialAggregates):
+            tables[part.committer].append(table_from_ipc(part.data))
+        elif isinstance(part, StagedAggregates):
+            staged[part.committer].append(part.file)
     return {
-        committer: Partials(aggregator.combine_kinds, aggregator.combine(tables.get(committer, [])))
+        committer: Partials(aggregator.combine_kinds, aggregator.combine(tables[committer]), staged[committer])
         for committer, aggregator in program.aggregators.items()
     }
-
-
-def _with_schema(data: bytes) -> tuple[list[pa.RecordBatch], pa.Schema]:
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader), reader.schema

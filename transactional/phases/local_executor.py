@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
@@ -10,6 +11,7 @@ from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
 from transactional.phases.gathering import gather
+from transactional.phases.staging import staged, stagers_of
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.topology.topology import Topology
@@ -26,6 +28,7 @@ class LocalExecutor:
         dataframe = [component.id for component in topology.components if component.is_dataframe]
         if dataframe:
             raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
+        self._topology = topology
         self.program = make_program(topology, topology.spout.reader(), record)
         check_sendable(self.program)
         self._lock = threading.Lock()
@@ -33,7 +36,8 @@ class LocalExecutor:
         self._cancelled: set[TransactionAttempt] = set()
 
     def open(self) -> None:
-        """Nothing has to be started."""
+        """Nothing has to be started; where tasks write staged files is known by now."""
+        self.program = replace(self.program, stagers=stagers_of(self._topology))
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run level after level. Raises `AttemptLost` if cancelled."""
@@ -53,7 +57,8 @@ class LocalExecutor:
             for slot in range(len(self.program.plan.slots(level))):
                 self._check_cancelled(attempt)
                 reached = [item for item in items if is_for_level(item, level) and item.slot == slot]
-                items += run_task(self.program, inputs, level, slot, reached)
+                sent = run_task(self.program, inputs, level, slot, reached)
+                items += staged(self.program, attempt, sent, len(self.program.plan.slots(level)))
         return [item for item in items if not is_for_task(item)]
 
     def _check_cancelled(self, attempt: TransactionAttempt) -> None:

@@ -15,6 +15,7 @@ from transactional.execution.failures import TaskFailed, error_of, guarded
 from transactional.execution.items import Item, Tuples
 from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
 from transactional.groupings import DEFAULT_STREAM
+from transactional.phases.staging import staged
 from transactional.phases.tasks import run_dataframe_task
 from transactional.spark.workers import end_quietly
 from transactional.spark_internals import map_in_arrow
@@ -70,7 +71,9 @@ def _encode(
         end_quietly()
         context = TaskContext.get()
         assert context is not None
-        items = run_dataframe_task(program, task_input(), stage, context.partitionId(), batches)
+        inputs = task_input()
+        sent = run_dataframe_task(program, inputs, stage, context.partitionId(), batches)
+        items = staged(program, inputs.attempt, sent, stage.task_count)
         yield pa.RecordBatch.from_pydict({"item": pa.array([pickle.dumps(item) for item in items], pa.binary())})
 
     return encode

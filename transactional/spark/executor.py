@@ -26,6 +26,7 @@ from transactional.errors import AttemptLost, TransactionalError
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.phases.gathering import gather
+from transactional.phases.staging import staged, stagers_of
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
@@ -74,7 +75,7 @@ class SparkExecutor:
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
-        self.program = make_program(self.topology, self.topology.spout.reader())
+        self.program = make_program(self.topology, self.topology.spout.reader(), stagers=stagers_of(self.topology))
         check_sendable(self.program)
         # Spark pickles the program again whenever it packs tasks differently, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
@@ -243,7 +244,9 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
         for _ in numbers:
             pass
         inputs, began = task_input(), perf_counter()
-        sent = [item for slot in range(number, slots, spark_tasks) for item in run_task(program, inputs, 0, slot, ())]
+        own = range(number, slots, spark_tasks)
+        items = (item for slot in own for item in run_task(program, inputs, 0, slot, ()))
+        sent = list(staged(program, inputs.attempt, items, spark_tasks))
         sent.append(TaskTime((0, number, 0), (perf_counter() - began) * 1e3))
         collect_less_garbage()
         return iter(sent)
@@ -268,7 +271,9 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
         items = [item for _, item in addressed]
         yield from (item for item in items if not is_for_level(item, level))
         if not program.plan.slots(level)[slot][0].is_dataframe:
-            yield from run_task(program, task_input(), level, slot, items)
+            inputs = task_input()
+            sent = run_task(program, inputs, level, slot, items)
+            yield from staged(program, inputs.attempt, sent, len(program.plan.slots(level)))
 
     return run
 

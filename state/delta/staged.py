@@ -1,0 +1,124 @@
+"""Staged files in the driver: they are checked and committed, and those that nobody commits any more are deleted.
+
+A Delta commit of staged files is metadata only. Nobody but the table's owner deletes staged files, in two passes that
+are a retention apart: see `StagedOrphans`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
+
+from state.delta.commit import as_attempt, commit_files
+from state.delta.files import retention_s
+from state.delta.log import commit_path
+from state.delta.staging import RUNS, attempt_of
+from state.delta.table import DeltaLocation
+from state.delta.version import TableVersion
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TransactionAttempt
+from transactional.errors import OperatingError, ProtocolError
+from transactional.schema import Schema
+from transactional.staged import StagedFile
+
+
+def check_staged(location: DeltaLocation, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:
+    """Raise `OperatingError` for a file that is not there as it was reported: the attempt has to be repeated.
+
+    Raises `ProtocolError` for one that no task of this attempt can have reported.
+    """
+    for file in staged:
+        if attempt_of(file.path) != attempt or not file.is_synced:
+            why = f"of another attempt than {attempt}" if file.is_synced else "not synced"
+            raise ProtocolError(f"Delta table {location}: staged file {file.path} was reported, which is {why}")
+        path = Path(location.uri, file.path)
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise OperatingError(
+                f"Delta table {location}: a task has reported {file.path}, and the driver does not find it: "
+                f"{error.strerror}; every executor and the driver must see the same folder"
+            ) from None
+        if size != file.size_bytes:
+            raise OperatingError(
+                f"Delta table {location}: {file.path} has {size} bytes, {file.size_bytes} were reported; the attempt "
+                "has to be repeated"
+            )
+
+
+def read_staged(location: DeltaLocation, staged: Sequence[StagedFile], columns: Schema) -> pa.Table:
+    """Key and value columns of all rows of some staged files. Raises `OperatingError`."""
+    schema = arrow_schema(columns)
+    try:
+        tables = [parquet.read_table(Path(location.uri, file.path)) for file in staged]
+    except (OSError, pa.ArrowException) as error:
+        raise OperatingError(f"Delta table {location}: a staged file can't be read: {location.reason(error)}") from None
+    return pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
+
+
+def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:
+    """Let the transaction's segment be these files, in place of what an earlier attempt has committed.
+
+    What is replaced are all live files of the transaction, as the version that was judged has them: somebody may have
+    compacted them. Raises `WriteRefused`.
+    """
+    txid = table.columns.txid
+    own = [file for file in table.files() if str(file["partition"][txid]) == str(attempt.txid)]
+    at_ms = max(int(Path(table.location.uri, file.path).stat().st_mtime * 1000) for file in staged)
+    values: dict[str, str | None] = {txid: str(int(attempt.txid))}
+    added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged]
+    removed = [RemoveAction(_plain(table.location, file), True, at_ms, file["size_bytes"], values) for file in own]
+    commit_files(table, [*removed, *added], as_attempt(table, attempt.attempt_id, attempt))
+
+
+def _plain(location: DeltaLocation, file: Mapping[str, Any]) -> str:
+    path = str(file["path"])
+    if not path.isascii() or any(sign in path for sign in "% :"):
+        raise OperatingError(f"Delta table {location} has a file {path!r}, which the state has not named")
+    return path
+
+
+class StagedOrphans:
+    """Deletes staged files that are no part of the table any more, or never were, in two passes a retention apart.
+
+    The first pass lists them, loads the newest version after that, and notes what is not part of it and is of an
+    attempt that is not later than the version's: no such attempt commits any more. The second deletes what was noted
+    then and is still no part of the table. Time is the storage's own.
+    """
+
+    def __init__(self, location: DeltaLocation) -> None:
+        self._location = location
+        self._noted_at_s = dict[str, float]()
+
+    def sweep(self, load: Callable[[], DeltaTable | None], version: Callable[[], AttemptId | None]) -> int:
+        """Both passes. `load` gives the newest snapshot, None when it is another's; then `version` is its attempt.
+
+        Returns how many files are gone. Raises `OSError`.
+        """
+        listed = self._listed()
+        table = load() if listed else None
+        written = version()
+        if table is None or written is None:
+            return 0
+        live = set(pa.table(table.get_add_actions())["path"].to_pylist())
+        dead = {path for path, attempt_id in listed.items() if attempt_id <= written and path not in live}
+        kept_s = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
+        now_s = Path(self._location.uri, commit_path(table.version())).stat().st_mtime
+        due = [path for path in dead if self._noted_at_s.get(path, now_s) + kept_s < now_s]
+        for path in due:
+            Path(self._location.uri, path).unlink(missing_ok=True)
+        self._noted_at_s = {path: self._noted_at_s.get(path, now_s) for path in dead.difference(due)}
+        return len(due)
+
+    def _listed(self) -> dict[str, AttemptId]:
+        folder = Path(self._location.uri, RUNS)
+        names = os.listdir(folder) if folder.is_dir() else []
+        found = {f"{RUNS}/{name}": attempt_of(f"{RUNS}/{name}") for name in names}
+        return {path: attempt.attempt_id for path, attempt in found.items() if attempt is not None}

@@ -1,0 +1,116 @@
+"""Staged files, as a task writes them into the folder of a state's table: names, contents, and that they are durable.
+
+A task's second execution need not make the same bytes, so each execution writes under a new name, and never again under
+it. Only names that come with an execution's result are committed. They lie in a folder whose name begins with an
+underscore: vacuums of Spark and delta-rs list no such folder, and both engines read what the table's log names in it.
+Nothing in here needs delta-rs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import OperatingError
+from transactional.schema import Schema
+from transactional.staged import StagedFile
+from transactional.sums import largest, limits_of
+from transactional.syncing import sync
+
+RUNS: Final = "_runs"
+"""The folder of staged files, in the table's."""
+DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""So much of one transaction goes through the driver, for each committer."""
+STAGED_BYTES: Final = 4 * 1024 * 1024
+"""What a task has aggregated goes through the driver up to this size: a file of its own would cost more."""
+_NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet", re.ASCII)
+
+
+def staged_name(owner: str, attempt: TransactionAttempt) -> str:
+    """A new name in the table's folder, for one execution of a task of this attempt."""
+    plain = re.sub(r"[^A-Za-z0-9_.]", "_", owner)
+    return f"{RUNS}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.parquet"
+
+
+def attempt_of(path: str) -> TransactionAttempt | None:
+    """The attempt whose task has written a staged file; None: it is none."""
+    folder, _, name = path.rpartition("/")
+    match = _NAME.fullmatch(name) if folder == RUNS else None
+    return None if match is None else TransactionAttempt(TxId(int(match[1])), AttemptId(int(match[2])))
+
+
+@dataclass(frozen=True, slots=True)
+class FileStager:
+    """Writes staged files of a table on a disk that every executor mounts. `columns` are key and values."""
+
+    folder: Path
+    owner: str
+    columns: Schema
+    bytes_min: int = STAGED_BYTES
+
+    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+        """Above the minimum, and above a task's share of what may go through the driver."""
+        return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
+
+    def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
+        """Write rows, one per key, and sync the file and its name. Raises `OperatingError`."""
+        path = self.folder / staged_name(self.owner, attempt)
+        rows = rows.cast(arrow_schema(self.columns))
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("xb") as file:
+                size = _write(file, path, rows)
+            sync({path.parent, self.folder})
+        except (OSError, pa.ArrowException) as error:
+            raise self._failed(error) from error
+        sums = [field.name for field in self.columns if limits_of(field.type) is not None]
+        bounds = {name: largest(rows[name]) for name in sums}
+        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, statistics(rows), bounds, is_synced=True)
+
+    def _failed(self, error: Exception) -> OperatingError:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        where = f"{self.folder / RUNS} on {socket.gethostname()}"
+        if isinstance(error, FileNotFoundError):
+            return OperatingError(
+                f"the folder of a state's table, {self.folder}, does not exist on {socket.gethostname()}: every "
+                "executor and the driver must see the same folder; put the table on storage that all of them mount"
+            )
+        return OperatingError(f"what a task has aggregated can't be written to {where}: {reason}")
+
+
+def _write(file: BinaryIO, path: Path, rows: pa.Table) -> int:
+    """Write and sync a file that was just created; its size. What can't be written is gone afterwards."""
+    try:
+        parquet.write_table(rows, file, compression="snappy", store_schema=False)
+        file.flush()
+        os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise
+    return file.tell()
+
+
+def statistics(rows: pa.Table) -> str:
+    """The statistics of a file for its table's log: the number of rows, and exact bounds of integer columns.
+
+    Others are left out: a bound of a string may be cut, one of a time is rounded by some readers.
+    """
+    told: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        told["nullCount"][name] = column.null_count
+        if pa.types.is_integer(column.type) and column.null_count < len(column):
+            bounds = pc.min_max(column).as_py()
+            told["minValues"][name], told["maxValues"][name] = bounds["min"], bounds["max"]
+    return json.dumps({"numRecords": rows.num_rows, **told})

@@ -1,0 +1,54 @@
+"""Partial aggregates that do not pass through the driver: a task writes them where the state's table lies, and reports
+the file. It is no part of the table until the driver commits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from transactional.attempt import TransactionAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGEABLE: Final = frozenset({"sum", "min", "max"})
+"""How values are combined that may come from several tasks for one key, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """What a task has written: one row per key, but other tasks may have rows of the same keys.
+
+    `path` is relative to the table's folder. `stats` are the statistics for the table's log, as JSON: exact, or left
+    out. `largest` has for each value column whose sums can overflow its largest absolute value, in units of the last
+    digit. `is_synced`: a power failure does not lose it.
+    """
+
+    path: str
+    size_bytes: int
+    rows: int
+    stats: str
+    largest: Mapping[str, int]
+    is_synced: bool
+
+
+class Stager(Protocol):
+    """Writes partial aggregates where a state's table lies. Picklable; runs on executors."""
+
+    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+        """Whether a task should write partial aggregates of this size itself, when so many tasks have some."""
+
+    def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
+        """Write rows, one per key, to a file of a new name. Raises `OperatingError`, and leaves no part of it."""
+
+
+@runtime_checkable
+class StagingState(Protocol):
+    """A state into whose table files that tasks have written can be committed."""
+
+    def stager(self, owner: str) -> Stager | None:
+        """What tasks write with; None: all partial aggregates go through the driver.
+
+        `owner` is `<topology id>/<component id>`. The state need not be open.
+        """
