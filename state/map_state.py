@@ -177,21 +177,24 @@ class MapState(ABC, Generic[TableT]):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
-        version = self.version()
-        self._fence.check(version, attempt.attempt_id)
-        self._read_by = (attempt, version)
         wanted = self._fitting(keys, self.key)
         # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
         asked = rows_of(wanted) if self.key_names else [()] * len(keys)
         width = len(self.key)
+        found = {row[:width]: row[width:] for row in rows_of(self.rows_before(attempt, wanted))}
+        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
+
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow (see the port)."""
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
         try:
-            rows = self._open_table.lookup(attempt.txid, wanted)
+            return self._open_table.lookup(attempt.txid, keys)
         except StoreMismatch:
             # Rows of a later transaction may have come since the version was read: then by another coordinator.
             self._fence.check(self.version(), attempt.attempt_id)
             raise
-        found = {row[:width]: row[width:] for row in rows_of(rows)}
-        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""

@@ -105,6 +105,12 @@ class MemoryMapState(MapState[FencedTable]):
         before = {key: row.before(attempt.txid) for key, row in self.stored.rows.items()}
         return [(key, values) for key, values in before.items() if values is not ABSENT]
 
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow. Raises `Fenced`."""
+        asked = rows_of(keys) if self.key_names else [()]
+        rows = [(*key, *values) for key, values in self.get(attempt, asked).items()]
+        return table_of_rows(rows, Schema((*self.key, *self.values)))
+
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""
         table = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))

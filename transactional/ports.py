@@ -220,6 +220,9 @@ class TransactionState(Protocol):
     def is_replay(self, attempt: TransactionAttempt) -> bool:
         """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
 
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
+
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
         """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty.
 

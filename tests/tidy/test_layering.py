@@ -26,6 +26,7 @@ FLOORS = (
     ("transactional.execution", "state.store"),
     ("transactional.phases",),
     ("transactional.engine", "transactional.spark"),
+    ("transactional.trident",),
     ("transactional.doctor",),
     ("doors", "verifier"),
     ("transactional.commands",),

@@ -16,15 +16,17 @@ from transactional.bolts import OutputCollector
 from transactional.errors import ConfigError
 from transactional.execution.map_state import DeferredState
 
+_ADVICE = "open connections, locks and the like in prepare"
 
-def check_picklable(what: str, value: object) -> None:
+
+def check_picklable(
+    what: str, value: object, *, advice: str = "open connections, locks and the like in prepare"
+) -> None:
     """Raise `ConfigError` naming what can't be sent to executors."""
     try:
         cloudpickle.dumps(value)
     except Exception as error:
-        raise ConfigError(
-            f"{what} can't be sent to executors: {error}; open connections, locks and the like in prepare"
-        ) from error
+        raise ConfigError(f"{what} can't be sent to executors: {error}; {advice}") from error
 
 
 def dump_instance(bolt: object, collector: OutputCollector) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
 from transactional.dead_letters import letter_rows
 from transactional.errors import OperatingError, TransactionalError
-from transactional.execution.emitting import Emitter
+from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.failures import TaskFailed, error_of, told_of_all
 from transactional.execution.map_state import MapStateView
 from transactional.execution.operators import Operator
@@ -21,6 +21,7 @@ from transactional.execution.program import Record, make_program
 from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
+from transactional.phases.changes import changed_rows
 from transactional.ports import DeadLetter, DiskState, Partials, Processed
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
@@ -29,6 +30,8 @@ from transactional.topology.topology import Component, Topology, WorkPhase
 
 Batches = list[tuple[Sequence[pa.RecordBatch], str, str]]
 """Record batches with their source and stream."""
+Addressed = Iterable[tuple[Edge, int, list[pa.RecordBatch]]]
+"""Record batches for the task of a bolt."""
 
 
 @dataclass(slots=True)
@@ -49,12 +52,11 @@ class Passing:
         """Pass tuples on to a task of a bolt."""
         self.inbox.setdefault((target, task), []).append((batches, source, stream))
 
-    def take_over(self, done: _CommitTask, component_id: str) -> None:
-        """Pass on what a task has emitted."""
-        self.letters += done.letters
-        for committer, table in done.partials:
+    def take_over(self, component_id: str, partials: Iterable[tuple[str, pa.Table]], addressed: Addressed) -> None:
+        """Pass on what a component has emitted."""
+        for committer, table in partials:
             self.partials.setdefault(committer, []).append(table)
-        for edge, task, batches in done.addressed:
+        for edge, task, batches in addressed:
             self.put(edge.target, task, batches, component_id, edge.grouping.stream)
 
 
@@ -113,9 +115,29 @@ class CommitPhase:
         assert component.state is not None
         part = passing.processed.parts[component.id]
         assert isinstance(part, Partials)
+        aggregator = self.program.aggregators[component.id]
         if late := passing.partials.get(component.id):
-            part = replace(part, table=self.program.aggregators[component.id].combine([part.table, *late]))
+            part = replace(part, table=aggregator.combine([part.table, *late]))
+        if not any(component.outputs.values()):
+            component.state.merge(passing.attempt, part)
+            return
+        changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
         component.state.merge(passing.attempt, part)
+        self._tell(component, changed, passing)
+
+    def _tell(self, component: Component, changed: pa.Table, passing: Passing) -> None:
+        """Pass on what has changed in a state."""
+        emitter = make_emitter(self.program, component.id, 0)
+        if self.program.record is not None:
+            emitter.tell(partial(self.program.record, passing.attempt, component.id))
+        try:
+            for stream, schema in component.outputs.items():
+                if schema:
+                    emitter.emit_batch(changed.select(list(schema.names)), stream=stream)
+            emitter.flush()
+            passing.take_over(component.id, list(emitter.partials()), emitter.addressed())
+        except TaskFailed as failed:
+            raise self._error([(TaskInfo(self.program, passing.attempt, 0, 1), failed)]) from failed
 
     def _take_letters(self, passing: Passing) -> None:
         for letter in passing.processed.tried_again:
@@ -136,7 +158,8 @@ class CommitPhase:
             received = partial(_unpacked, passing.inbox.pop((component.id, task), []))
             done, failed = run_through(make, received)
             if failed is None:
-                passing.take_over(done, component.id)
+                passing.letters += done.letters
+                passing.take_over(component.id, done.partials, done.addressed)
                 passing.stateful += [
                     (info, each) for each in done.operators.values() if isinstance(each, StatefulOperator)
                 ]

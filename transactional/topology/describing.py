@@ -44,6 +44,8 @@ def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
         ],
         "streams": _streams(component.outputs),
     }
+    if shown := getattr(component.bolt, "steps_shown", ()):
+        description["steps"] = list(shown)
     if component.state is not None:
         description["state"] = {"kind": component.state.kind.value, **component.state.identity()}
     return description
@@ -70,7 +72,7 @@ def table_rows(topology: Topology) -> list[list[str]]:
         rows.append(
             [
                 component["id"],
-                component["kind"],
+                "\n".join([component["kind"], *component.get("steps", ())]),
                 str(component["parallelism"]),
                 component["phase"],
                 "\n".join(inputs),

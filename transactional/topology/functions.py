@@ -54,7 +54,7 @@ class BoltFunction:
     def of(cls, bolt_id: str, function: Callable[..., Any], output: str | None) -> BoltFunction:
         """Read kind and output from the function's annotations. Raises `ConfigError` if they are insufficient."""
         kind = _kind_of(bolt_id, function)
-        declared = output if output is not None else _output_of(bolt_id, function)
+        declared = output if output is not None else annotated_output(f"bolt {bolt_id!r}", function)
         if declared is None:
             raise ConfigError(
                 f"bolt {bolt_id!r}: the output of {_name(function)} is not declared; pass output='name type, …' to "
@@ -114,12 +114,12 @@ def _type_name(annotation: Any) -> str:
     return text.strip("'\"").rsplit(".", 1)[-1]
 
 
-def _output_of(bolt_id: str, function: Callable[..., Any]) -> str | None:
-    """The fields of a NamedTuple that is, or is inside, the function's return annotation."""
+def annotated_output(what: str, function: Callable[..., Any]) -> str | None:
+    """The fields of a NamedTuple that is, or is inside, the function's return annotation. `what` is for messages."""
     for candidate in _parts(_hints_of(function).get("return")):
         if hasattr(candidate, "_fields"):
             fields = typing.get_type_hints(candidate)
-            return ", ".join(f"`{name}` {_spark_type(bolt_id, name, type_)}" for name, type_ in fields.items())
+            return ", ".join(f"`{name}` {_spark_type(what, name, type_)}" for name, type_ in fields.items())
     return None
 
 
@@ -129,9 +129,9 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield from _parts(argument)
 
 
-def _spark_type(bolt_id: str, field: str, annotation: Any) -> str:
+def _spark_type(what: str, field: str, annotation: Any) -> str:
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    inner = [_spark_type(bolt_id, field, argument) for argument in arguments]
+    inner = [_spark_type(what, field, argument) for argument in arguments]
     match typing.get_origin(annotation), inner:
         case (typing.Union | types.UnionType, [only]):
             return only
@@ -142,6 +142,6 @@ def _spark_type(bolt_id: str, field: str, annotation: Any) -> str:
         case _ if _type_name(annotation) in _SPARK_TYPE_OF:
             return _SPARK_TYPE_OF[_type_name(annotation)]
     raise ConfigError(
-        f"bolt {bolt_id!r}: field {field!r} is annotated as {_type_name(annotation)}, which has no Spark type; "
-        "pass output='name type, …' to set_bolt"
+        f"{what}: field {field!r} is annotated as {_type_name(annotation)}, which has no Spark type; "
+        "pass output='name type, …'"
     )

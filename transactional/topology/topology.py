@@ -18,6 +18,14 @@ from transactional.topology.functions import BoltFunction, FunctionKind
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
 
+NEW_AND_OLD = "old"
+"""The stream of a state's update that emits the values before the transaction beside the new ones."""
+
+
+def old_name(value: str) -> str:
+    """What it calls the old value of a column."""
+    return f"old_{value}"
+
 
 def outputs_of(spout: Spout) -> dict[str, Schema]:
     """The fields that a spout emits, by stream."""

@@ -10,10 +10,18 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.ports import Spout, StateKind, TransactionState
-from transactional.schema import Schema, did_you_mean
+from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
-from transactional.topology.topology import AnyBolt, Component, Topology, WorkPhase, outputs_of
+from transactional.topology.topology import (
+    NEW_AND_OLD,
+    AnyBolt,
+    Component,
+    Topology,
+    WorkPhase,
+    old_name,
+    outputs_of,
+)
 
 
 class WeakerGuaranteeWarning(UserWarning):
@@ -184,12 +192,23 @@ class _Wiring:
         if isinstance(bolt, BoltFunction):
             return {DEFAULT_STREAM: bolt.output}
         if not isinstance(bolt, Bolt):
-            return {DEFAULT_STREAM: Schema(())}
+            return self._new_values(declared)
         if DEFAULT_STREAM in bolt.streams:
             raise ConfigError(f"bolt {declared.id!r} declares the stream {DEFAULT_STREAM!r} in streams: use output")
         for stream in bolt.streams:
             check_id(f"bolt {declared.id!r}: stream", stream)
         return {stream: parse_output(declared.id, text) for stream, text in self._texts(bolt).items()}
+
+    def _new_values(self, declared: Declared) -> dict[str, Schema]:
+        """A state's update emits the rows that it has changed, to those who subscribe."""
+        assert declared.state is not None
+        key, values = declared.state.key, declared.state.values
+        groupings = [grouping for other in self.bolts.values() for grouping in other.inputs]
+        streams = {grouping.stream for grouping in groupings if grouping.source == declared.id}
+        outputs = {DEFAULT_STREAM: Schema((*key, *values)) if DEFAULT_STREAM in streams else Schema(())}
+        if NEW_AND_OLD in streams:
+            outputs[NEW_AND_OLD] = Schema((*key, *values, *(Field(old_name(f.name), f.type) for f in values)))
+        return outputs
 
     @staticmethod
     def _texts(bolt: Bolt) -> dict[str, str]:

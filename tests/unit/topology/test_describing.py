@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.unit.fakes import builder
-from tests.unit.topology.test_phases import Splitting, the_seeds_picture, update
+from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
 from transactional.topology.describing import as_mermaid, described, table_rows
 from transactional.topology.topology import Topology
 
@@ -41,6 +41,17 @@ def test_the_table_has_a_row_per_component() -> None:
         "C", "Passing", "2", "processing + commit", "shuffle of A\nshuffle of B", "word string", ""
     ]  # fmt: skip
     assert rows[4][3:] == ["commit", "shuffle of C", "word string", "opaque"]
+
+
+def test_a_bolt_of_several_steps_shows_them() -> None:
+    bolt = Passing("both")
+    bolt.steps_shown = ("map(str)", "filter(bool)")  # type: ignore[attr-defined]
+    made = builder()
+    made.set_bolt("both", bolt).shuffle_grouping("spout")
+    update(made, "count").shuffle_grouping("both")
+    _, row, _ = table_rows(made.build())
+    assert row[1] == "Passing\nmap(str)\nfilter(bool)"
+    assert described(made.build())["components"][1]["steps"] == ["map(str)", "filter(bool)"]
 
 
 def test_json_holds_all_of_it() -> None:

@@ -1,0 +1,230 @@
+"""Mistakes are told at the line that makes them, in one line, with the names there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, Word, lines
+from transactional.bolts import Tuple
+from transactional.errors import ConfigError
+from transactional.ports import StateKind
+from transactional.trident import Count, Max, Min, Stream, Sum, TridentTopology, field
+
+LOCK = threading.Lock()
+
+
+def pairs(topology: TridentTopology | None = None) -> Stream:
+    return lines(topology or TridentTopology("pairs"), PAIR_ROWS, PAIRS)
+
+
+def undeclared(row: Tuple) -> Any:
+    return [(1,)]
+
+
+def odd(row: Tuple) -> list[complex]:
+    return []
+
+
+def needs_two(row: Tuple, other: int) -> Word:
+    return Word("")
+
+
+def state(name: str = "table") -> MemoryMapState:
+    return MemoryMapState(table=MemoryTable(name))
+
+
+def twice(stream: Stream, *names: str | None) -> None:
+    for name in names:
+        stream.group_by("word").persistent_aggregate(state("same"), Count(), name=name)
+
+
+def same_table(stream: Stream) -> None:
+    table = MemoryTable("same")
+    for _ in "12":
+        stream.group_by("word").persistent_aggregate(MemoryMapState(table=table), Count())
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "filter, unknown field": (
+        lambda s: s.filter(field("wrod") == "the"),
+        "filter uses field 'wrod', which the stream does not have; its fields are: word, n — did you mean 'word'?",
+    ),
+    "filter by a number": (lambda s: s.filter(field("n") + 1), "filter: add_checked(n, 1) is a long, not a condition"),
+    "filter, other types": (
+        lambda s: s.filter(field("word") > 1),
+        "filter: (word > 1) can't be computed from 'word string, n long': ",
+    ),
+    "filter by text": (lambda s: s.filter("n > 1"), "filter takes a function of a row; got 'n > 1'"),
+    "with_columns, unknown": (
+        lambda s: s.with_columns(m=field("m") * 2),
+        "with_columns(m=…) uses field 'm', which the stream does not have",
+    ),
+    "with_columns, no type": (
+        lambda s: s.with_columns(m=field("n").cast("uint8")),
+        "Arrow type uint8 has no counterpart among the supported types; use .cast(…)",
+    ),
+    "with_columns, nothing": (lambda s: s.with_columns(), "with_columns() needs a field"),
+    "project, unknown": (
+        lambda s: s.project("word", "m"),
+        "project uses field 'm', which the stream does not have; its fields are: word, n",
+    ),
+    "project, nothing": (lambda s: s.project(), "project() names no field; the stream's fields are: word, n"),
+    "project, no name": (
+        lambda s: s.project(field("n")),
+        "project takes names of fields; got <pyarrow.compute.Expression n>",
+    ),
+    "project, twice": (lambda s: s.project("n", "n"), "field n is declared more than once in 'n long, n long'"),
+    "rename, unknown": (lambda s: s.rename(new="m"), "rename uses field 'm'"),
+    "rename, taken": (lambda s: s.rename(n="word"), "field n is declared more than once"),
+    "flat_map, not declared": (
+        lambda s: s.flat_map(undeclared),
+        "flat_map(undeclared): the fields that it makes are not declared; pass output='name type, …', or annotate",
+    ),
+    "flat_map, two arguments": (
+        lambda s: s.flat_map(needs_two),
+        "flat_map(needs_two): the function is called with one argument, a row: missing a required argument: 'other'",
+    ),
+    "map, wrong output": (
+        lambda s: s.map(lambda t: t, "word strin"),
+        "map(lambda): output='word strin' is declared incorrectly: unknown type 'strin' — did you mean 'string'?",
+    ),
+    "map, empty output": (lambda s: s.map(lambda t: t, ""), "map(lambda): output='' declares no field"),
+    "each, taken": (
+        lambda s: s.each(lambda t: 1, "n int"),
+        "each(lambda): the stream has a field 'n' already; its fields are: word, n",
+    ),
+    "a lambda that can't be pickled": (
+        lambda s: s.map(lambda t: (LOCK, t)),
+        "map(lambda) can't be sent to executors: cannot pickle '_thread.lock' object; create what it needs inside",
+    ),
+    "arrow on an empty batch": (
+        lambda s: s.arrow(lambda b: b.select(["m"])),
+        "arrow(lambda) fails on an empty batch of 'word string, n long': KeyError: ",
+    ),
+    "arrow to a type of its own": (
+        lambda s: s.arrow(lambda b: pa.table({"x": pa.nulls(0)})),
+        "arrow(lambda) fails on an empty batch",
+    ),
+    "partition_by, unknown": (lambda s: s.partition_by("m"), "partition_by uses field 'm'"),
+    "partition_by, nothing": (
+        lambda s: s.partition_by(),
+        "partition_by() names no field; the stream's fields are: word, n",
+    ),
+    "partition by something": (
+        lambda s: s.partition("n"),
+        "partition takes an instance of a CustomStreamGrouping; got 'n'",
+    ),
+    "no tasks": (
+        lambda s: s.parallelism_hint(0),
+        "'parallelism_hint': parallelism is a number of tasks, at least 1; got 0",
+    ),
+    "group_by, unknown": (lambda s: s.group_by("m"), "group_by uses field 'm'"),
+    "group_by, nothing": (lambda s: s.group_by(), "group_by() names no field; the stream's fields are: word, n"),
+    "nothing to aggregate": (lambda s: s.aggregate(), "there is nothing to aggregate: pass Count()"),
+    "an aggregate's class": (lambda s: s.aggregate(n=Count), "n=Count is a class; pass an instance: Count(…)"),
+    "no aggregate": (lambda s: s.aggregate(n=len), "n=<built-in function len> is no aggregate such as Count()"),
+    "aggregate, unknown": (
+        lambda s: s.aggregate(m=Sum("m")),
+        "partition_aggregate: m=Sum(field='m') uses field 'm', which the stream does not have",
+    ),
+    "a sum of text": (
+        lambda s: s.aggregate(m=Sum("word")),
+        "partition_aggregate: field 'word' is a string, which has no sum; use a number",
+    ),
+    "a minimum of a list": (
+        lambda s: s.each(lambda t: [], "l array<int>").aggregate(m=Min("l")),
+        "field 'l' is a array<int>, which has no order",
+    ),
+    "an aggregate called like its key": (
+        lambda s: s.group_by("n").aggregate(n=Count()),
+        "partition_aggregate: 'n' is a field that is grouped by; give the aggregate another name",
+    ),
+    "a state's sum of text": (
+        lambda s: s.persistent_aggregate(state(), Sum("word")),
+        "persistent_aggregate: field 'word' is a string, which has no sum",
+    ),
+    "a state's unknown field": (
+        lambda s: s.persistent_aggregate(state(), Max("m")),
+        "persistent_aggregate uses field 'm', which its input does not have; its fields are: word, n",
+    ),
+    "a state with another key": (
+        lambda s: s.group_by("word").persistent_aggregate(MemoryMapState("n"), Count()),
+        "has the key (n), and its update groups by (word)",
+    ),
+    "no state": (
+        lambda s: s.persistent_aggregate("tables/words", Count()),
+        "persistent_aggregate takes a state such as DeltaMapState('tables/words'); got 'tables/words'",
+    ),
+    "a state's class": (lambda s: s.persistent_aggregate(MemoryMapState, Count()), "got the class MemoryMapState"),
+    "one table twice": (
+        same_table,
+        "persistent_aggregate: the state of 'same' keeps the same table; give each",
+    ),
+    "one name twice": (lambda s: twice(s, "a", "a"), "the state of 'a' keeps the same table"),
+    "a name that is none": (lambda s: twice(s, "a b"), "state id 'a b' must be made of letters, digits and - _ ."),
+    "merge of other fields": (
+        lambda s: s.merge(s.project("n")),
+        "merge: the streams have different fields: 'word string, n long' and 'n long'; use project",
+    ),
+    "merge with itself": (lambda s: s.merge(s), "merge: a stream is given twice"),
+    "merge of nothing": (lambda s: s.merge(), "merge takes several streams, not 1"),
+    "merge of a state": (
+        lambda s: s.merge(s.persistent_aggregate(state(), Count())),
+        "merge takes streams; got TridentState(",
+    ),
+    "streams of two topologies": (
+        lambda s: s.merge(pairs(TridentTopology("other"))),
+        "merge: a stream of topology 'other' is used in topology 'pairs': streams of two topologies never meet",
+    ),
+    "a wrong name": (lambda s: s.named("a b"), "stream id 'a b' must be made of letters"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_at_its_line(name: str) -> None:
+    make, message = MISTAKES[name]
+    with pytest.raises(ConfigError) as raised:
+        make(pairs())
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_only_build_can_know() -> None:
+    with pytest.raises(ConfigError, match="topology 'empty' has no stream: begin with new_stream"):
+        TridentTopology("empty").build()
+    topology = TridentTopology("words")
+    stream = pairs(topology)
+    with pytest.raises(ConfigError, match="topology 'words' keeps nothing, so it would have no effect"):
+        topology.build()
+    with pytest.raises(ConfigError, match="has the stream 'lines', so it can have no second one, 'more'"):
+        topology.new_stream("more", MemoryTransactionalSpout([[]], PAIRS, 1))
+    stream.persistent_aggregate(MemoryMapState(kind=StateKind.TRANSACTIONAL), Count())
+    assert topology.build(strict=True).id == "words"
+
+
+def test_new_values_of_a_transactional_state_behind_an_opaque_spout_are_refused_if_strict() -> None:
+    topology = TridentTopology("words")
+    words = topology.new_stream("words", OpaqueMemoryTransactionalSpout([[]], "word string", 1))
+    counts = words.group_by("word").persistent_aggregate(state(), Count())
+    counts.new_values().persistent_aggregate(MemoryMapState(kind=StateKind.TRANSACTIONAL), Count())
+    with pytest.raises(ConfigError, match="committer 'memory' keeps a transactional state behind the opaque spout"):
+        topology.build(strict=True)
+
+
+def test_names_of_states() -> None:
+    stream = pairs()
+    named = [stream.persistent_aggregate(MemoryMapState(), Count()).name for _ in range(3)]
+    assert named == ["memory", "memory-2", "memory-3"]
+    assert stream.persistent_aggregate(state("my table/s"), Count()).name == "s"
+    counts = stream.group_by("word").persistent_aggregate(state("words"), Count(), name="other")
+    assert (counts.name, str(counts.fields)) == ("other", "word string, count long")
+    assert str(counts.new_values(old=True).fields) == "word string, count long, old_count long"
+    assert repr(stream.with_columns(size=pc.utf8_length(field("word")))) == "Stream(word string, n long, size int)"

@@ -1,0 +1,85 @@
+"""`Declarations`: what has been declared on a topology so far: its graph, and the states, each with its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from transactional.aggregates import Aggregate
+from transactional.errors import ConfigError
+from transactional.ports import PersistentAggregate, TransactionState
+from transactional.topology.places import table_of
+from transactional.topology.wiring import check_id
+from transactional.trident.graph import Cut, Graph, Node, Persisted
+
+_UNNAMED = "memory"
+"""What tables in memory are called; they need no name that stays."""
+
+
+class GroupedUpdate(PersistentAggregate, Protocol):
+    """A state's update, whose key can be named."""
+
+    def group_by(self, *fields: str) -> GroupedUpdate:
+        """The same per value of these fields."""
+
+
+class AggregatingState(TransactionState, Protocol):
+    """A state that aggregates: `DeltaMapState`, `SqlMapState`, `MemoryMapState`."""
+
+    def aggregate(self, aggregates: Mapping[str, Aggregate], /) -> GroupedUpdate:
+        """What adds aggregates to it."""
+
+
+class Declarations:
+    """Everything that has been declared on a topology."""
+
+    def __init__(self, topology_id: str) -> None:
+        self.topology_id, self.graph = topology_id, Graph()
+
+    def persist(
+        self, operation: str, bolt: Any, state: TransactionState, source: Node, cut: Cut, name: str | None
+    ) -> Persisted:
+        """Add the committer of a state. Raises `ConfigError` if the state, or its name, has been used."""
+        persisted = Persisted(self._committer(operation, state, name), bolt, state, source.number, cut)
+        self.graph.persisted.append(persisted)
+        return persisted
+
+    def _committer(self, operation: str, state: TransactionState, name: str | None) -> str:
+        """The id of a state's committer: the name that was given, or that of its table."""
+        table = table_of(state)
+        for other in self.graph.persisted:
+            if table_of(other.state) == table:
+                raise ConfigError(f"{operation}: the state of {other.id!r} keeps the same table; give each its own")
+        taken = {persisted.id for persisted in self.graph.persisted}
+        if name is not None:
+            check_id("state", name)
+            if name in taken:
+                raise ConfigError(f"{operation}: there is a state called {name!r} already; its name must be its own")
+            return name
+        found = name_of_table(state)
+        if found in taken and found == _UNNAMED:
+            return next(free for n in range(2, len(taken) + 3) if (free := f"{found}-{n}") not in taken)
+        if found in taken:
+            raise ConfigError(
+                f"{operation}: there is a state called {found!r} already, after its table; call this one differently: "
+                "name='…'"
+            )
+        return found
+
+
+def checked_update(operation: str, state: Any, aggregates: Mapping[str, Aggregate]) -> GroupedUpdate:
+    """What adds the aggregates to a state. Raises `ConfigError` for something else than a state."""
+    if isinstance(state, type) or not hasattr(state, "aggregate") or not hasattr(state, "fence"):
+        what = f"the class {state.__name__}" if isinstance(state, type) else repr(state)
+        raise ConfigError(f"{operation} takes a state such as DeltaMapState('tables/words'); got {what}")
+    update: GroupedUpdate = state.aggregate(aggregates)
+    return update
+
+
+def name_of_table(state: TransactionState) -> str:
+    """What a committer is called after: the last part of the name or path of its table."""
+    identity = state.identity()
+    own = [value for name, value in identity.items() if name not in ("key", "values", "kind")]
+    name = identity.get("table") or own[0].rstrip("/").rsplit("/", 1)[-1]
+    return re.sub(r"[^\w.-]+", "-", name).strip("-") or "state"

@@ -1,0 +1,98 @@
+"""`Pipeline`: the operations between two repartitions of a stream as one bolt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema, batch_from_rows, conform
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext, tuple_class
+from transactional.execution.faults import tuples
+from transactional.groupings import DEFAULT_STREAM
+from transactional.schema import Schema
+from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step
+
+
+class Pipeline(ArrowBatchBolt):
+    """Runs steps one after the other. Columns become rows once for neighbouring steps on rows, and rows columns."""
+
+    def __init__(self, steps: Iterable[Step], output: Schema) -> None:
+        self.steps = tuple(steps)
+        self.output = str(output)  # type: ignore[misc]
+        self._passes = [
+            tuple(run)
+            for is_rows, group in groupby(self.steps, lambda step: isinstance(step, RowStep))
+            for run in ([tuple(group)] if is_rows else ((step,) for step in group))
+        ]
+
+    @property
+    def steps_shown(self) -> tuple[str, ...]:
+        """What `describe` shows."""
+        return tuple(step.label for step in self.steps)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        """Start a batch, and prepare the functions that want it."""
+        self._collector, self._component = collector, context.component_id
+        self._is_first = context.task_index == 0
+        self._kept: dict[int, list[pa.RecordBatch]] = {}
+        for step in self.steps:
+            if isinstance(step, RowStep) and hasattr(step.function, "prepare"):
+                step.function.prepare(context)
+
+    def execute_batch(self, batch: pa.RecordBatch) -> None:
+        """Pass a batch through the steps, as far as the first that waits for the end."""
+        self._push(batch.replace_schema_metadata(), 0)
+
+    def finish_batch(self) -> None:
+        """Finish the steps that have waited, in order."""
+        for at, (step, *_) in enumerate(self._passes):
+            if isinstance(step, GatheringStep):
+                for batch in step.finish(self._kept.pop(at, []), is_first=self._is_first):
+                    self._push(batch, at + 1)
+
+    def _push(self, batch: pa.RecordBatch, at: int) -> None:
+        if not batch.num_rows:
+            return
+        if at == len(self._passes):
+            self._collector.emit_batch(batch)
+            return
+        steps = self._passes[at]
+        if isinstance(steps[0], GatheringStep):
+            self._kept.setdefault(at, []).append(batch)
+            return
+        for made in self._made(batch, steps):
+            self._push(made, at + 1)
+
+    def _made(self, batch: pa.RecordBatch, steps: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        [*_, last] = steps
+        schema = arrow_schema(last.after)
+        if isinstance(last, ArrowStep):
+            yield from conform(last.on(batch), schema, component=f"{self._component}: {last.label}")
+        elif all(step.only_selects for step in steps):
+            yield self._selected(batch, steps)
+        else:
+            yield batch_from_rows(list(self._rows(batch, steps)), schema, component=self._component)
+
+    def _selected(self, batch: pa.RecordBatch, steps: Sequence[RowStep]) -> pa.RecordBatch:
+        """The rows that are left, without making columns of them again."""
+        rows = list(tuples(batch, self._component, DEFAULT_STREAM))
+        place = {id(row): number for number, row in enumerate(rows)}
+        left: Iterable[Any] = rows
+        for step in steps:
+            left = step.over(left)
+        kept = [place[id(row)] for row in left]
+        return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
+
+    def _rows(self, batch: pa.RecordBatch, steps: Sequence[RowStep]) -> Iterable[tuple[Any, ...]]:
+        rows: Iterable[Any] = tuples(batch, self._component, DEFAULT_STREAM)
+        is_named = True
+        for step in steps:
+            if not is_named:
+                rows = map(tuple_class(step.before.names, self._component, DEFAULT_STREAM), rows)
+            rows = step.over(rows)
+            is_named = step.only_selects
+        return rows
