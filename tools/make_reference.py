@@ -68,6 +68,18 @@ PAGES = {
             "transactional.spark_session.spark_session",
         ),
     ),
+    "trident": Page(
+        "Trident",
+        "Topologies as operations on streams; [how to write them](../howto/trident.md).",
+        (
+            "transactional.trident.topology.TridentTopology",
+            "transactional.trident.streams.Stream",
+            "transactional.trident.operations.Operations",
+            "transactional.trident.streams.GroupedStream",
+            "transactional.trident.streams.TridentState",
+            "transactional.trident.expressions.field",
+        ),
+    ),
     "bolts": Page(
         "Bolts",
         "The classes to derive a bolt from, what is handed to them, and plain functions as bolts.",
