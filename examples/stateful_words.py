@@ -1,4 +1,4 @@
-"""Storm's WordCountBolt: a stateful bolt counts words, and tells which word has just become the most frequent one.
+"""Storm's WordCountBolt: a stateful bolt counts words, and another keeps the most frequent one.
 
 `python -m examples.stateful_words`, or `transactional run` on this module's `build`.
 """

@@ -54,7 +54,7 @@ class FencedTable(Protocol):
 
 TableT = TypeVar("TableT", bound=FencedTable)
 Apply = Callable[[TableT, bool], None]
-"""Writes a transaction to a table that was judged, told whether it is a replay. Raises `WriteRefused`."""
+"""Writes a transaction to a table that was judged, informed whether it is a replay. Raises `WriteRefused`."""
 
 
 class MapState(ABC, Generic[TableT]):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from transactional.errors import ConfigError
+from transactional.redaction import without_login
 from transactional.schema import did_you_mean
 
 STORM_NAMES: Final[Mapping[str, str]] = {
@@ -18,6 +19,8 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "topology.message.timeout.secs": "attempt_timeout_ms",
     "topology.max.task.parallelism": "parallelism of set_bolt",
     "topology.transactional.id": "the id given to TransactionalTopologyBuilder",
+    "topology.state.provider": "state_provider",
+    "topology.state.checkpoint.interval.ms": "not needed: every transaction is a checkpoint",
     "topology.name": "the option --name of `transactional run`",
     "transactional.zookeeper.servers": "the store's URL",
     "transactional.zookeeper.root": "the store's URL",
@@ -25,9 +28,11 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 """Storm's options, and their equivalents here."""
 
 UNITS: Final = ("ms", "days")
-MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms")
+MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms", "state_provider")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
 """The options that take one of a few words."""
+TEXTS: Final = ("state_provider",)
+"""The options that take any text."""
 SWITCHES: Final = ("stop_when_drained",)
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
@@ -106,6 +111,10 @@ class TopologyConfig:
     """Maximum number of attempts kept, regardless of age. Each transaction commit deletes two of the oldest surplus
     ones."""
 
+    state_provider: str | None = None
+    """Where stateful bolts that are given no state keep theirs: a URL such as `sqlite:///states.db`,
+    `delta:tables/{component}` or `memory`. Read when the topology is built."""
+
     durability: str = "disk"
     """What a committed transaction outlives. `disk`: a power failure; what was written to tables on a disk is synced
     before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
@@ -145,6 +154,14 @@ def unit_of(name: str) -> str:
     return last if last in UNITS else ""
 
 
+def shown_options(config: TopologyConfig) -> dict[str, Any]:
+    """All options by name, without the logins in them, for whatever is kept or displayed."""
+    return {
+        name: without_login(value) if name in TEXTS and value is not None else value
+        for name, value in ((name, getattr(config, name)) for name in OPTIONS)
+    }
+
+
 def check_name(name: str) -> None:
     """Raise `ConfigError`, with the name that was probably meant, unless an option of this name exists."""
     if name in OPTIONS:
@@ -172,6 +189,8 @@ def parse_option(name: str, text: str) -> int | bool | str | None:
         value = {"true": True, "false": False}.get(text.lower(), text)
     elif name in CHOICES:
         value = text.lower()
+    elif name in TEXTS:
+        value = text
     elif len(text) <= 20 and re.fullmatch(r"-?[0-9]+(_[0-9]+)*", text):
         value = int(text)
     check_option(name, value)
@@ -187,6 +206,9 @@ def check_option(name: str, value: object) -> None:
         if value not in CHOICES[name]:
             meant = did_you_mean(str(value).lower(), CHOICES[name])
             raise ConfigError(f"{name} takes {' or '.join(map(repr, CHOICES[name]))}, got {value!r}{meant}")
+    elif name in TEXTS:
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ConfigError(f"{name} takes a text, got {value!r}")
     elif not (name in MAY_BE_NONE and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")

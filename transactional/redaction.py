@@ -11,6 +11,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
 _SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_IN_QUERY = re.compile(r"((?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
 def without(secrets: Iterable[object], text: str) -> str:
@@ -18,6 +19,11 @@ def without(secrets: Iterable[object], text: str) -> str:
     for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
         text = text.replace(secret, SHOWN_INSTEAD)
     return text
+
+
+def without_login(url: str) -> str:
+    """A URL without user and password."""
+    return _IN_QUERY.sub(rf"\1{SHOWN_INSTEAD}", _USER.sub(SHOWN_INSTEAD, url))
 
 
 def reason_of(error: BaseException, options: Mapping[str, str]) -> str:

@@ -49,6 +49,7 @@ def run_topology(
     """
     if not isinstance(config, TopologyConfig):
         config = load_config({**topology.config, **(config or {})}).config
+    topology.check_provider(config)
     coordinator_store = open_store(store)
     try:
         if session is None and master != "none":

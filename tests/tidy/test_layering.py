@@ -35,7 +35,7 @@ FLOORS = (
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
 DOORS = {
     *("transactional", "transactional.loading", "transactional.running", "transactional.testing"),
-    *("spouts", "state", "state.dead_letters"),
+    *("spouts", "state", "state.dead_letters", "state.providers"),
 }
 """`from transactional import …` and the like; what they need stands below them."""
 ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")

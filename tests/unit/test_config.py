@@ -12,6 +12,8 @@ from transactional.config import (
     CHOICES,
     MAY_BE_NONE,
     STORM_NAMES,
+    SWITCHES,
+    TEXTS,
     TopologyConfig,
     check_name,
     check_option,
@@ -21,7 +23,7 @@ from transactional.config import (
 from transactional.errors import ConfigError
 
 OPTIONS = [field.name for field in fields(TopologyConfig)]
-NUMBERS = [name for name in OPTIONS if name != "stop_when_drained" and name not in CHOICES]
+NUMBERS = [name for name in OPTIONS if name not in (*SWITCHES, *CHOICES, *TEXTS)]
 
 
 def with_option(name: str, value: Any) -> TopologyConfig:

@@ -32,6 +32,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.timeline import Moment, Timeline
+from transactional.redaction import without_login
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
@@ -251,7 +252,7 @@ def settings_table(settings: Sequence[Setting]) -> Table:
 
 def _text(given: Given) -> str:
     """A value as it is written on the command line."""
-    return str(given.value).lower()
+    return without_login(given.value) if isinstance(given.value, str) else str(given.value).lower()
 
 
 def print_attempts(attempts: Sequence[AttemptRecord]) -> None:

@@ -109,6 +109,7 @@ def run(
     }
     options = {option: value for option, value in given.items() if value[1] is not None}
     resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+    topology.check_provider(resolved.config)
     # The display reports failures; if logging is configured, the warnings are logged as well.
     logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
     with ExitStack() as stack:

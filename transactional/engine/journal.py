@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, is_dataclass
+from dataclasses import astuple, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, get_type_hints
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, whole_number
-from transactional.config import TopologyConfig
+from transactional.config import TopologyConfig, shown_options
 from transactional.core import protocol
 from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
@@ -44,7 +44,7 @@ class RunStarted:
         }
         return {
             "snapshot": snapshot,
-            "config": asdict(self.config),
+            "config": shown_options(self.config),
             "replays_exactly": self.replays_exactly,
             "sets_aside": self.sets_aside,
         }

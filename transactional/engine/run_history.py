@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
+from transactional.config import TopologyConfig, shown_options
 from transactional.errors import TransactionalError
 from transactional.names import DISTRIBUTION
 from transactional.ports import Spout
@@ -48,7 +48,7 @@ class RunSummary:
 
 def about(topology: Topology, config: TopologyConfig) -> RunAbout:
     """The description of a run: its version, the topology as `describe` shows it, and the options."""
-    return RunAbout(installed_version(), described(topology), asdict(config))
+    return RunAbout(installed_version(), described(topology), shown_options(config))
 
 
 def end_of(error: BaseException | None, *, wish: DesiredState | None, is_drained: bool) -> RunEnd:

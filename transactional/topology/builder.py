@@ -8,13 +8,20 @@ from typing import Any
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.config import checked_options
+from transactional.config_sources import load_config
 from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
 from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
 from transactional.stateful import StatefulBolt
-from transactional.topology.declared_state import STATE_EXAMPLE, bind_declared, check_is_state, refuse_stateful
+from transactional.topology.declared_state import (
+    STATE_EXAMPLE,
+    bind_declared,
+    check_is_state,
+    refuse_stateful,
+    state_of_provider,
+)
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Topology
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
@@ -111,6 +118,7 @@ class TransactionalTopologyBuilder:
         self.spout = checked_spout(spout_id, spout, parallelism)
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: TransactionState | None = None
+        self._provider: str | None = None
 
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
@@ -154,12 +162,12 @@ class TransactionalTopologyBuilder:
         return self._declare(bolt_id, bolt, parallelism, bolt.state)
 
     def set_stateful_bolt(
-        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: TransactionState
+        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: TransactionState | None = None
     ) -> BoltDeclarer:
         """Add a bolt that reads and writes its state while it processes its tuples. It runs in the commit phase.
 
-        Columns that `bolt.state` declares are those of the state. Raises `ConfigError` for anything but a
-        `StatefulBolt`, and for a duplicate id.
+        Columns that `bolt.state` declares are those of the state. Without `state` the option `state_provider` names the
+        place of one with these columns. Raises `ConfigError` for anything but a `StatefulBolt`, and for a duplicate id.
         """
         self._check_new("stateful bolt", bolt_id, bolt)
         if not isinstance(bolt, StatefulBolt):
@@ -167,9 +175,10 @@ class TransactionalTopologyBuilder:
                 f"stateful bolt {bolt_id!r} is a {type(bolt).__name__}, not a StatefulBolt; add a BatchBolt with "
                 "set_committer_bolt"
             )
-        check_is_state("stateful bolt", bolt_id, state)
-        if bolt.state:
-            bind_declared(bolt_id, bolt.state, state)
+        if state is not None:
+            check_is_state("stateful bolt", bolt_id, state)
+            if bolt.state:
+                bind_declared(bolt_id, bolt.state, state)
         return self._declare(bolt_id, bolt, parallelism, state)
 
     def set_dead_letters(self, state: TransactionState) -> None:
@@ -198,6 +207,7 @@ class TransactionalTopologyBuilder:
         override those of the environment and of the configuration file. Raises `ConfigError`; a combination of spout
         and state that is not exactly once is a `WeakerGuaranteeWarning`, or with `strict` an error.
         """
+        provider = self._provide_states(config or {})
         components = wire(self.spout_id, self.spout, self._bolts)
         topology = Topology(
             self.topology_id,
@@ -208,9 +218,21 @@ class TransactionalTopologyBuilder:
             dict(options or {}),
             checked_options(config or {}),
             self._dead_letters,
+            provider,
         )
         check_states(topology, strict=strict)
         return topology
+
+    def _provide_states(self, config: Mapping[str, Any]) -> str | None:
+        """Give stateful bolts that were given no state one of the configured provider, which is returned if needed."""
+        without = [declarer for declarer in self._bolts.values() if isinstance(declarer.bolt, StatefulBolt)]
+        without = [declarer for declarer in without if declarer.state is None]
+        if without:
+            self._provider = load_config(config).config.state_provider
+        for declarer in without:
+            assert isinstance(declarer.bolt, StatefulBolt)
+            declarer.state = state_of_provider(self._provider, self.topology_id, declarer.id, declarer.bolt.state)
+        return self._provider
 
     @staticmethod
     def _check_new(what: str, bolt_id: str, bolt: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from transactional.errors import ConfigError
+from transactional.ports import TransactionState
+from transactional.providing import provided_state
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 
@@ -39,6 +41,25 @@ def declared_columns(bolt_id: str, text: str) -> tuple[Schema, Schema]:
         return Schema.parse(key), Schema.parse(values)
     except ConfigError as error:
         raise ConfigError(f"stateful bolt {bolt_id!r}: its state {text!r}: {error}") from error
+
+
+def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text: str) -> TransactionState:
+    """The state of a bolt that was given none. Raises `ConfigError`."""
+    if provider is None:
+        raise ConfigError(
+            f"stateful bolt {bolt_id!r} has no state: pass state=…, for example {STATE_EXAMPLE}, or set the option "
+            "state_provider, for example to delta:tables/{component}"
+        )
+    if not text:
+        raise ConfigError(
+            f"stateful bolt {bolt_id!r} does not declare its state's columns, which the provider needs: set state in "
+            "its class, such as state = 'word string -> count long'"
+        )
+    key, values = declared_columns(bolt_id, text)
+    try:
+        return provided_state(provider, topology_id, bolt_id, str(key), str(values))
+    except ConfigError as error:
+        raise type(error)(f"stateful bolt {bolt_id!r}: {error}") from error
 
 
 def bind_declared(bolt_id: str, text: str, state: Any) -> None:

@@ -9,9 +9,12 @@ from enum import Enum
 from typing import Any
 
 from transactional.bolts import Bolt
+from transactional.config import TopologyConfig
+from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.names import DEAD_LETTERS
 from transactional.ports import ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
+from transactional.redaction import without_login
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
@@ -100,6 +103,17 @@ class Topology:
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     dead_letters: TransactionState | None = None
+    state_provider: str | None = None
+    """The provider of the states that stateful bolts were not given; None if there are none."""
+
+    def check_provider(self, config: TopologyConfig) -> None:
+        """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
+        if self.state_provider not in (None, config.state_provider):
+            url = without_login(self.state_provider or "")
+            raise ConfigError(
+                f"topology {self.id!r} was built with state_provider {url!r}, which a run can't change: set "
+                "it in transactional.toml, in the environment, or in build(config=…)"
+            )
 
     def __repr__(self) -> str:
         return f"Topology({self.id!r}: {' → '.join([self.spout_id, *(bolt.id for bolt in self.components)])})"
