@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import load_config
-from transactional.doctor.start import explaining, refuse_early
+from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.observing import Observer
 from transactional.engine.run_history import RunSummary
@@ -64,8 +64,7 @@ def run_topology(
             name=name,
             accept_changes=accept_changes,
         )
-        with explaining(topology, coordinator_store):
-            return driver.run()
+        return driver.run()
     finally:
         coordinator_store.close()
 

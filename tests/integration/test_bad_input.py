@@ -112,7 +112,7 @@ def test_a_table_without_its_store(tmp_path: Path) -> None:
     run_well(f"{MISTAKES}:fine", tmp_path)
     line = refusal(f"{MISTAKES}:fine", tmp_path, "--master", "none", "--store", "sqlite:///another.db")
     assert re.match(
-        r"TX404: committer 'count': its table .* was last written by attempt \d+, .*was the store wiped", line
+        r"TX404: committer 'count': its table .*: it was last written by attempt \d+, .*the store was wiped", line
     )
 
 

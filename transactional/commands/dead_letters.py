@@ -12,7 +12,6 @@ import typer
 from transactional.commands.display import letters_table, plain_line, print_table
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.config import TopologyConfig
-from transactional.doctor.start import explaining
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError
@@ -54,8 +53,7 @@ def dead_letters(
     with closing(open_existing_store(store)) as coordinator_store:
         replaying = replace(topology, spout=spout)
         driver = TopologyDriver(replaying, coordinator_store, make_executor(replaying, master=master), config)
-        with explaining(replaying, coordinator_store):
-            summary = driver.run()
+        summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
     if spout.given_back:
         names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.given_back))

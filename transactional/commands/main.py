@@ -39,7 +39,7 @@ from transactional.commands.standby import StandbyTeller
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
-from transactional.doctor.start import explaining, refuse_early
+from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.engine.observing import Observer
@@ -136,8 +136,7 @@ def run(
             standby=standby,
         )
         _stop_on_signals(driver)
-        with explaining(topology, coordinator_store):
-            summary = driver.run()
+        summary = driver.run()
     plain_line(
         f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
         f"{summary.failures} attempts failed"

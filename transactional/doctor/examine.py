@@ -1,7 +1,7 @@
 """The doctor: compares a topology's store, tables and source, reports what is wrong, and what can be done about it.
 
-It changes nothing. `doctor.repairs` carries out what is safe. `fencing` decides when a start is refused; the doctor
-makes the same checks. The state's own doctor reports what other writers have done to a table.
+It changes nothing. `doctor.repairs` carries out what is safe. Whether a table and the store agree is decided by one
+rule, here and when a run starts. The state's own doctor reports what other writers have done to a table.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transactional.attempt import TxId
+from transactional.core.agreement import disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_store
-from transactional.engine.fencing import txid_lookup
-from transactional.errors import StoreMismatch
+from transactional.engine.fencing import known_txid
 from transactional.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import CoordinatorStore, TopologyStatus
 from transactional.topology.topology import Topology
@@ -73,41 +73,15 @@ def tables_of(topology: Topology) -> list[Table]:
 def _examine_place(
     table: Table, topology: Topology, store: CoordinatorStore, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
-    """Compare a table's transaction with the one that the store expects."""
+    """Compare a table's transaction with the one that the store expects, as a start does."""
     committed = TxId(status.committed_txid) if status is not None else TxId(0)
     where, version = table.found.where, table.found.version
-    if version is None:
-        if committed and store.has_fence(topology.id, table.component):
-            what = f"transaction {committed} is committed, and no transaction was ever written to it"
-            remedy = "restore the table from a backup; or start under another topology id, with empty tables"
-            yield Diagnosis(Problem.TABLE_MISSING, where, what, remedy, table.component)
-        return
-    try:
-        txid = txid_lookup(store, topology.id, table.component)(version)
-    except StoreMismatch:
-        yield _unknown(table, committed)
-        return
-    if txid < committed:
-        what = f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state"
-        remedy = (
-            f"restore a newer copy of the table, or the store and all tables together from one backup; the "
-            f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone"
+    txid = None if version is None else known_txid(store, topology.id, table.component, version)
+    wrong = disagreement(version, txid, committed, has_joined=store.has_fence(topology.id, table.component))
+    if wrong is not None:
+        target = version if wrong.can_repair else None
+        yield Diagnosis(
+            *(wrong.problem, where, wrong.what, wrong.remedy, table.component),
+            can_repair=wrong.can_repair,
+            target=target,
         )
-        yield Diagnosis(Problem.TABLE_BEHIND, where, what, remedy, table.component)
-    elif txid > committed + 1:
-        what = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
-        remedy = f"the store is brought to transaction {txid}, with the batches in a journal of the runs"
-        yield Diagnosis(Problem.TABLE_AHEAD, where, what, remedy, table.component, can_repair=True, target=version)
-
-
-def _unknown(table: Table, committed: TxId) -> Diagnosis:
-    where, version = table.found.where, table.found.version
-    what = (
-        f"it was last written by attempt {version}, which the store does not know (it says that transaction "
-        f"{committed} is committed): the store was wiped or restored, or the table belongs to another store"
-    )
-    remedy = (
-        "the store catches up with the tables, with the batches in a journal of the runs (--journal); "
-        "without one, restore the store from a backup, or start a topology with a new id and empty tables"
-    )
-    return Diagnosis(Problem.STORE_WIPED, where, what, remedy, table.component, can_repair=True, target=version)

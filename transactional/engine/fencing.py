@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from transactional.attempt import AttemptId, TxId
+from transactional.core.agreement import disagreement, refusal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
@@ -40,7 +41,7 @@ def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, 
     restarted."""
     has_joined = store.has_fence(lease.topology_id, component_id)
     for tried in range(1, FENCE_TRIES + 1):
-        txid = _table_txid(component_id, state, store, lease)
+        txid = _table_txid(component_id, state, store, lease, has_joined=has_joined)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
         try:
             state.fence(lease.fence_id)
@@ -53,32 +54,21 @@ def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, 
         return
 
 
-def _table_txid(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> TxId:
+def _table_txid(
+    component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease, *, has_joined: bool
+) -> TxId:
+    """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.snapshot.committed_txid, state.version()
-    table = " ".join(f"{name}={value}" for name, value in state.identity().items())
-    if version is None:
-        if committed and store.has_fence(lease.topology_id, component_id):
-            raise StoreMismatch(
-                f"committer {component_id!r}: the store says that transaction {committed} is committed, but its table "
-                f"({table}) holds none; restore the table, or start under another topology id"
-            )
-        return committed
-    txid = _txid_of(store, lease.topology_id, component_id, version)
-    if txid is None:
-        raise StoreMismatch(
-            f"committer {component_id!r}: its table ({table}) was last written by attempt {version}, which the store "
-            f"of topology {lease.topology_id!r} does not know; was the store wiped? Restore the store, or use "
-            "another table"
-        )
-    if txid not in (committed, committed + 1):
-        raise StoreMismatch(
-            f"committer {component_id!r}: its table ({table}) is at transaction {txid}, the store says {committed} is "
-            "committed; restore whichever is too old, or start under another topology id with an empty table"
-        )
-    return txid
+    txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
+    wrong = disagreement(version, txid, committed, has_joined=has_joined)
+    if wrong is not None:
+        where = " ".join(f"{name}={value}" for name, value in state.identity().items())
+        raise StoreMismatch(refusal(component_id, f"its table ({where})", wrong.what, wrong.remedy))
+    return committed if txid is None else txid
 
 
-def _txid_of(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+def known_txid(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+    """The transaction of the attempt that has written a committer's table, None if the store does not know it."""
     txid = store.txid_of(topology_id, component_id, attempt_id)
     return txid if txid is not None else store.txid_of(topology_id, joining_of(component_id), attempt_id)
 
@@ -87,7 +77,7 @@ def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) ->
     """A function from the version of a committer's table to the txid that it is at."""
 
     def txid_of(attempt_id: AttemptId) -> TxId:
-        txid = _txid_of(store, topology_id, component_id, attempt_id)
+        txid = known_txid(store, topology_id, component_id, attempt_id)
         if txid is None:
             raise StoreMismatch(
                 f"committer {component_id!r}: the store does not know attempt {attempt_id}, which its table holds"

@@ -18,7 +18,7 @@ from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step
 
 
 class Pipeline(ArrowBatchBolt):
-    """Runs steps one after the other. Columns become rows once for neighbouring steps on rows, and rows columns."""
+    """Runs steps one after the other. Columns become rows once for adjacent steps on rows, and rows columns."""
 
     def __init__(self, steps: Iterable[Step], output: Schema) -> None:
         self.steps = tuple(steps)

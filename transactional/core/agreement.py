@@ -1,0 +1,79 @@
+"""Whether a committer's table and the store agree: one rule, for the start of a run and for the doctor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transactional.attempt import AttemptId, TxId
+from transactional.examining import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A table is not where the store says it should be: what is wrong, and what can be done about it.
+
+    `can_repair`: `transactional doctor --repair` does it, with a journal of the runs.
+    """
+
+    problem: Problem
+    what: str
+    remedy: str
+    can_repair: bool = False
+
+
+def refusal(component_id: str, where: str, what: str, remedy: str) -> str:
+    """The message of the error with which a start is refused."""
+    return f"committer {component_id!r}: {where}: {what}. To do: {remedy}"
+
+
+def disagreement(
+    version: AttemptId | None, txid: TxId | None, committed: TxId, *, has_joined: bool
+) -> Disagreement | None:
+    """Compare a table with the store. None if the table is at the committed transaction, or one ahead of it.
+
+    `version` is the attempt that wrote the table last, None for a table that nobody has written; `txid` is that
+    attempt's transaction, None if the store does not know it. `has_joined`: the table has been part of the topology.
+    """
+    if version is None:
+        return _missing(committed) if committed and has_joined else None
+    if txid is None:
+        return _unknown(version, committed)
+    if txid < committed:
+        return _behind(txid, committed)
+    return _ahead(txid, committed) if txid > committed + 1 else None
+
+
+def _missing(committed: TxId) -> Disagreement:
+    what = f"transaction {committed} is committed, and no transaction was ever written to it"
+    remedy = "restore the table from a backup; or start under another topology id, with empty tables"
+    return Disagreement(Problem.TABLE_MISSING, what, remedy)
+
+
+def _unknown(version: AttemptId, committed: TxId) -> Disagreement:
+    what = (
+        f"it was last written by attempt {version}, which the store does not know (it says that transaction "
+        f"{committed} is committed): the store was wiped or restored, or the table belongs to another store"
+    )
+    remedy = (
+        "let the store catch up with the tables, from a journal of the runs (transactional doctor --repair --journal); "
+        "without one, restore the store from a backup, or start a topology with a new id and empty tables"
+    )
+    return Disagreement(Problem.STORE_WIPED, what, remedy, can_repair=True)
+
+
+def _behind(txid: TxId, committed: TxId) -> Disagreement:
+    what = f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state"
+    remedy = (
+        f"restore a newer copy of the table, or the store and all tables together from one backup; the "
+        f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone"
+    )
+    return Disagreement(Problem.TABLE_BEHIND, what, remedy)
+
+
+def _ahead(txid: TxId, committed: TxId) -> Disagreement:
+    what = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
+    remedy = (
+        f"let the store catch up with transaction {txid}, from a journal of the runs "
+        "(transactional doctor --repair --journal)"
+    )
+    return Disagreement(Problem.TABLE_AHEAD, what, remedy, can_repair=True)
