@@ -238,8 +238,16 @@ def _described(qualified: str) -> Iterator[str]:
 
 
 def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
-    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
-    return next(each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name)
+    """Where a name is defined: in the module, or where the module imports it from."""
+    path = ROOT / module.replace(".", "/")
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    for each in tree.body:
+        if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name:
+            return each
+    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
+    origin = next(each.module for each in imports if name in [alias.name for alias in each.names])
+    assert origin is not None
+    return _definition(origin, name)
 
 
 def _class(node: ast.ClassDef) -> Iterator[str]:

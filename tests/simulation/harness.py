@@ -23,7 +23,6 @@ from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
-from transactional.core.memory_topology import snapshot_of
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -37,6 +36,7 @@ from transactional.ports import StateKind
 from transactional.progress import Phase, Snapshot
 from transactional.store import DesiredState
 from transactional.testing import MemoryCoordinatorStore
+from transactional.testing.memory_topology import snapshot_of
 
 FAULTY_MS = 15_000
 CALM_MS = 60_000

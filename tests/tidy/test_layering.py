@@ -25,7 +25,7 @@ FLOORS = (
     ("transactional.topology", "spouts.kafka", "state.delta", "state.sql"),
     ("transactional.execution", "state.store"),
     ("transactional.phases",),
-    ("transactional.engine", "transactional.spark"),
+    ("transactional.engine", "transactional.spark", "transactional.testing"),
     ("transactional.trident",),
     ("transactional.doctor",),
     ("doors", "verifier"),
@@ -48,7 +48,7 @@ HOMES = {
     "deltalake": {"state.delta", "verifier.storage"},
     "pyarrow": {
         *("transactional.arrow", "transactional.narrowing"),
-        *("transactional.execution", "transactional.phases", "transactional.spark"),
+        *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
         *("transactional.aggregates", "transactional.sums", "transactional.trident"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },

@@ -21,9 +21,9 @@ from transactional.errors import ConfigError, FailedException, FatalError, Schem
 from transactional.execution.emitting import _Stream
 from transactional.groupings import DEFAULT_STREAM
 from transactional.phases.committing import CommitPhase
-from transactional.phases.recording import Recorder
-from transactional.phases.rows_spout import RowsSpout
 from transactional.testing import complete_topology
+from transactional.testing.recording import Recorder
+from transactional.testing.rows_spout import RowsSpout
 from transactional.topology.topology import Topology
 
 LINES = [("the cat",), ("",), ("the dog",), ("a cat",)]

@@ -1,11 +1,10 @@
-"""For tests of topologies: a run over given rows, a coordinator's store in memory, and a clock that only moves when
-advanced."""
+"""The coordinator's store in memory, with every rule of the real ones."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -13,24 +12,6 @@ from typing import Any
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
-from transactional.core.memory_topology import (
-    NO_ATTEMPT,
-    MemoryTopology,
-    drop,
-    end_runs,
-    give_up,
-    in_flight,
-    processed,
-    snapshot_of,
-    trim,
-)
-from transactional.core.protocol import Action, Event, RecordCommit
-from transactional.engine.driver import TopologyDriver
-from transactional.phases.committing import CommitPhase
-from transactional.phases.local_executor import LocalExecutor
-from transactional.phases.recording import Emitted, Recorder
-from transactional.phases.rows_spout import RowsSpout
 from transactional.ports import Clock
 from transactional.progress import Phase
 from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
@@ -61,61 +42,18 @@ from transactional.store_rules import (
     not_in_flight,
     trouble_after,
 )
-from transactional.topology.topology import Topology
-
-
-def complete_topology(
-    topology: Topology,
-    rows: Iterable[Sequence[Any]] | None = None,
-    *,
-    take: int | None = None,
-    config: TopologyConfig | None = None,
-) -> Emitted:
-    """Run a topology over some rows until all are committed, and return what each component has emitted.
-
-    `rows` stand for what the spout reads, a tuple with a value for each of its fields; `take` of them make a batch, or
-    all make one. Without rows the topology's own spout is read until it is drained. Bolts run in this process, with all
-    that failures and replays mean to them; each batch has three attempts, if `config` does not say otherwise. States
-    and the table of dead letters are the topology's own, and **are written**: build it with states in memory.
-
-    `emitted["split"]` are the tuples that the component `split` has emitted on its default stream, in txid order, and
-    in the order of its tasks; `emitted["split", "late"]` are those on its stream `late`. What attempts emitted that had
-    to be replayed is not among them. Raises what a run raises.
-    """
-    if rows is not None:
-        topology = replace(topology, spout=RowsSpout(topology.spout_id, topology.spout, rows, take))
-    recorder, committed = Recorder(), list[TransactionAttempt]()
-
-    def note(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        committed.extend(action.attempt for action in actions if isinstance(action, RecordCommit))
-
-    config = replace(config or TopologyConfig(attempts_max=3, retry_pause_ms=1), stop_when_drained=True)
-    executor, commit_phase = LocalExecutor(topology, record=recorder), CommitPhase(topology, record=recorder)
-    store = MemoryCoordinatorStore()
-    TopologyDriver(topology, store, executor, config, observers=[note], commit_phase=commit_phase).run()
-    return recorder.emitted(topology, committed)
-
-
-class ManualClock:
-    """A `Clock` that stands still until `advance` is called. Both of its times move together."""
-
-    def __init__(self, *, wall_ms: int = 0) -> None:
-        self._started_at_ms = wall_ms
-        self._passed_ms = 0
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds since the clock was created."""
-        return self._passed_ms
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return self._started_at_ms + self._passed_ms
-
-    def advance(self, duration_ms: int) -> None:
-        """Let time pass."""
-        if duration_ms < 0:
-            raise ValueError(f"time only moves forward, got {duration_ms} ms")
-        self._passed_ms += duration_ms
+from transactional.testing.clock import ManualClock
+from transactional.testing.memory_topology import (
+    NO_ATTEMPT,
+    MemoryTopology,
+    drop,
+    end_runs,
+    give_up,
+    in_flight,
+    processed,
+    snapshot_of,
+    trim,
+)
 
 
 class MemoryCoordinatorStore:

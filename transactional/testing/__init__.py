@@ -1,0 +1,54 @@
+"""For tests of topologies: a run over given rows, a coordinator's store in memory, and a clock that only moves when
+advanced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from transactional.attempt import TransactionAttempt
+from transactional.config import TopologyConfig
+from transactional.core.protocol import Action, Event, RecordCommit
+from transactional.engine.driver import TopologyDriver
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
+from transactional.testing.clock import ManualClock
+from transactional.testing.memory_store import MemoryCoordinatorStore
+from transactional.testing.recording import Emitted, Recorder
+from transactional.testing.rows_spout import RowsSpout
+from transactional.topology.topology import Topology
+
+__all__ = ["Emitted", "ManualClock", "MemoryCoordinatorStore", "complete_topology"]
+
+
+def complete_topology(
+    topology: Topology,
+    rows: Iterable[Sequence[Any]] | None = None,
+    *,
+    take: int | None = None,
+    config: TopologyConfig | None = None,
+) -> Emitted:
+    """Run a topology over some rows until all are committed, and return what each component has emitted.
+
+    `rows` stand for what the spout reads, a tuple with a value for each of its fields; `take` of them make a batch, or
+    all make one. Without rows the topology's own spout is read until it is drained. Bolts run in this process, with all
+    that failures and replays mean to them; each batch has three attempts, if `config` does not say otherwise. States
+    and the table of dead letters are the topology's own, and **are written**: build it with states in memory.
+
+    `emitted["split"]` are the tuples that the component `split` has emitted on its default stream, in txid order, and
+    in the order of its tasks; `emitted["split", "late"]` are those on its stream `late`. What attempts emitted that had
+    to be replayed is not among them. Raises what a run raises.
+    """
+    if rows is not None:
+        topology = replace(topology, spout=RowsSpout(topology.spout_id, topology.spout, rows, take))
+    recorder, committed = Recorder(), list[TransactionAttempt]()
+
+    def note(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        committed.extend(action.attempt for action in actions if isinstance(action, RecordCommit))
+
+    config = replace(config or TopologyConfig(attempts_max=3, retry_pause_ms=1), stop_when_drained=True)
+    executor, commit_phase = LocalExecutor(topology, record=recorder), CommitPhase(topology, record=recorder)
+    store = MemoryCoordinatorStore()
+    TopologyDriver(topology, store, executor, config, observers=[note], commit_phase=commit_phase).run()
+    return recorder.emitted(topology, committed)
