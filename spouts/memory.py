@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
@@ -17,9 +19,6 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch
 from transactional.schema import Schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Rows = Sequence[Sequence[Any]]
 
@@ -46,6 +45,15 @@ class MemoryPartitionReader:
         for start in range(offsets.start, offsets.until, _BATCH_ROWS_MAX):
             part = rows[start : min(start + _BATCH_ROWS_MAX, offsets.until)]
             yield batch_from_rows([tuple(row) for row in part], schema, component=str(partition))
+
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """Yield the rows of the range with their indices."""
+        start = int(offsets.start)
+        for batch in self.read(partition, offsets, metadata):
+            yield batch, pa.array(range(start, start + batch.num_rows), pa.int64())
+            start += batch.num_rows
 
 
 class MemoryTransactionalSpout(PartitionedSpout):

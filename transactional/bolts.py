@@ -187,6 +187,8 @@ class TopologyContext:
     batch: BatchFacts | None = None
     """The facts of the batch, the same whenever it is replayed as recorded; None for a batch that was recorded by a
     version without them."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Shared by the bolts that run in the same task of the same attempt."""
 
 
 class Bolt:

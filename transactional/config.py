@@ -28,7 +28,10 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 """Storm's options, and their equivalents here."""
 
 UNITS: Final = ("ms", "days")
-MAY_BE_NONE: Final = ("attempts_max", "outage_timeout_ms", "target_latency_ms", "state_provider")
+MAY_BE_NONE: Final = (
+    *("attempts_max", "message_retries_max", "outage_timeout_ms"),
+    *("target_latency_ms", "state_provider"),
+)
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
 """The options that take one of a few words."""
 TEXTS: Final = ("state_provider",)
@@ -77,6 +80,10 @@ class TopologyConfig:
     attempts_max: int | None = None
     """Attempts after which the process stops with the last error; None: retried for as long as it takes. Attempts that
     fail because a source, a table's storage, the store or an executor is unavailable are not counted."""
+
+    message_retries_max: int | None = None
+    """At least once: how often a message on which a bolt has failed is processed again, by itself, before it becomes a
+    dead letter, or is lost if there is no table for these; None: until it succeeds."""
 
     outage_timeout_ms: int | None = None
     """If something that a transaction needs (a source, a table's storage, the store, an executor) has been unavailable

@@ -15,6 +15,7 @@ from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, 
 from transactional.bolts import Key
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
+from transactional.messages import FailedMessage, Unfinished
 from transactional.schema import Schema
 from transactional.staged import StagedFile
 
@@ -150,6 +151,29 @@ class ManyStreamsReader(Protocol):
 
     def stream_of(self, partition: PartitionId) -> str:
         """The stream of a partition."""
+
+
+@runtime_checkable
+class MessageReader(Protocol):
+    """A reader that knows the offset of each record: what a topology that is at least once needs."""
+
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """As `PartitionReader.read`, with an array of 64-bit integers beside each record batch: the offsets of its
+        records. A record whose offset is NULL is not followed."""
+
+
+@runtime_checkable
+class AckedSpout(Protocol):
+    """A spout that is notified which of its messages were processed and which have failed, and that decides itself
+    which of them it emits again."""
+
+    def ack_at_once(self) -> None:
+        """Called before `open` if the topology is at most once: no message is emitted a second time."""
+
+    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+        """Called once after each transaction commit: every other message of the batch was processed. Must not raise."""
 
 
 class SpoutMaker(Protocol):
@@ -310,6 +334,14 @@ class Aggregator(Protocol):
         """Partial aggregates → partial aggregates, one row per key."""
 
 
+@runtime_checkable
+class FollowsMessages(Protocol):
+    """A bolt that knows, after `finish_batch`, which messages are not finished."""
+
+    def unfinished(self) -> Unfinished:
+        """What its task has found."""
+
+
 # --- where jobs run ---------------------------------------------------------------------------------------------
 
 
@@ -351,6 +383,11 @@ class Processed:
     letters: Sequence[DeadLetter] = ()
     tried_again: Sequence[Letter] = ()
     facts: BatchFacts | None = None
+    failed: Sequence[FailedMessage] = ()
+    """Messages that some bolt has failed or has not acked."""
+    dropped: int = 0
+    """Failed tuples that belong to no message that is followed; `reason` is that of the first one."""
+    reason: str = ""
 
 
 class JobExecutor(Protocol):

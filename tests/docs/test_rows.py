@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "storm-differences.md"
 TRANSACTIONAL = [f"T{number}" for number in range(1, 61)]
 KAFKA = [f"K{number}" for number in range(1, 11)]
 EXAMPLES = ["E1", "E2"]
-STATEFUL = ["C9", "C10"]
-ROWS = [*TRANSACTIONAL, *KAFKA, *EXAMPLES, *STATEFUL]
+CORE = [f"C{number}" for number in (*range(1, 11), 14, 15)]
+ROWS = [*TRANSACTIONAL, *KAFKA, *EXAMPLES, *CORE]
 
 LINE = re.compile(r"^\| (?P<row>[TRCKEO]\d{1,2}[a-z]?) \| (?P<storm>[^|]+) \| (?P<here>[^|]+) \|$", re.MULTILINE)
 ANSWER = re.compile(r"built(: .{5,})?|(differs|not here): .{20,}")

@@ -176,9 +176,7 @@ class OpaqueStillSpout(Still, OpaqueMemoryTransactionalSpout):
 class Begun:
     """An observer that tells from when on it leads."""
 
-    def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
-    ) -> None:
+    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
         say(LEADS)
         POINT.pass_by(LEADING)
 

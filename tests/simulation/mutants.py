@@ -6,13 +6,13 @@ is what they do to the tables, or a rule of the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from tests.simulation.process import WatchedCoordinator
 from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.core.coordinator import ActiveAttempt
 from transactional.core.protocol import (
     Action,
@@ -20,6 +20,7 @@ from transactional.core.protocol import (
     AttemptFailed,
     Event,
     PlanBatch,
+    ProcessingSucceeded,
     RecordAttempt,
     RecordCommit,
     RecordProcessed,
@@ -82,8 +83,8 @@ class RecordsWhatWasReadTooLate(WatchedCoordinator):
     """What a transactional spout read is stored with the transaction commit, as an opaque one's is: a replay that reads
     something else after a crash is not noticed. No table shows it here, where a source is always the same."""
 
-    def _on_processed(self, current: ActiveAttempt, digests: Mapping[PartitionId, Digest]) -> list[Action]:
-        super()._on_processed(current, digests)
+    def _on_processed(self, current: ActiveAttempt, event: ProcessingSucceeded) -> list[Action]:
+        super()._on_processed(current, event)
         return []
 
 

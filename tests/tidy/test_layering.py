@@ -26,7 +26,7 @@ FLOORS = (
     ("transactional.execution", "state.store"),
     ("transactional.phases",),
     ("transactional.engine", "transactional.spark", "transactional.testing"),
-    ("transactional.trident",),
+    ("transactional.trident", "transactional.reliable"),
     ("transactional.doctor",),
     ("doors", "verifier"),
     ("transactional.commands",),
@@ -49,7 +49,7 @@ HOMES = {
     "pyarrow": {
         *("transactional.arrow", "transactional.narrowing"),
         *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
-        *("transactional.aggregates", "transactional.sums", "transactional.trident"),
+        *("transactional.aggregates", "transactional.sums", "transactional.trident", "transactional.reliable"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },
     "py4j": {"transactional.spark_internals"},
@@ -68,7 +68,7 @@ HOMES = {
 PURE = {
     *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
     *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
-    "transactional.facts",
+    *("transactional.facts", "transactional.guarantees", "transactional.messages"),
     *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.progress"),
     *("transactional.redaction", "transactional.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),

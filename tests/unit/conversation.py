@@ -46,8 +46,8 @@ def kinds(actions: list[Action]) -> list[str]:
 class Conversation:
     """Talks to one coordinator about batches of one partition, ten offsets each unless told otherwise."""
 
-    def __init__(self, snapshot: Snapshot | None = None, config: TopologyConfig = THREE_AT_ONCE, **given: bool) -> None:
-        how = {"replays_exactly": True, **given}
+    def __init__(self, snapshot: Snapshot | None = None, config: TopologyConfig = THREE_AT_ONCE, **given: Any) -> None:
+        how: Any = {"replays_exactly": True, **given}
         self.coordinator = Coordinator(snapshot or Snapshot(), config, **how)
         self.now_ms = 0
 

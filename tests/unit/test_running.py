@@ -42,9 +42,7 @@ class Started:
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Not looked at."""
 
-    def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
-    ) -> None:
+    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
         self.config = config
 
 

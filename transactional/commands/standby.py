@@ -17,9 +17,7 @@ class StandbyTeller:
         self.topology_id = topology_id
         plain_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
 
-    def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
-    ) -> None:
+    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
         """The lease has been taken, and every table is fenced."""
         plain_line(f"leading topology {self.topology_id} from transaction {snapshot.committed_txid + 1} on")
 

@@ -19,13 +19,13 @@ Everything else is a shell around `Coordinator.handle`. Its rules (seed 004; Sto
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
-from transactional.core.carrying import carried
+from transactional.core.carrying import carried, replayed, with_what_is_known
 from transactional.core.failures import Failures
 from transactional.core.protocol import (
     LATE,
@@ -56,6 +56,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
+from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, joined
 from transactional.progress import Phase, Snapshot
 
@@ -77,13 +78,21 @@ class Coordinator:
 
     `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples on which a
     transaction has failed as often as is allowed are skipped from then on, instead of halting. Nothing is issued before
-    the first `Tick`, from which all time counts.
+    the first `Tick`, from which all time counts. Without exactly once a batch is never planned a second time: it comes
+    again as it was recorded, or, at most once, without anything to read.
     """
 
     def __init__(
-        self, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+        self,
+        snapshot: Snapshot,
+        config: TopologyConfig,
+        *,
+        replays_exactly: bool,
+        sets_aside: bool = False,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ) -> None:
         self._failures = Failures(config)
+        self.guarantee = guarantee
         self.replays_exactly = replays_exactly
         self.sets_aside = sets_aside
         self.committed_txid = snapshot.committed_txid
@@ -146,8 +155,8 @@ class Coordinator:
                 if batch is None:
                     return self._on_nothing_there(current)
                 return self._on_planned(current, batch) if self._move(current, Trigger.BATCH_PLANNED) else []
-            case ProcessingSucceeded(_, digests):
-                return self._on_processed(current, digests) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
+            case ProcessingSucceeded():
+                return self._on_processed(current, event) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
             case CommitSucceeded():
                 return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
             case AttemptFailed():
@@ -158,7 +167,8 @@ class Coordinator:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
             raise ProtocolError(f"the spout had nothing for {current.attempt}, which is a replay and must have a batch")
         if self._move(current, Trigger.NOTHING_THERE):
-            self.draining = self.draining or self.config.stop_when_drained
+            is_last = self.config.stop_when_drained and not self._committed_batch.pending
+            self.draining = self.draining or is_last
         return []
 
     def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
@@ -170,17 +180,23 @@ class Coordinator:
         self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
         return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]
 
-    def _on_processed(self, current: ActiveAttempt, digests: Mapping[PartitionId, Digest]) -> list[Action]:
+    def _on_processed(self, current: ActiveAttempt, event: ProcessingSucceeded) -> list[Action]:
         txid = current.attempt.txid
-        if digests:
-            self.recorded[txid] = self.recorded[txid].with_digests(digests)
-        return [RecordProcessed(current.attempt, self.recorded[txid])] if self.replays_exactly else []
+        batch = self.recorded[txid]
+        if event.digests:
+            batch = batch.with_digests(event.digests)
+        if event.pending or event.lost:
+            batch = replace(batch, pending=event.pending, lost=batch.lost + event.lost)
+        self.recorded[txid] = batch
+        is_compared = self.replays_exactly and self.guarantee is Guarantee.EXACTLY_ONCE
+        return [RecordProcessed(current.attempt, batch)] if is_compared else []
 
     def _on_committed(self, current: ActiveAttempt) -> list[Action]:
         txid = current.attempt.txid
         self.committed_txid = txid
         self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
+        self.draining = self.draining and not self._committed_batch.pending
         return [RecordCommit(current.attempt, self._committed_batch)]
 
     def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
@@ -350,14 +366,14 @@ class Coordinator:
             return
         self._attempt_id = AttemptId(self._attempt_id + 1)
         attempt = TransactionAttempt(txid, self._attempt_id)
-        if replay and self.replays_exactly:
-            batch = self.recorded[txid]
+        if replay and (self.replays_exactly or self.guarantee is not Guarantee.EXACTLY_ONCE):
+            batch = self.recorded[txid] = replayed(self.recorded[txid], self.guarantee)
             self.active[txid] = ActiveAttempt(attempt, Phase.PROCESSING, self._now_ms)
             yield RecordAttempt(attempt, batch, forget_later=False)
             yield StartProcessing(attempt, batch)
         else:
             self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
-            yield PlanBatch(attempt, self._with_what_is_known(self._with_starts(txid, after)), replay)
+            yield PlanBatch(attempt, self._known(self._with_starts(txid, after)), replay)
 
     def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
         """`after`, with the start positions of partitions that joined with this transaction or a later one.
@@ -374,10 +390,8 @@ class Coordinator:
                     joined.setdefault(partition, OffsetRange(offsets.start, offsets.start))
         return replace(after, ranges={**after.ranges, **joined}) if joined else after
 
-    def _with_what_is_known(self, after: BatchMetadata) -> BatchMetadata:
-        """`after`, which may be in flight, with the event times up to the last committed batch."""
-        event_times = self._committed_batch.event_times
-        return replace(after, event_times=event_times) if event_times else after
+    def _known(self, after: BatchMetadata) -> BatchMetadata:
+        return with_what_is_known(after, self._committed_batch, self.recorded.values())
 
     def _issues_nothing_new(self) -> bool:
         return self.paused or self.draining or self.finishing
@@ -387,4 +401,4 @@ class Coordinator:
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
             self._move(current, Trigger.ASK_AGAIN)
-            yield PlanBatch(current.attempt, self._with_what_is_known(after), replay=False)
+            yield PlanBatch(current.attempt, self._known(after), replay=False)

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.letters import Exclusion
 from transactional.progress import Phase
 
@@ -49,10 +49,16 @@ class BatchPlanned:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingSucceeded:
-    """The processing phase succeeded. `digests` describes what was read from each partition."""
+    """The processing phase succeeded. `digests` describes what was read from each partition.
+
+    `pending` are the messages that have failed in it and are processed again by a later transaction, `lost` is the
+    number of those that are not.
+    """
 
     attempt: TransactionAttempt
     digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
+    pending: tuple[PendingMessage, ...] = ()
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
@@ -41,6 +42,7 @@ from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import TroubleTeller
 from transactional.errors import CommitStuck, ConfigError, FatalError, StoreUnavailable, by_code
+from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState
@@ -111,10 +113,12 @@ class TopologyDriver:
 
         Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
         """
-        if self.topology.dead_letters is not None and self.config.attempts_max is None:
+        exactly_once = self.topology.guarantee is Guarantee.EXACTLY_ONCE
+        needed = "attempts_max" if exactly_once else "message_retries_max"
+        if self.topology.dead_letters is not None and getattr(self.config, needed) is None:
             raise ConfigError(
-                f"topology {self.topology.id!r} has a table of dead letters, but attempts_max is not set, so that "
-                "failures would be retried forever: set attempts_max=3, for example"
+                f"topology {self.topology.id!r} has a table of dead letters, but {needed} is not set, so that "
+                f"failures would be retried forever: set {needed}=3, for example"
             )
         self.topology.spout.open()
         try:
@@ -170,8 +174,9 @@ class TopologyDriver:
 
     def _loop(self) -> RunSummary:
         snapshot = self.leadership.lease.snapshot
-        exactly, aside = self.topology.spout.replays_exactly, self.topology.dead_letters is not None
-        coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside)
+        guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
+        aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
+        coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside, guarantee=guarantee)
         pending = self.config.max_spout_pending
         self.runner = PhaseRunner(
             self.topology,
@@ -180,6 +185,7 @@ class TopologyDriver:
             max_pending=pending,
             commit_phase=self.commit_phase,
             clock=self.clock,
+            config=self.config,
         )
         if snapshot.committed_txid:
             # Repeated: the process that committed it may have died before it notified the spout.
@@ -205,10 +211,10 @@ class TopologyDriver:
         self.coordinator, self.runner = coordinator, runner
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
         at_ms, snapshot = self.clock.wall_ms(), self.leadership.lease.snapshot
-        exactly, aside = coordinator.replays_exactly, coordinator.sets_aside
+        how: Any = {"replays_exactly": coordinator.replays_exactly, "sets_aside": coordinator.sets_aside}
         for observer in self.observers:
             if isinstance(observer, RunObserver):
-                observer.begin(at_ms, snapshot, self.config, replays_exactly=exactly, sets_aside=aside)
+                observer.begin(at_ms, snapshot, self.config, **how, guarantee=coordinator.guarantee)
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 

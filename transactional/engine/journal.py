@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar, get_type_hints
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, whole_number
+from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage, whole_number
 from transactional.config import TopologyConfig, shown_options
 from transactional.core import protocol
 from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
+from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion
 from transactional.progress import Phase, Snapshot
 from transactional.syncing import sync
@@ -33,6 +34,7 @@ class RunStarted:
     config: TopologyConfig
     replays_exactly: bool
     sets_aside: bool = False
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -47,6 +49,7 @@ class RunStarted:
             "config": shown_options(self.config),
             "replays_exactly": self.replays_exactly,
             "sets_aside": self.sets_aside,
+            "guarantee": self.guarantee.value,
         }
 
     @classmethod
@@ -59,7 +62,8 @@ class RunStarted:
             {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
             AttemptId(whole_number(known["attempt_id"])),
         )
-        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"])
+        guarantee = Guarantee(row.get("guarantee", Guarantee.EXACTLY_ONCE.value))
+        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"], guarantee)
 
 
 JournalLine = tuple[int, RunStarted | Event, list[Action]]
@@ -87,11 +91,19 @@ class JournalWriter:
         self._is_durable = False
 
     def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool = False
+        self,
+        at_ms: int,
+        snapshot: Snapshot,
+        config: TopologyConfig,
+        *,
+        replays_exactly: bool,
+        sets_aside: bool = False,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ) -> None:
         """Write how a run begins."""
         self._last_tick = None
-        self._write({"at_ms": at_ms, "run": RunStarted(snapshot, config, replays_exactly, sets_aside).to_json()})
+        run = RunStarted(snapshot, config, replays_exactly, sets_aside, guarantee)
+        self._write({"at_ms": at_ms, "run": run.to_json()})
         self._is_durable = config.durability == "disk"
         if self._is_durable:
             sync([Path(self.place), Path(self.place).absolute().parent])
@@ -194,6 +206,8 @@ def _plain(value: Any) -> Any:
         case Mapping():
             digests = sorted(value.items())
             return [[p.source, p.index, *astuple(digest)] for p, digest in digests]
+        case (PendingMessage(), *_):
+            return [[m.partition.source, m.partition.index, *astuple(m)[1:]] for m in value]
         case tuple():
             return [[exclusion.component, exclusion.fingerprint, exclusion.error] for exclusion in value]
     return value
@@ -235,6 +249,9 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
     BatchMetadata | None: _or_none(BatchMetadata.from_json),
     BatchLimit | None: _or_none(_limit),
     Mapping[PartitionId, Digest]: _digests,
+    tuple[PendingMessage, ...]: lambda value: tuple(
+        PendingMessage(PartitionId(source, index), *rest) for source, index, *rest in value
+    ),
     tuple[Exclusion, ...]: lambda value: tuple(Exclusion(*exclusion) for exclusion in value),
 }
 """By the type of a field, what makes it of JSON values."""

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
+from transactional.guarantees import Guarantee
 from transactional.progress import Snapshot
 
 
@@ -22,6 +23,13 @@ class RunObserver(Observer, Protocol):
     """An observer that is also notified of the start of a run, before the first event."""
 
     def begin(
-        self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, *, replays_exactly: bool, sets_aside: bool
+        self,
+        at_ms: int,
+        snapshot: Snapshot,
+        config: TopologyConfig,
+        *,
+        replays_exactly: bool,
+        sets_aside: bool,
+        guarantee: Guarantee,
     ) -> None:
         """Everything that a coordinator is created from."""

@@ -24,7 +24,11 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
     for number, (_, event, actions) in enumerate(lines, 1):
         if isinstance(event, RunStarted):
             coordinator = Coordinator(
-                event.snapshot, event.config, replays_exactly=event.replays_exactly, sets_aside=event.sets_aside
+                event.snapshot,
+                event.config,
+                replays_exactly=event.replays_exactly,
+                sets_aside=event.sets_aside,
+                guarantee=event.guarantee,
             )
             continue
         if coordinator is None:

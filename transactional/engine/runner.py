@@ -15,7 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PendingMessage
+from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -26,12 +27,14 @@ from transactional.core.protocol import (
     ProgressMade,
 )
 from transactional.engine.clock import SystemClock
+from transactional.engine.message_letters import letters_of_messages
 from transactional.engine.tidying import Tidying
-from transactional.errors import ConfigError, FatalError, TransactionalError
+from transactional.errors import AttemptLost, ConfigError, FatalError, TransactionalError
 from transactional.facts import BatchFacts, facts_after
+from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.pools import DaemonPool
-from transactional.ports import Clock, EventTimeSpout, JobExecutor, Processed, SizedSpout
+from transactional.ports import AckedSpout, Clock, EventTimeSpout, JobExecutor, Processed, SizedSpout
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -67,9 +70,10 @@ class PhaseRunner:
         max_pending: int,
         commit_phase: CommitPhase | None = None,
         clock: Clock | None = None,
+        config: TopologyConfig | None = None,
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
-        self.clock = clock or SystemClock()
+        self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
@@ -103,7 +107,11 @@ class PhaseRunner:
 
     def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Notify the spout of a transaction commit; returns immediately."""
-        self._planning.submit(self._tell, attempt, lambda: self.topology.spout.committed(batch))
+        spout, processed = self.topology.spout, self._processed.get(attempt)
+        self._planning.submit(self._tell, attempt, lambda: spout.committed(batch))
+        if processed is not None and isinstance(spout, AckedSpout):
+            failed = processed.failed
+            self._planning.submit(self._tell, attempt, lambda: spout.settle(batch, failed))
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -213,10 +221,12 @@ class PhaseRunner:
                 batch = spout.plan(after, replay=replay)
         except ConfigError as error:
             raise _Refused(error) from error
-        if batch is None and replay:
+        facts = self._facts(after)
+        again = due(after.pending, facts.time_ms)
+        if batch is None and (replay or again):
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
-        return BatchPlanned(attempt, batch and replace(batch, facts=self._facts(after)), limit)
+        return BatchPlanned(attempt, batch and replace(batch, facts=facts, again=again), limit)
 
     def _facts(self, after: BatchMetadata) -> BatchFacts:
         """What is decided about a batch once it is planned."""
@@ -235,8 +245,29 @@ class PhaseRunner:
                 with self._spout:
                     self.topology.spout.check_replay(batch)
             raise
-        self._processed[attempt] = processed
-        return ProcessingSucceeded(attempt, processed.digests)
+        self._processed[attempt], pending, lost = self._followed(attempt, batch, processed)
+        return ProcessingSucceeded(attempt, processed.digests, pending, lost)
+
+    def _followed(
+        self, attempt: TransactionAttempt, batch: BatchMetadata, processed: Processed
+    ) -> tuple[Processed, tuple[PendingMessage, ...], int]:
+        """What becomes of the messages that have failed: processed again later, set aside, or left to the spout."""
+        lost, reason = processed.dropped, processed.reason
+        pending, given_up = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
+        if not isinstance(self.topology.spout, AckedSpout):
+            if len(processed.failed) + len(batch.pending) > PENDING_MAX:
+                raise AttemptLost(
+                    f"{len(processed.failed)} messages of one batch failed, more than the {PENDING_MAX} that are "
+                    f"recorded: all are processed again; the first error: {processed.failed[0].error}"
+                )
+            pending, given_up = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
+        if given_up and self.topology.dead_letters is not None:
+            letters = letters_of_messages(self.topology, given_up)
+            return replace(processed, letters=[*processed.letters, *letters]), pending, lost
+        if lost := lost + len(given_up):
+            reason = reason or given_up[0].error
+            _log.warning("transaction %s: %d messages or tuples are lost; the first error: %s", attempt, lost, reason)
+        return processed, pending, lost
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._tidying.is_over()

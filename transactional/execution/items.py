@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.letters import Exclusion
+from transactional.messages import Unfinished
 from transactional.ports import DeadLetter
 from transactional.staged import StagedFile
 
@@ -98,6 +99,15 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True)
+class NotFinished:
+    """The messages that a bolt reports as not finished."""
+
+    order: Order
+    component: str
+    what: Unfinished
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailure:
     """Why a task has failed: the code of the error to be raised in the driver, and the tuples at fault, if any are."""
 
@@ -118,7 +128,15 @@ class TaskTime:
 
 ToTask = Tuples | Incomplete
 ToDriver = (
-    TuplesToCommit | SetAside | PartialAggregates | StagedAggregates | PickledBolt | TaskReport | TaskFailure | TaskTime
+    TuplesToCommit
+    | SetAside
+    | PartialAggregates
+    | StagedAggregates
+    | PickledBolt
+    | TaskReport
+    | NotFinished
+    | TaskFailure
+    | TaskTime
 )
 Item = ToTask | ToDriver
 

@@ -19,7 +19,8 @@ from transactional.execution.faults import Faults, can_be_of_a_tuple, fingerprin
 from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
 from transactional.letters import Exclusion
-from transactional.ports import DeadLetter
+from transactional.messages import Unfinished
+from transactional.ports import DeadLetter, FollowsMessages
 
 
 class Operator(ABC):
@@ -69,6 +70,10 @@ class Operator(ABC):
 
     def finish(self) -> None:  # noqa: B027 - optional
         """Called once after the last tuple."""
+
+    def unfinished(self) -> Unfinished | None:
+        """Called after `finish`: what a bolt that follows messages has found."""
+        return None
 
     def dump(self) -> bytes | None:
         """Called instead of `finish` if the bolt continues in the commit phase: its pickled instance, if any."""
@@ -291,7 +296,18 @@ class BatchOperator(_Batchwise, TupleOperator):
 class ArrowBatchOperator(_Batchwise, ArrowOperator):
     """An `ArrowBatchBolt`."""
 
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Feed the bolt the record batch: one that follows messages only once, whatever happens."""
+        if isinstance(self.bolt, FollowsMessages):
+            self.work(batch)
+        else:
+            super().execute(batch, source, stream)
+
     def work(self, batch: pa.RecordBatch) -> None:
         """Pass the bolt the record batch."""
         assert isinstance(self.bolt, ArrowBatchBolt)
         self.bolt.execute_batch(batch)
+
+    def unfinished(self) -> Unfinished | None:
+        """What the bolt has found, if it follows messages."""
+        return self.bolt.unfinished() if isinstance(self.bolt, FollowsMessages) else None

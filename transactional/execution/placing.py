@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ class TaskInfo:
     """The state of a stateful bolt."""
     replaces: bool = False
     """Whether an earlier attempt has written that state."""
+    shared: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"task {self.task} of {self.task_count}"
@@ -64,7 +65,15 @@ class TaskInfo:
         if spec.is_committer and state is None and not isinstance(spec.bolt, StatefulBolt):
             state = DeferredState(spec.id)
         return TopologyContext(
-            program.topology_id, spec.id, self.task, self.task_count, program.options, state, subscribers, self.facts
+            program.topology_id,
+            spec.id,
+            self.task,
+            self.task_count,
+            program.options,
+            state,
+            subscribers,
+            self.facts,
+            self.shared,
         )
 
 

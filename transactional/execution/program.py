@@ -10,18 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
 from transactional.execution.pickling import check_picklable
 from transactional.facts import BatchFacts
 from transactional.groupings import Grouping
+from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
 from transactional.schema import Schema
 from transactional.staged import Stager
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import Edge, StagePlan, plan_stages
-from transactional.topology.topology import Topology, outputs_of
+from transactional.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class SpoutSpec:
     reader: PartitionReader | None
     with_checksum: bool
     event_time: str | None = None
+    is_followed: bool = False
+    """Whether its tuples carry what their messages are followed by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,9 @@ def make_program(
     }
     given, count = topology.spout, topology.spout_parallelism
     event_time = given.event_time if isinstance(given, EventTimeSpout) else None
-    spout = SpoutSpec(topology.spout_id, outputs_of(given), count, reader, given.replays_exactly, event_time)
+    with_checksum = given.replays_exactly and topology.guarantee is Guarantee.EXACTLY_ONCE
+    outputs, followed = topology.outputs_of(topology.spout_id), topology.follows_messages
+    spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, event_time, followed)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None
@@ -151,6 +156,8 @@ class AttemptInput:
     excluded: tuple[Exclusion, ...] = ()
     letters: tuple[Letter, ...] = ()
     facts: BatchFacts | None = None
+    again: tuple[tuple[tuple[PartitionId, OffsetRange], ...], ...] = ()
+    """For each task of the spout: the messages that it reads once more, outside of the batch's ranges."""
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
@@ -163,4 +170,9 @@ class AttemptInput:
             task = (first_task[partition] + number) % task_count
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
         excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
-        return cls(attempt, tuple(tuple(part) for part in portions), excluded, batch.letters, batch.facts)
+        again: list[list[tuple[PartitionId, OffsetRange]]] = [[] for _ in range(task_count)]
+        for message in batch.again:
+            offsets = OffsetRange(message.offset, Offset(message.offset + 1))
+            again[first_task.get(message.partition, 0) % task_count].append((message.partition, offsets))
+        read, reread = tuple(map(tuple, portions)), tuple(map(tuple, again)) if batch.again else ()
+        return cls(attempt, read, excluded, batch.letters, batch.facts, reread)

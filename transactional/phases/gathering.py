@@ -15,6 +15,7 @@ from transactional.errors import AttemptLost, ReplayMismatch
 from transactional.execution.failures import error_of, told_of_all
 from transactional.execution.items import (
     Item,
+    NotFinished,
     PartialAggregates,
     PickledBolt,
     SetAside,
@@ -26,6 +27,7 @@ from transactional.execution.items import (
 )
 from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
+from transactional.messages import messages_of
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
 from transactional.staged import StagedFile
 
@@ -54,7 +56,21 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     partials = _partials(program, in_order)
     parts: dict[str, Partials | Sequence[bytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
-    return Processed(digests, parts, received, late, batch.excluded, letters, batch.letters, batch.facts)
+    found = [item.what for item in in_order if isinstance(item, NotFinished)]
+    roots = {root: error for each in found for root, error in each.roots.items()}
+    return Processed(
+        digests,
+        parts,
+        received,
+        late,
+        batch.excluded,
+        letters,
+        batch.letters,
+        batch.facts,
+        failed=messages_of(batch, roots) if roots else (),
+        dropped=sum(each.dropped for each in found),
+        reason=next((each.reason for each in found if each.reason), ""),
+    )
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,9 +19,11 @@ from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import CorruptRecord
 from transactional.execution.emitting import Emitter
 from transactional.execution.failures import TaskFailed, guarded
+from transactional.execution.following import followed
 from transactional.execution.items import (
     Incomplete,
     Item,
+    NotFinished,
     Order,
     PartialAggregates,
     PickledBolt,
@@ -114,6 +117,8 @@ class _Task(TaskLoop):
             self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
+            if (what := operator.unfinished()) is not None:
+                self.sent.append(NotFinished(self._order(), operator.component, what))
         elif (instance := operator.dump()) is not None:
             self.sent.append(PickledBolt(self._order(), operator.component, instance))
 
@@ -206,22 +211,32 @@ class _Task(TaskLoop):
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        spout, emitter = self.program.spout, self.emitters[self.program.spout.id]
+        spout = self.program.spout
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            reader = self._reader
-            stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
-            schema = emitter.streams[stream].schema
             digest = RecordDigest(with_checksum=spout.with_checksum, event_time=spout.event_time)
-            self.faults.reading = f"{partition} {offsets}"
-            with guarded(self.program.spout.id):
-                for read in read_of(reader)(partition, offsets, metadata):
-                    if isinstance(read, RefusedRecord):
-                        self._set_aside(read)
-                        continue
-                    for batch in conform(read, schema, component=emitter.component):
-                        digest.add(batch)
-                        emitter.emit_batch(batch, stream=stream)
+            self._emit_read(digest, partition, offsets, metadata)
             self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
+        for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
+            self._emit_read(None, partition, offsets)
+
+    def _emit_read(
+        self, digest: RecordDigest | None, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> None:
+        """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
+        reader, emitter = self._reader, self.emitters[self.program.spout.id]
+        stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
+        schema = emitter.streams[stream].schema
+        read = followed(reader) if self.program.spout.is_followed else read_of(reader)
+        self.faults.reading = f"{partition} {offsets}"
+        with guarded(self.program.spout.id):
+            for each in read(partition, offsets, metadata):
+                if isinstance(each, RefusedRecord):
+                    self._set_aside(each)
+                    continue
+                for batch in conform(each, schema, component=emitter.component):
+                    if digest is not None:
+                        digest.add(batch)
+                    emitter.emit_batch(batch, stream=stream)
         self.faults.reading = ""
 
     @property

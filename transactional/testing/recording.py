@@ -10,7 +10,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Tuple
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
-from transactional.topology.topology import Topology
+from transactional.topology.topology import HIDDEN, Topology
 
 Emitted = dict[str | tuple[str, str], list[Tuple]]
 """By component the tuples of its default stream, by component and stream those of others."""
@@ -29,10 +29,14 @@ class Recorder:
     def emitted(self, topology: Topology, attempts: Iterable[TransactionAttempt]) -> Emitted:
         """What was emitted in these attempts, one after the other, with every stream that a component declares."""
         found: Emitted = {}
+        hidden = HIDDEN.names if topology.follows_messages else ()
         for source in (topology.spout_id, *(component.id for component in topology.components)):
-            streams = topology.outputs_of(source)
+            streams = [stream for stream in topology.outputs_of(source) if not stream.startswith("__")]
             found |= {source if stream == DEFAULT_STREAM else (source, stream): [] for stream in streams}
         for attempt in attempts:
             for source, stream, batch in self._batches.get(attempt, []):
-                found[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(batch, source, stream)
+                if stream.startswith("__"):
+                    continue
+                visible = batch.select([name for name in batch.schema.names if name not in hidden])
+                found[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(visible, source, stream)
         return found

@@ -71,6 +71,12 @@ class RowsReader:
         """The rows of a range."""
         yield self.rows.slice(offsets.start, len(offsets))
 
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """The rows of a range, with their numbers."""
+        yield self.rows.slice(offsets.start, len(offsets)), pa.array(range(offsets.start, offsets.until), pa.int64())
+
 
 def _batch_of(spout_id: str, rows: list[Sequence[Any]], output: Schema) -> pa.RecordBatch:
     for number, row in enumerate(rows):

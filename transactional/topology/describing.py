@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
-from transactional.topology.topology import Component, Topology, WorkPhase
+from transactional.topology.topology import Component, Topology, WorkPhase, visible
 
 _SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.BOTH: ("[[", "]]"), WorkPhase.COMMIT: ("[[", "]]")}
 
@@ -27,7 +28,7 @@ def described(topology: Topology) -> dict[str, Any]:
         "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
     }
     bolts = [_component(component, plan) for component in topology.components]
-    return {"topology": topology.id, "components": [spout, *bolts]}
+    return {"topology": topology.id, "guarantee": topology.guarantee.value, "components": [spout, *bolts]}
 
 
 def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
@@ -55,11 +56,13 @@ def _kind(component: Component) -> str:
     bolt = component.bolt
     if isinstance(bolt, BoltFunction):
         return f"function of a {bolt.kind.value}"
-    return type(bolt).__name__
+    return getattr(bolt, "kind", type(bolt).__name__)
 
 
-def _streams(outputs: dict[str, Schema]) -> dict[str, str]:
-    return {stream: str(schema) for stream, schema in outputs.items() if schema}
+def _streams(outputs: Mapping[str, Schema]) -> dict[str, str]:
+    """Without what the framework itself adds."""
+    streams = {stream: visible(schema) for stream, schema in outputs.items() if not stream.startswith("__")}
+    return {stream: str(schema) for stream, schema in streams.items() if schema}
 
 
 def table_rows(topology: Topology) -> list[list[str]]:

@@ -12,6 +12,7 @@ from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.guarantees import Guarantee
 from transactional.names import DEAD_LETTERS
 from transactional.ports import ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
 from transactional.redaction import without_login
@@ -30,9 +31,24 @@ def old_name(value: str) -> str:
     return f"old_{value}"
 
 
-def outputs_of(spout: Spout) -> dict[str, Schema]:
-    """The fields that a spout emits, by stream."""
-    return dict(spout.outputs) if isinstance(spout, ManyStreamsSpout) else {DEFAULT_STREAM: spout.output}
+HIDDEN = Schema.parse("`$id` long, `$root` long, `$more` array<long>")
+"""What tuples carry to be followed: their own id, and the roots that they belong to: one, or several in `$more`."""
+
+
+def outputs_of(spout: Spout, *, is_followed: bool = False) -> dict[str, Schema]:
+    """The fields that a spout emits, by stream; with the hidden ones if its messages are followed."""
+    outputs = dict(spout.outputs) if isinstance(spout, ManyStreamsSpout) else {DEFAULT_STREAM: spout.output}
+    return {stream: with_hidden(schema) for stream, schema in outputs.items()} if is_followed else outputs
+
+
+def with_hidden(schema: Schema) -> Schema:
+    """The fields of a stream whose tuples are followed."""
+    return Schema((*schema.fields, *HIDDEN.fields))
+
+
+def visible(schema: Schema) -> Schema:
+    """The fields of a stream that its bolts see."""
+    return Schema(tuple(field for field in schema if field not in HIDDEN.fields))
 
 
 class WorkPhase(Enum):
@@ -105,6 +121,9 @@ class Topology:
     dead_letters: TransactionState | None = None
     state_provider: str | None = None
     """The provider of the states that stateful bolts were not given; None if there are none."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    follows_messages: bool = False
+    """Whether tuples carry which messages they belong to, in columns that bolts do not see."""
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -133,7 +152,7 @@ class Topology:
     def outputs_of(self, component_id: str) -> dict[str, Schema]:
         """The fields that the spout or a bolt emits, by stream."""
         if component_id == self.spout_id:
-            return outputs_of(self.spout)
+            return outputs_of(self.spout, is_followed=self.follows_messages)
         return self.component(component_id).outputs
 
     def output_of(self, component_id: str, stream: str = DEFAULT_STREAM) -> Schema:
@@ -159,4 +178,5 @@ class Topology:
     def fingerprint(self) -> dict[str, Any]:
         """What must stay the same for the stored progress to remain usable."""
         committers = {c.id: dict(c.state.identity()) for c in self.committers if c.state is not None}
-        return {"spout": dict(self.spout.identity()), "committers": committers}
+        told = {"spout": dict(self.spout.identity()), "committers": committers}
+        return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}

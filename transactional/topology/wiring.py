@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
+from transactional.guarantees import Guarantee
 from transactional.ports import Spout, StateKind, TransactionState
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
@@ -68,14 +69,17 @@ def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
     return checked
 
 
-def wire(spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> tuple[Component, ...]:
-    """The components, each after those that it reads from. Raises `ConfigError`."""
-    return _Wiring(spout_id, spout, bolts).components()
+def wire(
+    spout_id: str, spout: Spout, bolts: Mapping[str, Declared], *, is_followed: bool = False
+) -> tuple[Component, ...]:
+    """The components, each after those that it reads from; `is_followed` if the spout's tuples carry hidden fields.
+    Raises `ConfigError`."""
+    return _Wiring(spout_id, outputs_of(spout, is_followed=is_followed), bolts).components()
 
 
 def check_states(topology: Topology, *, strict: bool) -> None:
     """Raise `ConfigError` if states are missing or shared, or with `strict` if they give a weaker guarantee."""
-    if not topology.committers:
+    if not topology.committers and topology.guarantee is Guarantee.EXACTLY_ONCE:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
         )
@@ -118,9 +122,9 @@ def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, 
 
 
 class _Wiring:
-    def __init__(self, spout_id: str, spout: Spout, bolts: Mapping[str, Declared]) -> None:
+    def __init__(self, spout_id: str, outputs: dict[str, Schema], bolts: Mapping[str, Declared]) -> None:
         self.spout_id, self.bolts = spout_id, bolts
-        self.outputs: dict[str, dict[str, Schema]] = {spout_id: outputs_of(spout)}
+        self.outputs: dict[str, dict[str, Schema]] = {spout_id: outputs}
         self.phases = {spout_id: WorkPhase.PROCESSING}
 
     def components(self) -> tuple[Component, ...]:

@@ -1,0 +1,109 @@
+"""The coordinator without exactly once: batches are not planned again, failed messages come with later ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest, kinds
+from transactional.attempt import AttemptId, TxId
+from transactional.batch import BatchMetadata, Offset, PendingMessage
+from transactional.config import TopologyConfig
+from transactional.core.protocol import BatchPlanned, PlanBatch, ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.engine.journal import decode, encode
+from transactional.guarantees import Guarantee
+from transactional.progress import Phase, Snapshot
+
+CONFIG = TopologyConfig(max_spout_pending=2, retry_pause_ms=100, stop_when_drained=True)
+PLANNED: list[PlanBatch] = []
+MESSAGE = PendingMessage(WORDS, Offset(3), 1, 500, "no")
+
+
+def conversation(guarantee: Guarantee, *, exactly: bool = False, snapshot: Snapshot | None = None) -> Conversation:
+    return Conversation(snapshot, CONFIG, replays_exactly=exactly, guarantee=guarantee)
+
+
+def finish(talk: Conversation, txid: int, *pending: PendingMessage, lost: int = 0) -> BatchMetadata:
+    """Process and commit; return what is committed, and what the next one is planned after."""
+    actions = talk.tell(ProcessingSucceeded(talk.current(txid), digest(10), pending, lost)) + talk.committed(txid)
+    [commit] = [a for a in actions if isinstance(a, RecordCommit)]
+    PLANNED[:] = [a for a in actions if isinstance(a, PlanBatch)]
+    return commit.batch
+
+
+@pytest.mark.parametrize("exactly", [True, False], ids=["transactional", "opaque"])
+def test_at_least_once_a_failed_batch_comes_again_as_it_was_recorded(*, exactly: bool) -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE, exactly=exactly)
+    talk.start()
+    talk.plan(1)
+    talk.tell(ProcessingSucceeded(talk.current(1), digest(10), (MESSAGE,)))
+    talk.fail(1)
+    again = [a for a in talk.wait(100) if isinstance(a, RecordAttempt)]
+    assert [a.batch for a in again if a.attempt.txid == 1] == [batch(0, 10)]
+    assert "PlanBatch" not in kinds(list(again))
+
+
+@pytest.mark.parametrize("exactly", [True, False], ids=["transactional", "opaque"])
+def test_at_most_once_nothing_of_a_failed_batch_is_read_again(*, exactly: bool) -> None:
+    talk = conversation(Guarantee.AT_MOST_ONCE, exactly=exactly)
+    talk.start()
+    talk.plan(1)
+    talk.fail(1)
+    [again, *_] = [a for a in talk.wait(100) if isinstance(a, RecordAttempt)]
+    assert again.batch == replace(batch(10, 10), lost=10)
+    assert talk.phase(1) is Phase.PROCESSING
+
+
+def test_at_most_once_nothing_of_a_batch_is_read_after_a_crash() -> None:
+    snapshot = Snapshot(recorded={TxId(1): batch(0, 10), TxId(2): batch(10, 15)}, attempt_id=AttemptId(5))
+    talk = conversation(Guarantee.AT_MOST_ONCE, snapshot=snapshot)
+    recorded = [a.batch for a in talk.start() if isinstance(a, RecordAttempt)]
+    assert recorded == [replace(batch(10, 10), lost=10), replace(batch(15, 15), lost=5)]
+
+
+def test_failed_messages_are_committed_with_their_batch_and_offered_to_the_next_one() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.nothing(2)
+    assert finish(talk, 1, MESSAGE, lost=2) == replace(batch(0, 10), digests=digest(10), pending=(MESSAGE,), lost=2)
+    [plan] = PLANNED
+    assert plan.after.pending == (MESSAGE,)
+    assert not talk.coordinator.draining
+
+
+def test_a_message_is_in_one_batch_at_a_time() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.nothing(2)
+    finish(talk, 1, MESSAGE)
+    actions = talk.tell(BatchPlanned(talk.current(2), replace(batch(10, 20), again=(MESSAGE,))))
+    [plan] = [a for a in actions if isinstance(a, PlanBatch)]
+    assert plan.attempt.txid == 3
+    assert plan.after.pending == ()
+    assert finish(talk, 2).pending == ()
+
+
+def test_a_topology_is_drained_once_no_message_waits() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.nothing(2)
+    finish(talk, 1, MESSAGE)
+    talk.nothing(2)
+    assert not talk.coordinator.done
+    talk.wait(100)
+    talk.tell(BatchPlanned(talk.current(2), replace(batch(10, 10), again=(MESSAGE,))))
+    talk.nothing(3)
+    assert finish(talk, 2).pending == ()
+    talk.wait(100)
+    assert talk.coordinator.draining is False
+    talk.nothing(3)
+    assert talk.coordinator.draining
+
+
+def test_the_journal_keeps_failed_messages() -> None:
+    event = ProcessingSucceeded(attempt(1, 1), digest(10), (MESSAGE,), 3)
+    assert decode(encode(event)) == event

@@ -1,0 +1,193 @@
+"""Whole runs over memory: which messages come again, when they are given up, what restarts and failed jobs do."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from state.dead_letters import DeadLetterTable
+from state.memory import MemoryMapState, MemoryTable
+from tests.unit.reliable.runs import committed, fresh, mails, run
+from transactional.core.protocol import RecordCommit, StartProcessing
+from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.errors import ConfigError, OperatingError
+from transactional.execution.failures import TaskFailed
+from transactional.testing import MemoryCoordinatorStore
+
+LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]
+ALL = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "bad": 1}
+
+
+class Killed(Exception):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_message_on_which_a_bolt_fails_comes_again_alone(*, opaque: bool) -> None:
+    """Storm row C1: by its id, which is its partition and offset."""
+    given = fresh(lambda word, times: word == "bad" and times <= 2)
+    store = run(mails("at-least-once", LINES, opaque=opaque, ackers=2).build())
+    assert given.sent == {**ALL, "c": 3}, "its other words are sent again with it"
+    assert given.split == {"a b": 1, "c bad": 3, "d": 1, "e": 1, "f": 1}
+    batches = committed(store)
+    assert [(m.offset, m.tries) for m in batches[1].pending] == [(1, 1)]
+    assert "bolt 'send' raised ValueError: can't send bad" in batches[1].pending[0].error
+    again = [batch for batch in batches.values() if batch.again]
+    assert [(m.offset, m.tries) for batch in again for m in batch.again] == [(1, 1), (1, 2)]
+    assert batches[max(batches)].pending == ()
+
+
+def test_after_a_restart_only_what_has_failed_comes_again() -> None:
+    given = fresh(lambda word, times: word == "bad")
+    store = MemoryCoordinatorStore()
+    topology = mails("at-least-once", LINES).build()
+
+    def stop(at_ms: int, event: Any, actions: Any) -> None:
+        if given.sent["d"] and any(isinstance(action, RecordCommit) for action in actions):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(topology, store, observers=[stop])
+    before = dict(given.split)
+    given.fails = lambda word, times: False
+    run(topology, store)
+    assert given.sent["bad"] == 1
+    assert {line: count - before[line] for line, count in given.split.items() if count != before[line]} == {"c bad": 1}
+
+
+def test_a_message_is_given_up_after_its_retries_and_counted() -> None:
+    given = fresh(lambda word, times: word == "bad")
+    store = run(mails("at-least-once", LINES).build(), message_retries_max=3)
+    assert given.split["c bad"] == 1 + 3
+    assert sum(batch.lost for batch in committed(store).values()) == 1
+
+
+def test_a_message_that_is_given_up_is_a_dead_letter_if_there_is_a_table() -> None:
+    fresh(lambda word, times: word == "bad")
+    made = mails("at-least-once", LINES)
+    table = MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable("letters"))
+    made.set_dead_letters(table)
+    store = run(made.build(), message_retries_max=2)
+    [letter] = table.read().to_pylist()
+    assert (letter["component"], letter["source"]) == ("lines", "lines")
+    assert letter["tuple"] == '{"partition": "memory[0]", "offset": 1, "line": "c bad"}'
+    assert letter["error"] == "bolt 'send' raised ValueError: can't send bad"
+    assert sum(batch.lost for batch in committed(store).values()) == 0
+
+
+def test_a_table_of_dead_letters_needs_a_limit() -> None:
+    made = mails("at-least-once", LINES)
+    made.set_dead_letters(DeadLetterTable("letters"))
+    with pytest.raises(ConfigError, match="message_retries_max is not set"):
+        run(made.build())
+    with pytest.raises(ConfigError, match="is at-most-once: it does not follow its messages"):
+        mails("at-most-once", LINES).set_dead_letters(DeadLetterTable("letters"))
+
+
+@pytest.mark.parametrize(("guarantee", "ackers"), [("at-most-once", 1), ("at-least-once", 0)])
+def test_what_fails_in_a_bolt_is_gone_where_messages_are_not_followed(guarantee: str, ackers: int) -> None:
+    given = fresh(lambda word, times: word == "bad")
+    store = run(mails(guarantee, LINES, ackers=ackers).build())
+    assert given.sent == {word: 1 for word in ALL if word != "bad"}
+    assert sum(batch.lost for batch in committed(store).values()) == 1
+
+
+def failing_once(*times: int) -> Any:
+    """A bolt's worker dies: the job fails when it has given this many words."""
+    met = [0]
+
+    def fails(word: str, _: int) -> bool:
+        met[0] += 1
+        if met[0] in times:
+            raise TaskFailed(OperatingError.code, "send", "the worker died")
+        return False
+
+    return fails
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_batch_whose_job_fails_comes_again_at_least_once(*, opaque: bool) -> None:
+    given = fresh(failing_once(2, 5))
+    run(mails("at-least-once", LINES, opaque=opaque).build())
+    assert set(given.sent) == set(ALL)
+    assert max(given.sent.values()) > 1
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_batch_whose_job_fails_is_lost_at_most_once(*, opaque: bool) -> None:
+    given = fresh(failing_once(2))
+    store = run(mails("at-most-once", LINES, opaque=opaque).build())
+    assert max(given.split.values()) == max(given.sent.values()) == 1
+    assert sum(batch.lost for batch in committed(store).values()) == 4
+    assert set(given.sent) >= {"d"}
+
+
+# --- random worlds ----------------------------------------------------------------------------------------------
+
+
+def world(seed: int, guarantee: str) -> tuple[Any, set[str], MemoryCoordinatorStore]:
+    """Random lines, failures of bolts, jobs and processes; what was given, and all words."""
+    rng = random.Random(seed)
+    lines = [
+        [(" ".join(f"w{seed}-{p}-{n}-{k}" for k in range(rng.randrange(1, 3))),) for n in range(rng.randrange(6))]
+        for p in range(rng.choice([1, 2]))
+    ]
+    words = {word for rows in lines for (line,) in rows for word in line.split()}
+    bolts_fail, jobs_fail, crashes = rng.choice([0, 0.1, 0.4]), rng.choice([0, 0.05]), rng.choice([0, 0.05, 0.15])
+    limit = [12]
+
+    def fails(word: str, times: int) -> bool:
+        if limit[0] and rng.random() < jobs_fail:
+            limit[0] -= 1
+            failing_once(1)("", 0)
+        return times < 4 and rng.random() < bolts_fail
+
+    def crash(at_ms: int, event: Any, actions: Any) -> None:
+        if limit[0] and rng.random() < crashes:
+            limit[0] -= 1
+            raise Killed
+
+    given, store = fresh(fails), MemoryCoordinatorStore()
+    made = mails(guarantee, lines, take=rng.choice([1, 3]), opaque=rng.random() < 0.5, ackers=rng.choice([1, 2]))
+    topology, pending = made.build(), rng.choice([1, 3])
+    for _ in range(30):
+        try:
+            run(topology, store, observers=[crash], max_spout_pending=pending)
+        except Killed:
+            continue
+        break
+    return given, words, store
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("first", range(0, 200, 5))
+def test_at_least_once_loses_nothing(first: int) -> None:
+    for seed in range(first, first + 5):
+        given, words, store = world(seed, "at-least-once")
+        assert set(given.sent) == words, f"seed {seed}"
+        assert sum(batch.lost for batch in committed(store).values()) == 0
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("first", range(0, 200, 5))
+def test_at_most_once_repeats_nothing(first: int) -> None:
+    for seed in range(first, first + 5):
+        given, words, _ = world(seed, "at-most-once")
+        assert set(given.split.values()) | set(given.sent.values()) <= {1}, f"seed {seed}"
+        assert set(given.sent) <= words
+
+
+def test_the_batches_of_a_run_are_processed_as_they_were_recorded() -> None:
+    """The facts, and which messages come again, are those of the record."""
+    fresh(lambda word, times: word == "bad" and times <= 1)
+    started: list[Any] = []
+
+    def note(at_ms: int, event: Any, actions: Any) -> None:
+        started.extend(action for action in actions if isinstance(action, StartProcessing))
+
+    store = run(mails("at-least-once", LINES).build(), observers=[note])
+    batches = committed(store)
+    assert [each.batch.again for each in started] == [batches[txid].again for txid in sorted(batches)]
+    assert any(each.batch.again for each in started)

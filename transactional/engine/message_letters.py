@@ -1,0 +1,31 @@
+"""Messages that have failed as often as they may be retried, as dead letters: read once more, for their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transactional.batch import Offset, OffsetRange, PendingMessage
+from transactional.dead_letters import values_to_json
+from transactional.groupings import DEFAULT_STREAM
+from transactional.letters import Exclusion
+from transactional.ports import DeadLetter, PartitionReader
+from transactional.topology.topology import Topology
+
+
+def letters_of_messages(topology: Topology, messages: Sequence[PendingMessage]) -> list[DeadLetter]:
+    """A letter for each message, from the spout, with its place in the source and the values of its tuple."""
+    reader, spout = topology.spout.reader(), topology.spout_id
+    return [
+        DeadLetter(Exclusion(spout, "", m.error), spout, DEFAULT_STREAM, values_to_json(_values(reader, m)))
+        for m in messages
+    ]
+
+
+def _values(reader: PartitionReader, message: PendingMessage) -> dict[str, Any]:
+    values: dict[str, Any] = {"partition": str(message.partition), "offset": message.offset}
+    offsets = OffsetRange(message.offset, Offset(message.offset + 1))
+    for batch in reader.read(message.partition, offsets):
+        for row in batch.to_pylist():
+            values |= row
+    return values

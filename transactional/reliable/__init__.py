@@ -1,0 +1,7 @@
+"""Core reliability, Storm's classic API: topologies that process each message at least once or at most once."""
+
+from transactional.guarantees import Guarantee
+from transactional.reliable.bolts import RichBolt, TupleCollector
+from transactional.reliable.builder import TopologyBuilder
+
+__all__ = ["Guarantee", "RichBolt", "TopologyBuilder", "TupleCollector"]
