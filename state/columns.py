@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transactional.errors import ConfigError, ProtocolError
+from transactional.ports import COMBINES
 from transactional.schema import Schema
 
-COMBINES = ("sum", "min", "max", "last")
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
 
 

@@ -78,6 +78,12 @@ PAGES = {
             "transactional.trident.streams.GroupedStream",
             "transactional.trident.streams.TridentState",
             "transactional.trident.expressions.field",
+            "transactional.aggregates.First",
+            "transactional.aggregates.Last",
+            "transactional.trident.aggregating.Avg",
+            "transactional.trident.own.Combiner",
+            "transactional.trident.own.Reducer",
+            "transactional.trident.own.BatchAggregator",
         ),
     ),
     "bolts": Page(

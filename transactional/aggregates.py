@@ -94,6 +94,43 @@ class Max:
         return _ordered(self.field, input_type)
 
 
+@dataclass(frozen=True, slots=True)
+class CountOf:
+    """The number of tuples in which a field is not NULL, as long."""
+
+    field: str
+    combine: ClassVar[str] = "sum"
+    partial: ClassVar[str] = "count"
+
+    def type_for(self, input_type: str) -> str:
+        """Always long."""
+        return "long"
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first value of a field, NULL as well: in the order of tasks, and in a task as tuples arrive."""
+
+    field: str
+    combine: ClassVar[str] = "first"
+
+    def type_for(self, input_type: str) -> str:
+        """The field's own."""
+        return input_type
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last value of a field, NULL as well: in the order of tasks, and in a task as tuples arrive."""
+
+    field: str
+    combine: ClassVar[str] = "last"
+
+    def type_for(self, input_type: str) -> str:
+        """The field's own."""
+        return input_type
+
+
 def _ordered(field: str, input_type: str) -> str:
     if input_type not in _ORDERED and not input_type.startswith("decimal"):
         raise ConfigError(f"field {field!r} is a {input_type}, which has no order; min and max need one")
@@ -128,7 +165,7 @@ class TableAggregator:
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
-        steps: list[Step] = [(aggregate.field, aggregate.combine) for _, aggregate in self.aggregates]
+        steps: list[Step] = [(each.field, getattr(each, "partial", each.combine)) for _, each in self.aggregates]
         rows = self._reduce(pa.concat_tables(tables), steps)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))

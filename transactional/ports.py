@@ -288,6 +288,11 @@ class DiskState(Protocol):
         """Called once everything that `unsynced` returned is synced."""
 
 
+COMBINES = ("sum", "min", "max", "last")
+"""How a state can combine a partial aggregate with the stored value. For anything else its new value is computed before
+it is merged, as `last`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Partials:
     """Partial aggregates of one batch: one row per key (keys are unique).

@@ -21,11 +21,14 @@ from transactional.schema import Field, Schema
 
 _BITS: Final = {"byte": 8, "short": 16, "int": 32, "long": 64}
 _WIDE_DIGITS: Final = 76
-_LAST: Final = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
-"""For the last value NULL is a value like any other."""
+_ANY_VALUE: Final = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
+"""For the first and the last value NULL is a value like any other."""
+_ALL: Final = " all"
+"""A column with one value. A blank is in no column's name."""
 
 Step = tuple[str | None, str]
-"""A column and how its values meet: `sum`, `min`, `max`, `last`; None for the column: the rows are counted."""
+"""A column and how its values meet: `sum`, `min`, `max`, `first`, `last`, `count`; None for the column: the rows are
+counted."""
 
 
 @cache
@@ -84,17 +87,27 @@ def reduced(
         if how == "max" and _has_nan(table[name]):
             nans[number] = f" {number}"
             table = table.append_column(nans[number], pc.is_nan(table[name]))
-        specs.append((name, how, _LAST) if how == "last" else (name, how))
+        specs.append((name, how, _ANY_VALUE) if how in ("first", "last") else (name, how))
     specs += [(name, "any") for name in nans.values()]
-    # Arrow's threads do not preserve the order, and would compete with the executor's other tasks for its cores.
-    found = table.group_by(list(key), use_threads=False).aggregate(specs).columns
     width = len(key)
+    found = _aggregated(table, list(key), specs)
     for place, number in enumerate(nans):
         column = found[width + number]
         nan = pa.scalar(float("nan"), column.type)
         found[width + number] = pc.if_else(found[width + len(steps) + place], nan, column)
     rows = pa.Table.from_arrays(found[: width + len(steps)], names=list(columns.names))
     return _fitting(rows, columns, width, state)
+
+
+def _aggregated(table: pa.Table, key: list[str], specs: list[tuple[Any, ...]]) -> list[pa.ChunkedArray]:
+    """The columns of the key and of the aggregates. Arrow's threads do not preserve the order, and would compete with
+    the executor's other tasks for its cores."""
+    if not key and table.num_rows and any(how == "last" for _, how, *_ in specs):
+        # Without a key, Arrow takes the last value that is not NULL, whatever its options are.
+        table = table.append_column(_ALL, pa.repeat(pa.scalar(0, pa.int8()), table.num_rows))
+        rows = table.group_by([_ALL], use_threads=False).aggregate(specs)
+        return list(rows.drop_columns(_ALL).columns)
+    return list(table.group_by(key, use_threads=False).aggregate(specs).columns)
 
 
 def _fitting(rows: pa.Table, columns: Schema, width: int, state: str) -> pa.Table:

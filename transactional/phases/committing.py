@@ -22,7 +22,7 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.phases.changes import changed_rows
-from transactional.ports import DeadLetter, DiskState, Partials, Processed
+from transactional.ports import COMBINES, DeadLetter, DiskState, Partials, Processed
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.stages import Edge
@@ -118,10 +118,13 @@ class CommitPhase:
         aggregator = self.program.aggregators[component.id]
         if late := passing.partials.get(component.id):
             part = replace(part, table=aggregator.combine([part.table, *late]))
-        if not any(component.outputs.values()):
+        is_known = set(part.combine.values()) <= set(COMBINES)
+        if is_known and not any(component.outputs.values()):
             component.state.merge(passing.attempt, part)
             return
         changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
+        if not is_known:
+            part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
         component.state.merge(passing.attempt, part)
         self._tell(component, changed, passing)
 

@@ -21,11 +21,14 @@ from transactional.topology.topology import Topology
 
 
 def stagers_of(topology: Topology) -> dict[str, Stager]:
-    """What writes staged files, by committer, for those whose rows may come from several tasks."""
+    """What writes staged files, by committer, for those whose rows may come from several tasks. Where bolts read what
+    a committer has changed, all of it has to pass through the driver."""
     found = dict[str, Stager]()
     for component in topology.components:
         state: object = component.state
-        if isinstance(component.bolt, Bolt | BoltFunction) or not isinstance(state, StagingState):
+        if isinstance(component.bolt, Bolt | BoltFunction) or any(component.outputs.values()):
+            continue
+        if not isinstance(state, StagingState):
             continue
         stager = state.stager(owner_of(topology.id, component.id))
         if stager is not None and STAGEABLE.issuperset(component.bolt.aggregator().combine_kinds.values()):

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from transactional.aggregates import Count, Max, Min, Sum
+from transactional.aggregates import Count, First, Last, Max, Min, Sum
+from transactional.trident.aggregating import Avg
 from transactional.trident.expressions import field
+from transactional.trident.own import BatchAggregator, Combiner, Reducer
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
 
-__all__ = ["Count", "GroupedStream", "Max", "Min", "Stream", "Sum", "TridentState", "TridentTopology", "field"]
+__all__ = [
+    "Avg",
+    "BatchAggregator",
+    "Combiner",
+    "Count",
+    "First",
+    "GroupedStream",
+    "Last",
+    "Max",
+    "Min",
+    "Reducer",
+    "Stream",
+    "Sum",
+    "TridentState",
+    "TridentTopology",
+    "field",
+]

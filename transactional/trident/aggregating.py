@@ -2,59 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from transactional.aggregates import Aggregate, Count, Sum, TableAggregator
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.compute import Expression
+
+from transactional.aggregates import Count, CountOf, Sum, TableAggregator
+from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError
+from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
-from transactional.trident.steps import Aggregated
+from transactional.trident.functions import parsed
+from transactional.trident.own import BatchAggregator, Combiner, OwnAggregator, Reducer, groups_of, is_built_in, rows_of
+from transactional.trident.steps import Aggregated, GatheringStep
+
+Aggregates = Mapping[str, Any]
 
 
-def named_aggregates(alone: Any, named: Mapping[str, Any]) -> dict[str, Aggregate]:
+@dataclass(frozen=True, slots=True)
+class Avg:
+    """The average of a field, as double; NULL counts as nothing.
+
+    A state keeps a sum and a count of which it is computed, `sum_<field>` and `count_<field>`.
+    """
+
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is to be computed: aggregates by column; and, of those, columns of their own."""
+
+    aggregates: Aggregates
+    finished: Mapping[str, Expression]
+    names: tuple[str, ...]
+    """The columns that were wanted, in order."""
+
+    @property
+    def is_associative(self) -> bool:
+        """Whether it can be computed in parts."""
+        return not any(isinstance(each, Reducer) for each in self.aggregates.values())
+
+
+def named_aggregates(alone: Any, named: Aggregates) -> Columns:
     """The aggregates by the names of their columns; one that stands alone has the name of its class."""
-    columns = dict(named)
+    wanted = dict(named)
     if alone is not None:
-        columns = {default_name(alone): alone, **named}
-    if not columns:
+        wanted = {default_name(alone): alone, **named}
+    if not wanted:
         raise ConfigError("there is nothing to aggregate: pass Count(), or columns such as total=Sum('amount')")
-    for name, aggregate in columns.items():
-        if isinstance(aggregate, type):
-            raise ConfigError(f"{name}={aggregate.__name__} is a class; pass an instance: {aggregate.__name__}(…)")
-        if not hasattr(aggregate, "type_for"):
-            raise ConfigError(f"{name}={aggregate!r} is no aggregate such as Count(), Sum('amount'), Min(…), Max(…)")
-    return columns
+    for name, aggregate in wanted.items():
+        _check(name, aggregate)
+    columns = {name: aggregate for name, aggregate in wanted.items() if not isinstance(aggregate, Avg)}
+    finished: dict[str, Expression] = {}
+    for name, aggregate in wanted.items():
+        if isinstance(aggregate, Avg):
+            total, count = f"sum_{aggregate.field}", f"count_{aggregate.field}"
+            for part, needed in ((total, Sum(aggregate.field)), (count, CountOf(aggregate.field))):
+                if columns.setdefault(part, needed) != needed:
+                    raise ConfigError(f"{name}={aggregate} needs the column {part!r}; give yours another name")
+            finished[name] = _average(pc.field(total), pc.field(count))
+    return Columns(columns, finished, tuple(wanted))
+
+
+def _average(total: Expression, count: Expression) -> Expression:
+    """NULL of nothing."""
+    return pc.if_else(count > 0, pc.divide(total.cast("double"), count.cast("double")), pa.scalar(None, pa.float64()))
+
+
+def _check(name: str, aggregate: Any) -> None:
+    if isinstance(aggregate, type):
+        raise ConfigError(f"{name}={aggregate.__name__} is a class; pass an instance: {aggregate.__name__}(…)")
+    if isinstance(aggregate, BatchAggregator):
+        raise ConfigError(
+            f"{name}={_shown(aggregate)} makes tuples of its own: pass it alone, without a name, to aggregate"
+        )
+    if isinstance(aggregate, Combiner | Reducer):
+        check_picklable(_shown(aggregate), aggregate, advice="create what it needs in its methods")
+        if len(parsed(_shown(aggregate), aggregate.output)) != 1:
+            raise ConfigError(f"{_shown(aggregate)}: output={aggregate.output!r} must declare one field")
+    elif not hasattr(aggregate, "type_for") and not isinstance(aggregate, Avg):
+        raise ConfigError(f"{name}={aggregate!r} is no aggregate such as Count(), Sum('amount'), Min(…), Max(…)")
 
 
 def default_name(aggregate: Any) -> str:
-    """`count` for a `Count()`, `sum_amount` for a `Sum("amount")`."""
+    """`count` for a `Count()`, `sum_amount` for a `Sum("amount")`; for your own what it declares."""
+    if isinstance(aggregate, Combiner | Reducer):
+        return parsed(_shown(aggregate), aggregate.output).names[0]
     kind = type(aggregate).__name__.lower()
     field = getattr(aggregate, "field", None)
     return kind if field is None else f"{kind}_{field}"
 
 
-def aggregate_step(
-    operation: str, key: tuple[str, ...], columns: Mapping[str, Aggregate], fields: Schema, *, is_final: bool
-) -> Aggregated:
-    """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them."""
-    shown = ", ".join(f"{name}={aggregate}" for name, aggregate in columns.items())
-    label = f"group_by({', '.join(key)}).{operation}({shown})" if key else f"{operation}({shown})"
+def _shown(aggregate: Any) -> str:
+    is_own = isinstance(aggregate, Combiner | Reducer | BatchAggregator)
+    return f"{type(aggregate).__name__}()" if is_own else repr(aggregate)
+
+
+def labelled(operation: str, key: tuple[str, ...], aggregates: Aggregates) -> str:
+    """What `describe` shows."""
+    shown = ", ".join(f"{name}={_shown(aggregate)}" for name, aggregate in aggregates.items())
+    return f"group_by({', '.join(key)}).{operation}({shown})" if key else f"{operation}({shown})"
+
+
+def column_types(operation: str, key: tuple[str, ...], aggregates: Aggregates, fields: Schema) -> Schema:
+    """The columns that the aggregates make. Raises `ConfigError`."""
     values = []
-    for name, aggregate in columns.items():
-        if aggregate.field is not None:
-            fields.require([aggregate.field], of="the stream", used_by=f"{operation}: {name}={aggregate}")
+    for name, aggregate in aggregates.items():
         if name in key:
             raise ConfigError(f"{operation}: {name!r} is a field that is grouped by; give the aggregate another name")
+        if not is_built_in(aggregate):
+            values.append(Field(name, parsed(operation, aggregate.output).fields[0].type))
+            continue
+        if aggregate.field is not None:
+            fields.require([aggregate.field], of="the stream", used_by=f"{operation}: {name}={aggregate}")
         try:
             values.append(Field(name, aggregate.type_for(fields[aggregate.field].type if aggregate.field else "long")))
         except ConfigError as error:
             raise ConfigError(f"{operation}: {error}") from None
-    schema = Schema((*fields.select(key), *values))
-    aggregator = TableAggregator(fields.select(key), Schema(tuple(values)), tuple(columns.items()), label)
-    nothing = tuple(_of_nothing(each) for each in columns.values()) if is_final and not key else None
-    return Aggregated(label, schema, aggregator, is_final, nothing)
+    return Schema(tuple(values))
 
 
-def _of_nothing(aggregate: Aggregate) -> Any:
+def aggregate_step(
+    operation: str, key: tuple[str, ...], columns: Columns, fields: Schema, *, is_final: bool, is_whole: bool
+) -> Aggregated:
+    """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. One that sees all
+    tuples of the batch, and has no key, makes a row of nothing."""
+    aggregates = columns.aggregates
+    values = column_types(operation, key, aggregates, fields)
+    label, of_key = labelled(operation, key, aggregates), fields.select(key)
+    aggregator: TableAggregator | OwnAggregator
+    if all(map(is_built_in, aggregates.values())):
+        aggregator = TableAggregator(of_key, values, tuple(aggregates.items()), label)
+    else:
+        aggregator = OwnAggregator(of_key, values, tuple(aggregates.items()), fields, label)
+    nothing = tuple(map(_of_nothing, aggregates.values())) if is_whole and not key else None
+    return Aggregated(label, Schema((*of_key, *values)), aggregator, is_final, nothing)
+
+
+def _of_nothing(aggregate: Any) -> Any:
     """As in Storm, nothing adds up to 0."""
-    return 0 if isinstance(aggregate, Count | Sum) else None
+    if isinstance(aggregate, Combiner):
+        return aggregate.zero()
+    if isinstance(aggregate, Reducer):
+        return aggregate.init()
+    return 0 if isinstance(aggregate, Count | Sum | CountOf) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(GatheringStep):
+    """What a `BatchAggregator` makes of the tuples of each key."""
+
+    before: Schema
+    key: tuple[str, ...]
+    aggregator: BatchAggregator
+
+    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Aggregate the groups one after the other; without a key also nothing, in one task."""
+        table = pa.Table.from_batches(kept, arrow_schema(self.before))
+        rows, made = rows_of(table, self.label), []
+        groups = groups_of(table, self.key) or ([[]] if is_first and not self.key else [])
+        for group in groups:
+            state = self.aggregator.init()
+            for at in group:
+                state = self.aggregator.aggregate(state, rows[at])
+            key = tuple(rows[group[0]][name] for name in self.key)
+            made += [(*key, *each) for each in self.aggregator.complete(state)]
+        yield batch_from_rows(made, arrow_schema(self.after), component=self.label)
+
+
+def completed_step(operation: str, key: tuple[str, ...], aggregator: BatchAggregator, fields: Schema) -> Completed:
+    """The step of a `BatchAggregator`."""
+    label = labelled(operation, key, {})[:-1] + f"{type(aggregator).__name__}())"
+    check_picklable(label, aggregator, advice="create what it needs in its methods")
+    after = Schema((*fields.select(key), *parsed(label, aggregator.output)))
+    return Completed(label, after, fields, key, aggregator)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked(GatheringStep):
+    """The first tuples of a task, or those that come first in the order of a field."""
+
+    count: int
+    by: str | None
+    descending: bool
+    with_null: bool
+
+    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Sort, if wanted, and take the first. NaN is greater than every other number."""
+        table = pa.Table.from_batches(kept, arrow_schema(self.after))
+        if self.by is not None:
+            table = table if self.with_null else table.filter(table[self.by].is_valid())
+            order = [(self.by, "descending" if self.descending else "ascending")]
+            keys = table.select([self.by])
+            if self.descending and pa.types.is_floating(table[self.by].type):
+                keys = keys.append_column(" nan", pc.fill_null(pc.is_nan(table[self.by]), fill_value=False))
+                order.insert(0, (" nan", "descending"))
+            table = table.take(pc.sort_indices(keys, order).slice(0, self.count))
+        yield from table.slice(0, self.count).combine_chunks().to_batches()

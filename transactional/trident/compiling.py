@@ -53,7 +53,12 @@ class _Compiler:
             return
         done.add(persisted.id)
         origin = self._component(self.graph.nodes[persisted.source])
-        declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt)
+        if persisted.output is None:
+            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt)
+        else:
+            is_one = persisted.cut.kind is GroupingKind.GLOBAL
+            tasks = 1 if is_one else self.tasks[self.segments[persisted.source]]
+            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks, state=persisted.state)
         _subscribe(declarer, persisted.cut, origin)
 
     def _ends_chain(self, node: Node) -> bool:

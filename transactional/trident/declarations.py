@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from transactional.aggregates import Aggregate
 from transactional.errors import ConfigError
-from transactional.ports import PersistentAggregate, TransactionState
+from transactional.ports import TransactionState
+from transactional.schema import Schema
 from transactional.topology.places import table_of
 from transactional.topology.wiring import check_id
 from transactional.trident.graph import Cut, Graph, Node, Persisted
@@ -17,18 +17,13 @@ _UNNAMED = "memory"
 """What tables in memory are called; they need no name that stays."""
 
 
-class GroupedUpdate(PersistentAggregate, Protocol):
-    """A state's update, whose key can be named."""
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What keeps a state up to date: a state's own update, or a bolt that emits `output`."""
 
-    def group_by(self, *fields: str) -> GroupedUpdate:
-        """The same per value of these fields."""
-
-
-class AggregatingState(TransactionState, Protocol):
-    """A state that aggregates: `DeltaMapState`, `SqlMapState`, `MemoryMapState`."""
-
-    def aggregate(self, aggregates: Mapping[str, Aggregate], /) -> GroupedUpdate:
-        """What adds aggregates to it."""
+    bolt: Any
+    state: TransactionState
+    output: Schema | None = None
 
 
 class Declarations:
@@ -37,11 +32,10 @@ class Declarations:
     def __init__(self, topology_id: str) -> None:
         self.topology_id, self.graph = topology_id, Graph()
 
-    def persist(
-        self, operation: str, bolt: Any, state: TransactionState, source: Node, cut: Cut, name: str | None
-    ) -> Persisted:
+    def persist(self, operation: str, update: Update, source: Node, cut: Cut, name: str | None) -> Persisted:
         """Add the committer of a state. Raises `ConfigError` if the state, or its name, has been used."""
-        persisted = Persisted(self._committer(operation, state, name), bolt, state, source.number, cut)
+        committer = self._committer(operation, update.state, name)
+        persisted = Persisted(committer, update.bolt, update.state, source.number, cut, update.output)
         self.graph.persisted.append(persisted)
         return persisted
 
@@ -51,30 +45,29 @@ class Declarations:
         for other in self.graph.persisted:
             if table_of(other.state) == table:
                 raise ConfigError(f"{operation}: the state of {other.id!r} keeps the same table; give each its own")
-        taken = {persisted.id for persisted in self.graph.persisted}
+        spouts = {node.origin.component for node in self.graph.nodes if node.origin is not None}
+        taken = {*spouts, *(persisted.id for persisted in self.graph.persisted)}
         if name is not None:
             check_id("state", name)
             if name in taken:
-                raise ConfigError(f"{operation}: there is a state called {name!r} already; its name must be its own")
+                raise ConfigError(f"{operation}: {name!r} is the name of another state, or of a stream")
             return name
         found = name_of_table(state)
         if found in taken and found == _UNNAMED:
             return next(free for n in range(2, len(taken) + 3) if (free := f"{found}-{n}") not in taken)
         if found in taken:
             raise ConfigError(
-                f"{operation}: there is a state called {found!r} already, after its table; call this one differently: "
-                "name='…'"
+                f"{operation}: the state would be called {found!r}, as its table is, and that is the name of another "
+                "state, or of a stream; pass name='…'"
             )
         return found
 
 
-def checked_update(operation: str, state: Any, aggregates: Mapping[str, Aggregate]) -> GroupedUpdate:
-    """What adds the aggregates to a state. Raises `ConfigError` for something else than a state."""
+def check_state(operation: str, state: Any) -> None:
+    """Raise `ConfigError` for something else than a state."""
     if isinstance(state, type) or not hasattr(state, "aggregate") or not hasattr(state, "fence"):
         what = f"the class {state.__name__}" if isinstance(state, type) else repr(state)
         raise ConfigError(f"{operation} takes a state such as DeltaMapState('tables/words'); got {what}")
-    update: GroupedUpdate = state.aggregate(aggregates)
-    return update
 
 
 def name_of_table(state: TransactionState) -> str:

@@ -38,7 +38,7 @@ def check_function(operation: str, function: Any) -> str:
         raise ConfigError(f"{label}: the function is called with one argument, a row: {error}") from None
     except ValueError:  # a built-in function without a signature
         pass
-    check_picklable(label, function, advice="create what it needs inside of it")
+    check_picklable(label, function, advice="create what it needs inside")
     return label
 
 

@@ -57,6 +57,8 @@ class Persisted:
     state: TransactionState
     source: int
     cut: Cut
+    output: Schema | None = None
+    """What it emits, if it is a bolt and not a state's update."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.compute import Expression
 
-from transactional.aggregates import TableAggregator
 from transactional.arrow import arrow_schema, conform
 from transactional.bolts import Tuple
 from transactional.schema import Schema
@@ -180,7 +179,7 @@ class GatheringStep(Step):
 class Aggregated(GatheringStep):
     """One row per key. With `is_final` the tuples are aggregates of tasks, and without a key there is always a row."""
 
-    aggregator: TableAggregator
+    aggregator: Any
     is_final: bool = False
     nothing: tuple[Any, ...] | None = None
 

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from transactional.aggregates import Aggregate
+from pyarrow.compute import Expression
+
+from transactional.aggregates import Last, Min
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
-from transactional.trident.aggregating import aggregate_step, named_aggregates
-from transactional.trident.declarations import Declarations, checked_update
+from transactional.trident.aggregating import Columns, Picked, aggregate_step, completed_step, named_aggregates
+from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
+from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Node, Origin, Persisted
 from transactional.trident.operations import Operations
+from transactional.trident.own import BatchAggregator, is_built_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,19 +34,64 @@ class Stream(Operations):
         self._require(names, "group_by")
         return GroupedStream(self, names)
 
-    def partition_aggregate(self, aggregate: Aggregate | None = None, /, **aggregates: Aggregate) -> Stream:
+    def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple of each task that has any: the aggregates of its tuples of a batch."""
         return GroupedStream(self, ()).partition_aggregate(aggregate, **aggregates)
 
-    def aggregate(self, aggregate: Aggregate | None = None, /, **aggregates: Aggregate) -> Stream:
+    def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple of each batch, even of an empty one: the aggregates of all tuples."""
         return GroupedStream(self, ()).aggregate(aggregate, **aggregates)
 
+    def min_by(self, name: str) -> Stream:
+        """Of each task the tuple with the smallest value of a field that is not NULL, the first of several."""
+        return self._picked("min_by", 1, name, descending=False, with_null=False)
+
+    def max_by(self, name: str) -> Stream:
+        """Of each task the tuple with the largest value of a field that is not NULL, the first of several."""
+        return self._picked("max_by", 1, name, descending=True, with_null=False)
+
+    def first_n(self, count: int, by: str | None = None, *, descending: bool = False) -> Stream:
+        """The first tuples of a batch, in the order of a field if one is named; NULL comes last."""
+        if type(count) is not int or count < 1:
+            raise ConfigError(f"first_n takes a number of tuples, at least 1; got {count!r}")
+        of_tasks = self._picked("first_n", count, by, descending=descending, with_null=True)
+        return of_tasks.global_()._picked("first_n", count, by, descending=descending, with_null=True)
+
+    def _picked(self, operation: str, count: int, by: str | None, *, descending: bool, with_null: bool) -> Stream:
+        if by is not None:
+            self._require([by], operation)
+            try:
+                Min(by).type_for(self.fields[by].type)
+            except ConfigError as error:
+                raise ConfigError(f"{operation}: {str(error).replace('min and max need', 'it needs')}") from None
+        shown = ", ".join([*([str(count)] if operation == "first_n" else []), *([by] if by else [])])
+        return self._then(Picked(f"{operation}({shown})", self.fields, count, by, descending, with_null))
+
     def persistent_aggregate(
-        self, state: Any, aggregate: Aggregate | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+        self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
     ) -> TridentState:
         """Add the aggregates of all tuples to a state of one row."""
-        return persisted_aggregates(self, (), state, named_aggregates(aggregate, aggregates), name)
+        return GroupedStream(self, ()).persistent_aggregate(state, aggregate, name=name, **aggregates)
+
+    def persist(self, state: Any, *, name: str | None = None) -> TridentState:
+        """Make each tuple a row of a state: its key are the fields that the state names, its values all others.
+
+        Of several tuples with one key the last is kept: of the task with the highest number, as it arrives there.
+        """
+        return persisted_rows(self, state, name)
+
+    def partition_persist(
+        self,
+        state: Any,
+        updater: Callable[[list[Any], Any], Any],
+        output: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> TridentState:
+        """Update a state in the commit phase, in the order of transactions: `updater(rows, state)` is called with the
+        tuples of each task, and the state as a `MapState`. What it returns, rows with the fields in `output`, is the
+        stream `new_values()`. The state is declared with key and values."""
+        return persisted_by_updater(self, state, updater, output, name)
 
     def merge(self, *others: Stream) -> Stream:
         """The tuples of this stream and of others."""
@@ -56,7 +105,7 @@ class Stream(Operations):
             )
 
     def apply(self, function: Callable[Concatenate[Stream, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """`function(stream, …)`: for what several streams have in common."""
+        """What a function of the stream returns: for operations that several streams have in common."""
         return function(self, *args, **kwargs)
 
 
@@ -67,30 +116,53 @@ class GroupedStream:
     stream: Stream
     key: tuple[str, ...]
 
-    def partition_aggregate(self, aggregate: Aggregate | None = None, /, **aggregates: Aggregate) -> Stream:
+    def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key that a task has in a batch: the key and the aggregates."""
+        if isinstance(aggregate, BatchAggregator) and not aggregates:
+            return self._completed(self.stream, "partition_aggregate", aggregate)
         columns = named_aggregates(aggregate, aggregates)
-        return self._then(self.stream, columns, "partition_aggregate")
+        return self._finished(self._then(self.stream, "partition_aggregate", columns, self.stream.fields), columns)
 
-    def aggregate(self, aggregate: Aggregate | None = None, /, **aggregates: Aggregate) -> Stream:
+    def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key of a batch: the key and the aggregates."""
-        columns = named_aggregates(aggregate, aggregates)
-        partial = self._then(self.stream, columns, "partition_aggregate")
-        met = partial.partition_by(*self.key) if self.key else partial.global_()
-        return self._then(met, columns, "aggregate", final_of=self.stream.fields)
+        if isinstance(aggregate, BatchAggregator) and not aggregates:
+            return self._completed(self._met(self.stream), "aggregate", aggregate)
+        columns, fields = named_aggregates(aggregate, aggregates), self.stream.fields
+        if not columns.is_associative:
+            return self._finished(
+                self._then(self._met(self.stream), "aggregate", columns, fields, is_whole=True), columns
+            )
+        met = self._met(self._then(self.stream, "partition_aggregate", columns, fields))
+        return self._finished(self._then(met, "aggregate", columns, fields, is_final=True, is_whole=True), columns)
 
     def persistent_aggregate(
-        self, state: Any, aggregate: Aggregate | None = None, /, *, name: str | None = None, **aggregates: Aggregate
+        self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
     ) -> TridentState:
         """Add the aggregates to a state, a row for each key: what is stored is combined with those of the batch."""
-        columns = named_aggregates(aggregate, aggregates)
-        return persisted_aggregates(self.stream, self.key, state, columns, name)
+        return persisted_aggregates(self.stream, self.key, state, named_aggregates(aggregate, aggregates), name)
+
+    def _met(self, stream: Stream) -> Stream:
+        return stream.partition_by(*self.key) if self.key else stream.global_()
 
     def _then(
-        self, stream: Stream, columns: Mapping[str, Aggregate], operation: str, final_of: Schema | None = None
+        self,
+        stream: Stream,
+        operation: str,
+        columns: Columns,
+        fields: Schema,
+        *,
+        is_final: bool = False,
+        is_whole: bool = False,
     ) -> Stream:
-        step = aggregate_step(operation, self.key, columns, final_of or stream.fields, is_final=final_of is not None)
-        return stream._then(step)
+        return stream._then(aggregate_step(operation, self.key, columns, fields, is_final=is_final, is_whole=is_whole))
+
+    def _finished(self, stream: Stream, columns: Columns) -> Stream:
+        if not columns.finished:
+            return stream
+        return stream.with_columns(**columns.finished).project(*self.key, *columns.names)
+
+    def _completed(self, stream: Stream, operation: str, aggregator: BatchAggregator) -> Stream:
+        return stream._then(completed_step(operation, self.key, aggregator, stream.fields))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -99,6 +171,7 @@ class TridentState:
 
     declarations: Declarations
     persisted: Persisted
+    finished: Mapping[str, Expression]
 
     @property
     def name(self) -> str:
@@ -117,11 +190,17 @@ class TridentState:
         What is done with them is done in the commit phase, in the driver, in the order of transactions; a row is seen
         once for each transaction that changes it.
         """
-        fields = self.fields
-        if old:
+        fields, of_bolt = self.fields, self.persisted.output
+        if of_bolt is not None:
+            if old or not of_bolt:
+                what = "old values" if of_bolt else "values, because no output='name type, …' is declared"
+                raise ConfigError(f"new_values: state {self.name!r} is updated by code of yours, which emits no {what}")
+            fields = of_bolt
+        elif old:
             fields = Schema((*fields, *(Field(old_name(f.name), f.type) for f in self.persisted.state.values)))
         origin = Origin(self.name, NEW_AND_OLD if old else DEFAULT_STREAM, is_late=True)
-        return Stream(self.declarations, self.declarations.graph.add(Node(fields, origin=origin)))
+        stream = Stream(self.declarations, self.declarations.graph.add(Node(fields, origin=origin)))
+        return stream.with_columns(**self.finished) if self.finished else stream
 
 
 def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
@@ -144,12 +223,54 @@ def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
 
 
 def persisted_aggregates(
-    stream: Stream, key: tuple[str, ...], state: Any, aggregates: Mapping[str, Aggregate], name: str | None
+    stream: Stream, key: tuple[str, ...], state: Any, columns: Columns, name: str | None
 ) -> TridentState:
     """End a stream in a state that it aggregates into."""
     operation = "persistent_aggregate"
-    update = checked_update(operation, state, aggregates).group_by(*key)
-    update.check_input(stream.fields, used_by=operation)
+    check_state(operation, state)
+    aggregates, fields, declarations = columns.aggregates, stream.fields, stream._declarations
     cut = Cut(GroupingKind.FIELDS, key) if key else Cut(GroupingKind.GLOBAL)
-    declarations = stream._declarations
-    return TridentState(declarations, declarations.persist(operation, update, update.state, stream._node, cut, name))
+    if columns.is_associative:
+        update: Any
+        if all(map(is_built_in, aggregates.values())):
+            update = state.aggregate(aggregates).group_by(*key)
+        else:
+            update = OwnUpdate(state, aggregates, key)
+        update.check_input(fields, used_by=operation)
+        persisted = declarations.persist(operation, Update(update, state), stream._node, cut, name)
+    else:
+        bolt = reducing_bolt(operation, state, aggregates, key, fields)
+        persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
+    if columns.finished:
+        for finished in columns.finished:
+            if finished in (*state.key.names, *state.values.names):
+                raise ConfigError(f"{operation}: the state has a column {finished!r}; call the average differently")
+    return TridentState(declarations, persisted, columns.finished)
+
+
+def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState:
+    """End a stream in a state whose rows are its tuples."""
+    check_state("persist", state)
+    key = state.known_key_names
+    if key is None:
+        raise ConfigError(
+            "persist: the state has no key: declare it, for example DeltaMapState('tables/words', 'word')"
+        )
+    stream._require(key, "persist")
+    values = [field.name for field in stream.fields if field.name not in key]
+    if not values:
+        raise ConfigError("persist: all fields of the stream are the key of the state; there must be another one")
+    columns = Columns({value: Last(value) for value in values}, {}, tuple(values))
+    return persisted_aggregates(stream, tuple(key), state, columns, name)
+
+
+def persisted_by_updater(
+    stream: Stream, state: Any, updater: Any, output: str | None, name: str | None
+) -> TridentState:
+    """End a stream in a state that code of the user updates."""
+    operation = "partition_persist"
+    check_state(operation, state)
+    bolt = updating_bolt(operation, updater, output)
+    cut, declarations = Cut(GroupingKind.LOCAL_OR_SHUFFLE), stream._declarations
+    persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
+    return TridentState(declarations, persisted, {})

@@ -19,6 +19,7 @@ from state.updates import StateUpdate, check_unique, table_of_rows
 from transactional.aggregates import Count, Max, Min, Sum, TableAggregator
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
+from transactional.sums import reduced
 
 FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
 Make = Callable[[MapState[Any]], StateUpdate]
@@ -184,3 +185,11 @@ def test_two_rows_for_one_key_are_refused() -> None:
         check_unique(pa.table({"k": [None, None], "v": [1, 1]}), ("k",), "t")
     with pytest.raises(ProtocolError):
         check_unique(pa.table({"v": [1, 1]}), (), "t")
+
+
+def test_the_last_value_of_a_table_without_a_key_may_be_null() -> None:
+    """Arrow's own aggregate without a key forgets a NULL at the end."""
+    table = pa.table({"x": pa.array([1, None], pa.int64()), "y": pa.array([None, 2], pa.int64())})
+    steps = [("x", "last"), ("y", "last"), ("y", "first"), ("x", "count")]
+    columns = Schema.parse("a long, b long, c long, d long")
+    assert reduced(table, [], steps, columns).to_pylist() == [{"a": None, "b": 2, "c": None, "d": 1}]

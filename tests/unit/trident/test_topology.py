@@ -13,12 +13,28 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, Word, lines
+from tests.unit.trident.test_streams import Ends, Longest, Path
 from transactional.bolts import Tuple
 from transactional.errors import ConfigError
 from transactional.ports import StateKind
-from transactional.trident import Count, Max, Min, Stream, Sum, TridentTopology, field
+from transactional.trident import Avg, Combiner, Count, Max, Min, Stream, Sum, TridentTopology, field
 
 LOCK = threading.Lock()
+
+
+class Undeclared(Combiner):
+    def init(self, row: Tuple) -> int:
+        return 1
+
+    def combine(self, one: int, other: int) -> int:
+        return one + other
+
+
+class Locked(Undeclared):
+    output = "n int"
+
+    def __init__(self) -> None:
+        self.lock = LOCK
 
 
 def pairs(topology: TridentTopology | None = None) -> Stream:
@@ -170,6 +186,67 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "one name twice": (lambda s: twice(s, "a", "a"), "the state of 'a' keeps the same table"),
     "a name that is none": (lambda s: twice(s, "a b"), "state id 'a b' must be made of letters, digits and - _ ."),
+    "an average's column": (
+        lambda s: s.aggregate(sum_n=Count(), a=Avg("n")),
+        "a=Avg(field='n') needs the column 'sum_n'; give yours another name",
+    ),
+    "an average of text": (
+        lambda s: s.aggregate(Avg("word")),
+        "partition_aggregate: field 'word' is a string, which has no sum; use a number",
+    ),
+    "a state that has the average": (
+        lambda s: s.group_by("n").persistent_aggregate(state("other"), n=Avg("n")),
+        "persistent_aggregate: the state has a column 'n'; call the average differently",
+    ),
+    "a reducer among others": (
+        lambda s: s.persistent_aggregate(state(), Count(), path=Path()),
+        "persistent_aggregate: reducers are computed apart from other aggregates; give count another state",
+    ),
+    "an aggregator that makes tuples": (
+        lambda s: s.persistent_aggregate(state(), n=Ends()),
+        "n=Ends() makes tuples of its own: pass it alone, without a name, to aggregate",
+    ),
+    "a combiner without output": (lambda s: s.aggregate(n=Undeclared()), "Undeclared(): output='' declares no field"),
+    "a combiner with a lock": (
+        lambda s: s.aggregate(Locked()),
+        "Locked() can't be sent to executors: cannot pickle '_thread.lock' object; create what it needs in its methods",
+    ),
+    "own aggregates for another key": (
+        lambda s: s.group_by("n").persistent_aggregate(MemoryMapState("word"), Longest()),
+        "has the key (word), and its update groups by (n): make them agree, or leave out the state's key",
+    ),
+    "first_n of nothing": (lambda s: s.first_n(0), "first_n takes a number of tuples, at least 1; got 0"),
+    "first_n by what is unknown": (lambda s: s.first_n(1, "m"), "first_n uses field 'm', which the stream does not"),
+    "min_by without an order": (
+        lambda s: s.each(lambda t: [], "l array<int>").min_by("l"),
+        "min_by: field 'l' is a array<int>, which has no order; it needs one",
+    ),
+    "persist without a key": (lambda s: s.persist(MemoryMapState()), "persist: the state has no key: declare it"),
+    "persist with an unknown key": (lambda s: s.persist(MemoryMapState("m")), "persist uses field 'm', which the"),
+    "persist of a key alone": (
+        lambda s: s.persist(MemoryMapState(["word", "n"])),
+        "persist: all fields of the stream are the key of the state; there must be another one",
+    ),
+    "persist into something": (
+        lambda s: s.persist("rows"),
+        "persist takes a state such as DeltaMapState('tables/words')",
+    ),
+    "partition_persist with something": (
+        lambda s: s.partition_persist(state(), "update"),
+        "partition_persist takes a function of rows and a state; got 'update'",
+    ),
+    "new values of what emits none": (
+        lambda s: s.partition_persist(MemoryMapState("a int", "b int"), max).new_values(),
+        "new_values: state 'memory' is updated by code of yours, which emits no values, because no output=",
+    ),
+    "old values of a reducer": (
+        lambda s: s.persistent_aggregate(state(), Path()).new_values(old=True),
+        "new_values: state 'table' is updated by code of yours, which emits no old values",
+    ),
+    "a state called like a stream": (
+        lambda s: s.persistent_aggregate(state("lines"), Count()),
+        "the state would be called 'lines', as its table is, and that is the name of another state, or of a stream",
+    ),
     "merge of other fields": (
         lambda s: s.merge(s.project("n")),
         "merge: the streams have different fields: 'word string, n long' and 'n long'; use project",

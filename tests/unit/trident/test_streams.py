@@ -1,0 +1,276 @@
+"""Aggregates of batches and of states, and what else ends a stream: each against its plain Python meaning."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from tests.examples import examples
+from tests.unit.trident.shapes import PAIRS, emitted
+from transactional.bolts import MapState, Tuple
+from transactional.config import TopologyConfig
+from transactional.errors import FailedException
+from transactional.testing import complete_topology
+from transactional.trident import (
+    Avg,
+    BatchAggregator,
+    Combiner,
+    Count,
+    First,
+    Last,
+    Max,
+    Min,
+    Reducer,
+    Stream,
+    Sum,
+    TridentTopology,
+)
+
+Rows = list[tuple[Any, ...]]
+
+
+class Longest(Combiner):
+    """The longest word, the first of several."""
+
+    output = "longest string"
+
+    def init(self, row: Tuple) -> str:
+        return row.word or ""
+
+    def combine(self, one: str, other: str) -> str:
+        return other if len(other) > len(one) else one
+
+    def zero(self) -> str:
+        return ""
+
+
+class Path(Reducer):
+    """All words, one after the other."""
+
+    output = "path string"
+
+    def init(self) -> str:
+        return ">"
+
+    def reduce(self, value: str, row: Tuple) -> str:
+        return value + (row.word or "-")
+
+
+class Ends(BatchAggregator):
+    """The first and the last n, and nothing of fewer than two tuples."""
+
+    output = "end string, n long"
+
+    def init(self) -> list[Any]:
+        return []
+
+    def aggregate(self, kept: list[Any], row: Tuple) -> list[Any]:
+        return [*kept, row.n]
+
+    def complete(self, kept: list[Any]) -> Iterable[tuple[Any, ...]]:
+        return [("first", kept[0]), ("last", kept[-1])] if len(kept) > 1 else []
+
+
+def known(rows: Rows) -> list[int]:
+    return [n for _, n in rows if n is not None]
+
+
+def summary(rows: Rows) -> tuple[Any, ...]:
+    """count, sum, min, max, average, first, last, longest."""
+    ns = known(rows)
+    total, average = (sum(ns), sum(ns) / len(ns)) if ns else (None, None)
+    longest = max((w or "" for w, _ in rows), key=len, default="")
+    first, last = (rows[0][1], rows[-1][1]) if rows else (None, None)
+    return len(rows), total, min(ns, default=None), max(ns, default=None), average, first, last, longest
+
+
+def summarized(stream: Any, method: str) -> Stream:
+    made: Stream = getattr(stream, method)(
+        Count(),
+        sum=Sum("n"),
+        min=Min("n"),
+        max=Max("n"),
+        average=Avg("n"),
+        first=First("n"),
+        last=Last("n"),
+        longest=Longest(),
+    )
+    return made
+
+
+def by_word(rows: Rows) -> dict[Any, Rows]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row[0]].append(row)
+    return dict(groups)
+
+
+pair = st.tuples(st.none() | st.text("ab", max_size=2), st.none() | st.integers(-4, 4))
+pairs = st.lists(pair, min_size=1, max_size=8)
+
+
+@settings(max_examples=examples(30))
+@given(pairs)
+def test_aggregates_of_a_batch(rows: Rows) -> None:
+    [found] = emitted(lambda s: summarized(s, "aggregate"), rows, PAIRS)
+    expected = summary(rows)
+    assert found == expected
+    groups = [(word, *summary(group)) for word, group in by_word(rows).items()]
+    for method in ("aggregate", "partition_aggregate"):
+        assert emitted(lambda s, m=method: summarized(s.group_by("word"), m), rows, PAIRS) == groups  # type: ignore[misc]
+    assert emitted(lambda s: summarized(s, "partition_aggregate"), rows, PAIRS) == [expected]
+
+
+@settings(max_examples=examples(30))
+@given(pairs)
+def test_reducers_and_aggregators_see_the_tuples_in_order(rows: Rows) -> None:
+    def path(group: Rows) -> str:
+        return ">" + "".join(w or "-" for w, _ in group)
+
+    assert emitted(lambda s: s.aggregate(Path(), n=Count()), rows, PAIRS) == [(path(rows), len(rows))]
+    grouped = [(word, path(group)) for word, group in by_word(rows).items()]
+    assert emitted(lambda s: s.group_by("word").aggregate(Path()), rows, PAIRS) == grouped
+    ends = Ends().complete([n for _, n in rows])
+    assert emitted(lambda s: s.aggregate(Ends()), rows, PAIRS) == ends
+    of_groups = [(w, *end) for w, of in by_word(rows).items() for end in Ends().complete([n for _, n in of])]
+    assert emitted(lambda s: s.group_by("word").aggregate(Ends()), rows, PAIRS) == of_groups
+
+
+@settings(max_examples=examples(30))
+@given(
+    st.lists(st.tuples(st.text("ab", max_size=2), st.none() | st.floats(width=32)), min_size=1, max_size=6),
+    st.integers(1, 3),
+)
+def test_tuples_that_come_first(rows: Rows, count: int) -> None:
+    def size(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (row[1] is None, row[1] != row[1], 0 if row[1] != row[1] else row[1])
+
+    def largest(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (row[1] is None, row[1] == row[1], 0 if row[1] is None or row[1] != row[1] else -row[1])
+
+    fields, values = "word string, x double", [row for row in rows if row[1] is not None]
+    shown = list(map(repr, sorted(rows, key=size)))
+    assert list(map(repr, emitted(lambda s: s.first_n(count, "x"), rows, fields))) == shown[:count]
+    shown = list(map(repr, sorted(rows, key=largest)))
+    assert list(map(repr, emitted(lambda s: s.first_n(count, "x", descending=True), rows, fields))) == shown[:count]
+    assert list(map(repr, emitted(lambda s: s.first_n(count), rows, fields))) == list(map(repr, rows[:count]))
+    smallest = list(map(repr, sorted(values, key=size)[:1]))
+    assert list(map(repr, emitted(lambda s: s.min_by("x"), rows, fields))) == smallest
+    most = list(map(repr, sorted(values, key=largest)[:1]))
+    assert list(map(repr, emitted(lambda s: s.max_by("x"), rows, fields))) == most
+
+
+def test_an_empty_batch_has_one_row_of_nothing() -> None:
+    rows = [("a", 1)]
+    nothing = (0, 0, None, None, None, None, None, "")
+
+    def none(stream: Stream) -> Stream:
+        return stream.filter(lambda t: t.n > 1)
+
+    assert emitted(lambda s: summarized(none(s), "aggregate"), rows, PAIRS, parallelism=3) == [nothing]
+    assert emitted(lambda s: none(s).aggregate(Path()), rows, PAIRS, parallelism=3) == [(">",)]
+    assert emitted(lambda s: none(s).group_by("word").aggregate(Path()), rows, PAIRS) == []
+
+
+class Flaky:
+    """Fails an attempt at each tuple once, for some."""
+
+    failed: set[str] = set()  # noqa: RUF012
+
+    def __call__(self, row: Tuple) -> bool:
+        place = str(tuple(row))
+        if place not in self.failed and len(place) % 2:
+            self.failed.add(place)
+            raise FailedException(place)
+        return True
+
+
+def persisted(make: Callable[[Stream, Any], Any], rows: Rows, take: int, kind: Any) -> list[Any]:
+    """What a state holds after batches whose attempts fail."""
+    Flaky.failed.clear()
+    topology, state = TridentTopology("pairs"), MemoryMapState()
+    made = make(topology.new_stream("pairs", kind([rows], PAIRS, take)), state)
+    made.new_values().filter(Flaky()).persistent_aggregate(MemoryMapState(), Count())
+    complete_topology(topology.build(strict=True), config=TopologyConfig(attempts_max=99, retry_pause_ms=1))
+    return sorted((tuple(row.values()) for row in state.read().to_pylist()), key=repr)
+
+
+KINDS = st.sampled_from([MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout])
+
+
+@settings(max_examples=examples(30))
+@given(pairs, st.integers(1, 4), KINDS)
+def test_aggregates_in_a_state(rows: Rows, take: int, kind: Any) -> None:
+    def make(stream: Stream, state: Any) -> Any:
+        return stream.group_by("word").persistent_aggregate(
+            state, Count(), first=First("n"), last=Last("n"), longest=Longest(), average=Avg("n")
+        )
+
+    def of(group: Rows) -> tuple[Any, ...]:
+        count, total, *_, first, last, longest = summary(group)
+        return count, first, last, longest, total, len(known(group))
+
+    expected = sorted(((word, *of(group)) for word, group in by_word(rows).items()), key=repr)
+    assert persisted(make, rows, take, kind) == expected
+
+
+@settings(max_examples=examples(30))
+@given(pairs, st.integers(1, 4), KINDS)
+def test_reducers_in_a_state(rows: Rows, take: int, kind: Any) -> None:
+    found = persisted(lambda s, state: s.group_by("word").persistent_aggregate(state, Path()), rows, take, kind)
+    groups = by_word(rows).items()
+    assert found == sorted(((word, ">" + "".join(w or "-" for w, _ in group)) for word, group in groups), key=repr)
+    found = persisted(lambda s, state: s.persistent_aggregate(state, Path(), again=Path()), rows, take, kind)
+    assert found == ([(">" + "".join(w or "-" for w, _ in rows),) * 2] if rows else [])
+
+
+def test_the_average_is_among_the_new_values() -> None:
+    topology = TridentTopology("pairs")
+    rows = topology.new_stream("pairs", MemoryTransactionalSpout([[("a", 1), ("a", 2), ("b", None)]], PAIRS, 2))
+    averages = rows.group_by("word").persistent_aggregate(MemoryMapState(), Avg("n"))
+    averages.new_values(old=True).peek(hash).named("end").persistent_aggregate(MemoryMapState(), Count())
+    found = complete_topology(topology.build(strict=True))["b-0-end"]
+    assert [row.as_dict() for row in found] == [
+        {"word": "a", "sum_n": 3, "count_n": 2, "old_sum_n": None, "old_count_n": None, "avg_n": 1.5},
+        {"word": "b", "sum_n": None, "count_n": 0, "old_sum_n": None, "old_count_n": None, "avg_n": None},
+    ]
+
+
+def test_persist_keeps_the_last_tuple_of_a_key() -> None:
+    rows = [("a", 1), ("b", 2), ("a", 3), ("b", None), ("c", 4)]
+
+    topology, table = TridentTopology("pairs"), MemoryTable("rows")
+    topology.new_stream("pairs", MemoryTransactionalSpout([rows], PAIRS, 3)).persist(
+        MemoryMapState("word", table=table)
+    )
+    complete_topology(topology.build(strict=True))
+    assert {key: value.value for key, value in table.rows.items()} == {("a",): (3,), ("b",): (None,), ("c",): (4,)}
+
+
+def remember(rows: list[Tuple], state: MapState) -> list[tuple[Any, ...]]:
+    """Appends the numbers of each word to what is stored."""
+    found = []
+    for row in rows:
+        numbers = [*(state.get(row.word) or []), row.n]
+        state.put(row.word, numbers)
+        found.append((row.word, len(numbers)))
+    return found
+
+
+def test_partition_persist_calls_a_function_with_rows_and_state() -> None:
+    table = MemoryTable("numbers")
+    topology = TridentTopology("pairs", parallelism=2)
+    rows = [("a", 1), ("b", 2), ("a", 3), ("a", 4)]
+    pairs_ = topology.new_stream("pairs", MemoryTransactionalSpout([rows[:2], rows[2:]], PAIRS, 1))
+    numbers = MemoryMapState("word string", "numbers array<long>", table=table)
+    sizes = pairs_.partition_persist(numbers, remember, "word string, size int")
+    sizes.new_values().peek(hash).named("end").persistent_aggregate(MemoryMapState(), Count())
+    found = complete_topology(topology.build(strict=True))["b-0-end"]
+    assert [tuple(row) for row in found] == [("a", 1), ("a", 2), ("b", 1), ("a", 3)]
+    assert {key: value.value for key, value in table.rows.items()} == {("a",): ([1, 3, 4],), ("b",): ([2],)}

@@ -1,0 +1,174 @@
+"""Aggregates of your own: `Combiner` and `Reducer` for one column, `BatchAggregator` for any number of tuples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from transactional.aggregates import Limits
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.bolts import Tuple
+from transactional.execution.faults import tuples
+from transactional.groupings import DEFAULT_STREAM
+from transactional.schema import Schema
+from transactional.sums import reduced
+
+OWN = "own"
+"""How the values of such a column are combined: by its aggregate alone."""
+
+
+class Combiner(ABC):
+    """One column of your own that is computed in parts: per task, across the tasks of a batch, onto what is stored.
+
+    `output` declares it: `output = "longest string"`. `combine` must be associative, and is called with what `init`,
+    `combine` and `zero` return.
+    """
+
+    output: ClassVar[str] = ""
+
+    @abstractmethod
+    def init(self, row: Tuple) -> Any:
+        """The value of one tuple."""
+
+    @abstractmethod
+    def combine(self, one: Any, other: Any) -> Any:
+        """The value of two parts."""
+
+    def zero(self) -> Any:  # noqa: B027 - optional
+        """The value of no tuple."""
+
+
+class Reducer(ABC):
+    """One column of your own that needs its tuples one after the other: all tuples of a key meet in one task.
+
+    `output` declares it: `output = "path string"`.
+    """
+
+    output: ClassVar[str] = ""
+
+    @abstractmethod
+    def init(self) -> Any:
+        """The value before the first tuple."""
+
+    @abstractmethod
+    def reduce(self, value: Any, row: Tuple) -> Any:
+        """The value with one more tuple."""
+
+
+class BatchAggregator(ABC):
+    """Makes any number of tuples of all tuples of a batch. `output` declares their fields."""
+
+    output: ClassVar[str] = ""
+
+    @abstractmethod
+    def init(self) -> Any:
+        """What is kept before the first tuple."""
+
+    @abstractmethod
+    def aggregate(self, kept: Any, row: Tuple) -> Any:
+        """What is kept with one more tuple."""
+
+    @abstractmethod
+    def complete(self, kept: Any) -> Iterable[tuple[Any, ...]]:
+        """The tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAggregator:
+    """Reduces record batches to one row per key, some of whose columns are computed by your own aggregates."""
+
+    key: Schema
+    values: Schema
+    aggregates: tuple[tuple[str, Any], ...]
+    input: Schema
+    label: str
+    limits: Limits | None = None
+
+    @property
+    def combine_kinds(self) -> Mapping[str, str]:
+        """How the partial values of each value column are combined."""
+        return {
+            name: getattr(aggregate, "combine", OWN) if is_built_in(aggregate) else OWN
+            for name, aggregate in self.aggregates
+        }
+
+    def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Input tuples → one row per key."""
+        schema = arrow_schema(self.input)
+        table = pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
+        rows = self._reduced(table, lambda each: (each.field, getattr(each, "partial", each.combine)), _of_rows)
+        if self.limits is not None:
+            self.limits.check(rows, len(self.key))
+        return rows
+
+    def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
+        """One row per key and part → one row per key."""
+        schema = arrow_schema(Schema((*self.key, *self.values)))
+        table = pa.concat_tables(
+            [schema.empty_table(), *(table.select(schema.names).cast(schema) for table in partials)]
+        )
+        return self._reduced(table, None, _of_parts)
+
+    def _reduced(self, table: pa.Table, step: Callable[[Any], Any] | None, own: Callable[..., Any]) -> pa.Table:
+        groups = groups_of(table, self.key.names)
+        schema = arrow_schema(Schema((*self.key, *self.values)))
+        if not groups:
+            return schema.empty_table()
+        steps = [
+            (name, step(each) if step else (name, each.combine)) for name, each in self.aggregates if is_built_in(each)
+        ]
+        columns = Schema((*self.key, *(self.values[name] for name, _ in steps)))
+        found = (
+            reduced(table, self.key.names, [each for _, each in steps], columns, state=self.label) if columns else None
+        )
+        arrays = {} if found is None else {name: found[name] for name in columns.names}
+        for name, aggregate in self.aggregates:
+            if not is_built_in(aggregate):
+                values = own(table, groups, name, aggregate, self.label)
+                made = batch_from_rows(
+                    [(value,) for value in values], pa.schema([schema.field(name)]), component=self.label
+                )
+                arrays[name] = pa.chunked_array([made.column(0)])
+        return pa.table([arrays[name] for name in schema.names], schema=schema)
+
+
+def is_built_in(aggregate: Any) -> bool:
+    """Whether Arrow computes it."""
+    return not isinstance(aggregate, Combiner | Reducer)
+
+
+def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
+    """For each key, in the order of its first row, the numbers of its rows."""
+    if not table.num_rows:
+        return []
+    if not key:
+        return [list(range(table.num_rows))]
+    numbered = table.select(list(key)).append_column(" row", pa.array(range(table.num_rows), pa.int64()))
+    found: list[list[int]] = (
+        numbered.group_by(list(key), use_threads=False).aggregate([(" row", "list")])[" row_list"].to_pylist()
+    )
+    return found
+
+
+def rows_of(table: pa.Table, label: str) -> list[Tuple]:
+    """The rows of a table, as functions get them."""
+    return [row for batch in table.to_batches() for row in tuples(batch, label, DEFAULT_STREAM)]
+
+
+def _of_rows(
+    table: pa.Table, groups: list[list[int]], name: str, aggregate: Combiner | Reducer, label: str
+) -> list[Any]:
+    rows = rows_of(table, label)
+    if isinstance(aggregate, Reducer):
+        return [reduce(aggregate.reduce, (rows[at] for at in group), aggregate.init()) for group in groups]
+    return [reduce(aggregate.combine, (aggregate.init(rows[at]) for at in group)) for group in groups]
+
+
+def _of_parts(table: pa.Table, groups: list[list[int]], name: str, aggregate: Combiner, label: str) -> list[Any]:
+    values = table[name].to_pylist()
+    return [reduce(aggregate.combine, (values[at] for at in group)) for group in groups]
