@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ class _Stream:
         self.component, self.name, self.schema, self.width = component, name, schema, len(schema)
         self.inner: list[Receiver] = []
         self.aggregators: dict[str, Aggregator] = {}
+        self.gates: dict[str, Receiver] = {}
         self.pending: dict[str, list[pa.RecordBatch]] = {}
         self.spreaders = [Spreader(edge, task) for edge in edges]
         self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.spreaders)
@@ -75,9 +77,10 @@ class _Stream:
             self.check_batch(batch_from_rows([values], self.schema, component=self.component))
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
-        """Raise what a state behind raises for it."""
-        for aggregator in self.aggregators.values():
-            aggregator.partial([batch])
+        """Raise what a state behind raises for it, unless a gate does."""
+        for committer, aggregator in self.aggregators.items():
+            if committer not in self.gates:
+                aggregator.partial([batch])
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         with guarded(self.component, is_of_many=True):
@@ -97,13 +100,20 @@ class _Stream:
             self._count(operator.component, batch.num_rows)
             operator.receive(batch, self.component, self.name)
         for committer in self.aggregators:
-            self.pending.setdefault(committer, []).append(batch)
+            if committer in self.gates:
+                self.gates[committer].receive(batch, self.component, self.name)
+            else:
+                self.keep(committer, batch)
         for spreader in self.spreaders:
             with guarded(self.component):
                 parts = list(spreader.spread(batch))
             self._count(spreader.edge.target, spreader.copies(batch.num_rows, parts))
             for task, part in parts:
                 self.addressed[spreader.edge].setdefault(task, []).append(part)
+
+    def keep(self, committer: str, batch: pa.RecordBatch) -> None:
+        """Keep tuples for a state's update."""
+        self.pending.setdefault(committer, []).append(batch)
 
     def _note(self, batch: pa.RecordBatch) -> None:
         self.emitted += batch.num_rows
@@ -158,6 +168,12 @@ class Emitter:
     def aggregate(self, committer: str, aggregator: Aggregator, stream: str) -> None:
         """Connect a state's update to a stream."""
         self.streams[stream].aggregators[committer] = aggregator
+
+    def gate(self, operator: Receiver, stream: str) -> Callable[[pa.RecordBatch], None]:
+        """Have tuples for a state's update pass through an operator first; returns what it calls with those that may
+        go on."""
+        self.streams[stream].gates[operator.component] = operator
+        return partial(self.streams[stream].keep, operator.component)
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Take one tuple."""
@@ -240,8 +256,8 @@ class Emitter:
         for stream in self.streams.values():
             for committer, aggregator in stream.aggregators.items():
                 with guarded(committer, is_of_many=True):
-                    partial = aggregator.partial(stream.pending.get(committer, []))
-                yield committer, partial
+                    rows = aggregator.partial(stream.pending.get(committer, []))
+                yield committer, rows
 
     @property
     def sent(self) -> dict[Subscription, int]:

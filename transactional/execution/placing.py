@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, TopologyContext
@@ -15,6 +16,7 @@ from transactional.execution.map_state import DeferredState
 from transactional.execution.operators import (
     ArrowBatchOperator,
     ArrowFunction,
+    ArrowOperator,
     BasicOperator,
     BatchOperator,
     Operator,
@@ -27,8 +29,27 @@ from transactional.execution.stateful import KeyValues, StatefulOperator
 from transactional.execution.trying_again import makes_letters
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
+from transactional.ports import Aggregator
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
+
+
+class UpdateGate(ArrowOperator):
+    """Stands before a state's update where no bolt does, behind the spout: keeps out the tuples that were set aside,
+    and, when it `looks_closer`, finds those that the state refuses."""
+
+    def __init__(
+        self, committer: str, emitter: Emitter, stream: str, aggregator: Aggregator, *, looks_closer: bool
+    ) -> None:
+        super().__init__(committer, emitter)
+        self._keep = emitter.gate(self, stream)
+        self._aggregator, self._looks_closer = aggregator, looks_closer
+
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Pass tuples on to the update."""
+        if self._looks_closer:
+            self._aggregator.partial([batch])
+        self._keep(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +109,17 @@ def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
     operator = _of_instance(info, spec, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
     operator.fresh = partial(_made_again, info, spec)
     return operator
+
+
+def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: bool) -> list[UpdateGate]:
+    """One for each state's update that takes the output of `source`."""
+    program, gates = info.program, list[UpdateGate]()
+    for committer in program.plan.aggregated.get(source, ()):
+        [grouping] = program.bolts[committer].inputs
+        aggregator = program.aggregators[committer]
+        gates.append(UpdateGate(committer, emitter, grouping.stream, aggregator, looks_closer=looks_closer))
+        info.given_to(gates[-1])
+    return gates
 
 
 def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:

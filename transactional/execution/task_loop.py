@@ -16,7 +16,7 @@ from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.failures import TaskFailed, guarded
 from transactional.execution.faults import Faults
 from transactional.execution.operators import Operator
-from transactional.execution.placing import TaskInfo, load_operator, make_operator
+from transactional.execution.placing import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
 
 Received = Iterable[tuple[pa.RecordBatch, str, str]]
 """Record batches with the component and stream they are from."""
@@ -43,6 +43,7 @@ class TaskLoop(ABC):
         self.is_complete, self.looks_closer = is_complete, looks_closer
         self.emitters: dict[str, Emitter] = {}
         self.operators: dict[str, Operator] = {}
+        self.gates: list[UpdateGate] = []
         self.faults = Faults()
         self._instances = instances or {}
 
@@ -75,6 +76,11 @@ class TaskLoop(ABC):
         if self.program.record is not None:
             emitter.tell(partial(self.program.record, self.info.attempt, component_id))
         if component_id == self.program.spout.id:
+            # A bolt is held responsible for what it emits; what a spout emits is a tuple of its own.
+            self.gates = make_gates(self.info, component_id, emitter, looks_closer=self.looks_closer)
+            for gate in self.gates:
+                gate.faults = self.faults
+                self.operators[gate.component] = gate
             return
         bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)
         if instance is None:

@@ -142,6 +142,9 @@ class _Task(TaskLoop):
         if not self.is_complete:
             self.sent += self.incomplete()
             return
+        for gate in self.gates:
+            for letter in gate.letters:
+                self._send_letter(letter)
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}

@@ -456,8 +456,9 @@ class RefusingUpdate(StateUpdate):
         return Refusing(self.state.key, self.state.values, ())
 
 
-def test_an_update_that_fails_names_the_committer() -> None:
+def test_an_update_that_fails_names_the_committer_and_the_tuple() -> None:
     made = numbers([[(1,)]])
     made.set_committer_bolt("sum", RefusingUpdate(MemoryMapState(()), {"count": Count()})).global_grouping("spout")
-    with pytest.raises(BoltFailed, match=r"^task 0 of 1: component 'sum' raised ValueError: too large\n"):
+    says = r"^task 0 of 1: component 'sum' raised ValueError: too large, on {\"number\": 1} from 'spout', in memory"
+    with pytest.raises(BoltFailed, match=says):
         processed(made.build())

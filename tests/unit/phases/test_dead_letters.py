@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
+from state.value_limits import ValueLimits
 from tests.unit.fakes import counts, stored, total
 from tests.unit.poisoned import (
     POISON,
@@ -23,6 +25,7 @@ from tests.unit.poisoned import (
     picky,
     run,
     topology,
+    try_again,
 )
 from transactional import TransactionalTopologyBuilder
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
@@ -73,6 +76,48 @@ def test_a_committer_may_set_tuples_aside(tmp_path: Path) -> None:
         ("total", "spout", "default", "poison"),
         ("total", "spout", "default", "venom"),
     ]
+
+
+class WithoutZeroBytes(MemoryMapState):
+    """Refuses text that some databases refuse."""
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        return ValueLimits(self.table, zero_bytes=False)
+
+
+UNSTORABLE = [[("cat",), ("a\0b",), ("dog",), ("a\0b",), ("cat",)], [("cat",), ("\0",)]]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_what_a_state_refuses_of_a_spout_is_set_aside(parallelism: int, tmp_path: Path) -> None:
+    spout = OpaqueMemoryTransactionalSpout(UNSTORABLE, WORD, 10)
+    made = TransactionalTopologyBuilder("words", "spout", spout, parallelism)
+    table, set_aside = MemoryTable("counts"), MemoryTable("letters")
+    update = WithoutZeroBytes("word", table=table).count()
+    made.set_committer_bolt("counts", update).fields_grouping("spout", "word")
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+    assert run(made, tmp_path).failures == 2, "two attempts, which name all of them"
+    assert stored(table) == {"cat": 3, "dog": 1}
+    where = ("counts", "spout", "default")
+    assert found(set_aside) == [(1, *where, "\0"), (1, *where, "a\0b"), (1, *where, "a\0b")]
+    [error] = {row.value[4] for key, row in set_aside.rows.items() if json.loads(row.value[3])["word"] == "\0"}
+    assert "can't store the value in column 'word'" in error
+
+
+def test_what_a_state_has_refused_is_counted_when_it_is_tried_again(tmp_path: Path) -> None:
+    table, set_aside = MemoryTable("counts"), MemoryTable("letters")
+
+    def topology_of(state: Any) -> TransactionalTopologyBuilder:
+        spout = OpaqueMemoryTransactionalSpout(UNSTORABLE, WORD, 10)
+        made = TransactionalTopologyBuilder("words", "spout", spout)
+        made.set_committer_bolt("counts", state("word", table=table).count()).fields_grouping("spout", "word")
+        made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=set_aside))
+        return made
+
+    run(topology_of(WithoutZeroBytes), tmp_path)
+    try_again(topology_of(MemoryMapState).build(), tmp_path)
+    assert stored(table) == {"cat": 3, "dog": 1, "a\0b": 2, "\0": 1}
 
 
 def test_a_stateful_bolt_may_set_tuples_aside(tmp_path: Path) -> None:
