@@ -44,7 +44,7 @@ for process in $running; do
 done
 if [ -n "${BUDGET_S:-}" ]; then
     times >"$folder/times"
-    processors=$(awk 'END { gsub(/s/, ""); split($1 "m" $2, t, "m"); print int(60 * (t[1] + t[3]) + t[2] + t[4]) }' "$folder/times")
+    processors=$(awk 'END { gsub(/s/, ""); split($1 "m" $2, t, "m"); printf "%.1f", 60 * (t[1] + t[3]) + t[2] + t[4] }' "$folder/times")
     echo "took $(($(date +%s) - began)) s, the processors ${processors} s; on two quiet ones it has ${BUDGET_S} s"
 fi
 exit "$failed"

@@ -182,5 +182,5 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "first\nsecond\n")
     done = run([at_once, "echo wrong >&2; exit 3", "echo right"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "wrong\nright\n")
-    busy = run([at_once, "python3 -c 'import time\nwhile time.process_time() < 1.1: pass'"], tmp_path, BUDGET_S="9")
-    assert re.fullmatch(r"took \d s, the processors 1 s; on two quiet ones it has 9 s\n", busy.stdout)
+    busy = run([at_once, "python3 -c 'import time\nwhile time.process_time() < 0.1: pass'"], tmp_path, BUDGET_S="9")
+    assert re.fullmatch(r"took \d s, the processors [0-5]\.[1-9] s; on two quiet ones it has 9 s\n", busy.stdout)

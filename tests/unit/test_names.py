@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_a_mark_stands_in_the_module_of_names_alone(mark: str) -> None:
     assert found == ["transactional/names.py"]
 
 
+@functools.cache
 def strings(path: Path) -> list[str]:
     """The strings of a file that are no docstrings."""
     tree = parsed(path.read_text("utf-8"))
