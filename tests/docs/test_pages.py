@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shlex
@@ -101,6 +102,7 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
+@functools.cache
 def options_of() -> dict[str, set[str]]:
     """The commands of `transactional`, each with its options."""
     group = typer.main.get_command(app)
