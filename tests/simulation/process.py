@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
-from tests.simulation.source import OUTPUT
 from tests.simulation.stateful import Adding
 from tests.simulation.tables import SimulatedTable
 from transactional.core.coordinator import ActiveAttempt, Coordinator
@@ -143,7 +142,7 @@ class Process:
         state = self.world.state_of(table).of_process(self.before)
         if table.name in self.world.stateful:
             return Component(table.name, Adding(), 1, INPUTS, Schema(()), state)
-        return Component(table.name, UPDATE, 1, INPUTS, OUTPUT, state)
+        return Component(table.name, UPDATE, 1, INPUTS, Schema(()), state)
 
     def _executor(self) -> SimulatedExecutor:
         world = self.world

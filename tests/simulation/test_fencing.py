@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.faults import Faults
 from tests.simulation.process import INPUTS, UPDATE
-from tests.simulation.source import OUTPUT, SimulatedSpout, Source
+from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable, counts_seen
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
@@ -20,6 +20,7 @@ from transactional.engine.fencing import FENCE_TRIES
 from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.ports import StateKind
+from transactional.schema import Schema
 from transactional.store import AttemptRecord, Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Component, Topology
@@ -47,7 +48,7 @@ class World:
         faults = Faults(Random(0), Counter())
         states = [SimulatedState(self.tables[name], StateKind.OPAQUE, self.effect, faults) for name in names]
         spout = SimulatedSpout(Source(Random(0)), faults, replays_exactly=False)
-        committers = tuple(Component(s.stored.name, UPDATE, 1, INPUTS, OUTPUT, s) for s in states)
+        committers = tuple(Component(s.stored.name, UPDATE, 1, INPUTS, Schema(()), s) for s in states)
         return Topology(ID, "spout", spout, 1, committers)
 
     def acquire(self, owner: str = "first") -> Lease:
