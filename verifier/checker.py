@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from verifier.delta_log import LogBroken, TableLog, read_log
 from verifier.findings import CheckImpossible, Findings, Kind, Report
-from verifier.folds import combined_by
+from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look
@@ -166,7 +166,8 @@ def _check_snapshot(
     findings: Findings,
 ) -> None:
     parts = snapshot(storage_of(table.uri, table.storage_options), log.files().values(), columns)
-    sums = check_rows(table.component, parts, columns, stands.txid, table.counts, findings)
+    unique_until = unique_up_to(log, f"{history.topology_id}/{table.component}") if columns.is_log else None
+    sums = check_rows(table.component, parts, columns, stands.txid, table.counts, findings, unique_until)
     if table.counts is not None:
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before

@@ -17,6 +17,7 @@ from verifier.storage import Storage
 from verifier.store import StoreHistory
 
 COMBINE_PROPERTY = "transactional.combine"
+FEATURES_PROPERTY, STAGED = "transactional.features", "staged"
 
 Key = tuple[Any, ...]
 
@@ -25,6 +26,17 @@ def combined_by(log: TableLog) -> dict[str, str]:
     """Value column → how its values are combined; empty until something was written."""
     found: dict[str, str] = json.loads(log.shape.properties.get(COMBINE_PROPERTY, "{}"))
     return found
+
+
+def unique_up_to(log: TableLog, owner: str) -> int | None:
+    """The transaction up to which keys are unique: where tasks write files of their own, what a fold has written.
+
+    None: all of them.
+    """
+    features = log.shape.properties.get(FEATURES_PROPERTY, "").split(",")
+    if STAGED not in features or "last" in combined_by(log).values():
+        return None
+    return log.app_version(f"{owner}#fold") or 0
 
 
 def check_folds(

@@ -87,8 +87,12 @@ def check_rows(
     table_txid: int | None,
     counts: str | None,
     findings: Findings,
+    unique_until: int | None = None,
 ) -> Sums:
-    """Check what must hold for each row and each key; add up what `counts` names (see `CheckedTable`)."""
+    """Check what must hold for each row and each key; add up what `counts` names (see `CheckedTable`).
+
+    After transaction `unique_until` a key may have several rows of one transaction.
+    """
     where = f"rows of {component!r}"
     sums, keys = Sums(), list[pa.Table]()
     unique = [*columns.key, columns.txid] if columns.is_log else list(columns.key)
@@ -97,6 +101,8 @@ def check_rows(
             for row in part.filter(wrong).slice(0, SHOWN_PER_KIND).to_pylist():
                 findings.add(kind, where, rule, shown(f"{name}={value!r}" for name, value in row.items()))
         _add_up(sums, part, columns, table_txid, counts)
+        if unique_until is not None:
+            part = part.filter(pc.less_equal(part.column(columns.txid), unique_until))
         keys.append(part.select(unique))
     _check_keys(where, keys, unique, sums.rows, findings)
     findings.looked_at("rows", sums.rows)

@@ -94,7 +94,7 @@ class StagedOrphans:
     """
 
     def __init__(self, location: DeltaLocation) -> None:
-        self._location = location
+        self.location = location
         self._noted_at_s = dict[str, float]()
 
     def sweep(self, load: Callable[[], DeltaTable | None], version: Callable[[], AttemptId | None]) -> int:
@@ -110,15 +110,19 @@ class StagedOrphans:
         live = set(pa.table(table.get_add_actions())["path"].to_pylist())
         dead = {path for path, attempt_id in listed.items() if attempt_id <= written and path not in live}
         kept_s = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
-        now_s = Path(self._location.uri, commit_path(table.version())).stat().st_mtime
+        now_s = Path(self.location.uri, commit_path(table.version())).stat().st_mtime
         due = [path for path in dead if self._noted_at_s.get(path, now_s) + kept_s < now_s]
         for path in due:
-            Path(self._location.uri, path).unlink(missing_ok=True)
+            self.delete(path)
         self._noted_at_s = {path: self._noted_at_s.get(path, now_s) for path in dead.difference(due)}
         return len(due)
 
+    def delete(self, path: str) -> None:
+        """Delete one."""
+        Path(self.location.uri, path).unlink(missing_ok=True)
+
     def _listed(self) -> dict[str, AttemptId]:
-        folder = Path(self._location.uri, RUNS)
+        folder = Path(self.location.uri, RUNS)
         names = os.listdir(folder) if folder.is_dir() else []
         found = {f"{RUNS}/{name}": attempt_of(f"{RUNS}/{name}") for name in names}
         return {path: attempt.attempt_id for path, attempt in found.items() if attempt is not None}

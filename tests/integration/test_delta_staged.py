@@ -28,10 +28,12 @@ from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
+from transactional.running import run_topology
 from transactional.staged import StagedFile
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from verifier.checker import CheckedTable, verify
 
 
 @pytest.fixture
@@ -373,13 +375,11 @@ WORDS = [[(word,) for word in line.split(" ")] for line in LINES]
 
 
 class TestTopology:
-    def build(
-        self, folder: Path, *, opaque: bool = False, staged_bytes: int | None = 0, rows: int | None = None
-    ) -> Topology:
+    def build(self, folder: Path, *, opaque: bool = False, rows: int | None = None, **folding: Any) -> Topology:
         kind = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
         spout = kind([words[:rows] for words in WORDS], "word string", take=2)
         builder = TransactionalTopologyBuilder("words", "lines", spout, parallelism=2)
-        state = DeltaMapState(folder / "t", "word", layout=LogLayout(fold_after=2, staged_bytes=staged_bytes))
+        state = DeltaMapState(folder / "t", "word", layout=LogLayout(**{"fold_after": 2, "staged_bytes": 0, **folding}))
         builder.set_committer_bolt("count", state.count()).fields_grouping("lines", "word")
         return builder.build()
 
@@ -393,6 +393,19 @@ class TestTopology:
         expected = Counter(" ".join(LINES).split(" "))
         assert content(DeltaMapState(tmp_path / "t", "word string", "count long")) == expected
         assert len(os.listdir(tmp_path / "t" / RUNS)) >= 8
+
+    @pytest.mark.parametrize("fold_after", [None, 2])
+    def test_the_verifier_finds_keys_that_come_from_two_tasks_right(
+        self, tmp_path: Path, fold_after: int | None
+    ) -> None:
+        store = f"sqlite:///{tmp_path}/store.db"
+        topology = self.build(tmp_path, fold_after=fold_after)
+        run_topology(topology, store=store, master="none", config=TopologyConfig(stop_when_drained=True))
+        rows = DeltaTable(tmp_path / "t").to_pyarrow_dataset().to_table().group_by(["word", "txid"]).aggregate([])
+        repeated = DeltaTable(tmp_path / "t").count() - rows.num_rows
+        assert (repeated > 0) == (fold_after is None)
+        report = verify(store, "words", [CheckedTable("count", str(tmp_path / "t"), counts="count")])
+        assert report.is_exact, report.findings
 
     def test_a_run_that_stages_nothing_goes_on_with_the_table(self, tmp_path: Path) -> None:
         store = MemoryCoordinatorStore()

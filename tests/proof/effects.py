@@ -22,7 +22,10 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import commit as delta_commit
 from state.delta import layout as delta_layout
 from state.delta import merged as delta_merged
+from state.delta import segments as delta_segments
 from state.delta import small as delta_small
+from state.delta.staged import StagedOrphans
+from state.delta.staging import FileStager
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
@@ -225,6 +228,7 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         patch.setattr(delta_merged, "COMPACTION_INTERVAL", 2)
         patch.setattr(delta_merged, "FILES_MAX", 1)
         patch.setattr(delta_layout, "VACUUM_INTERVAL", 3)
+        patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
             patch.setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)
         patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
@@ -233,6 +237,8 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
+        wrap(patch, FileStager, "stage", lambda stager: stager.folder.name)
+        wrap(patch, StagedOrphans, "delete", lambda orphans: name_of(orphans.location.uri))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
         yield
         if not effects.is_dead or effects.has_given_up:

@@ -26,6 +26,13 @@ WORDS: Sequence[Sequence[Word]] = (
 TAKE, OTHER_TAKE = 2, 3
 BUCKET_SIZE = 2
 PROPERTIES = {"delta.checkpointInterval": "4"}
+KEPT_FOR_NO_TIME = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+"""What nobody can commit any more is deleted as soon as it was noted."""
+LAYOUTS = {
+    "log": LogLayout(fold_after=1, fan_out=2, staged_bytes=None),
+    "staged": LogLayout(fold_after=2, fan_out=2, staged_bytes=0),
+}
+"""In the log layout, which is folded all the time; and with all that tasks aggregate in files of their own."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,9 @@ def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Top
     builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
 
     def state(name: str, key: str | tuple[str, ...], values: str = "") -> DeltaMapState:
-        # In the log layout, which is folded all the time.
-        layout = LogLayout(fold_after=1, fan_out=2) if setting.layout == "log" else setting.layout
-        options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": PROPERTIES}
+        layout = LAYOUTS.get(setting.layout, setting.layout)
+        properties = {**PROPERTIES, **(KEPT_FOR_NO_TIME if setting.layout == "staged" else {})}
+        options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": properties}
         return DeltaMapState(folder / name, key, values, kind=setting.kind, **options)
 
     SHAPES[setting.shape].add_bolts(builder, state, folder)

@@ -25,6 +25,7 @@ from transactional.store import CoordinatorStore
 SHAPES = ("counts", "words", "letters")
 SETTINGS = [Setting(*each) for each in itertools.product(SHAPES, (False, True), (1, 2, 3, 4))]
 SETTINGS += [Setting("counts", *each, layout="log") for each in itertools.product((False, True), (1, 4))]
+SETTINGS += [Setting("counts", *each, layout="staged") for each in itertools.product((False, True), (1, 3))]
 SETTINGS += [Setting("stateful", *each) for each in itertools.product((False, True), (1, 3))]
 SETTINGS += [Setting("stateful", is_opaque=True, pending=2, layout="log")]
 SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
