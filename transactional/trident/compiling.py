@@ -8,6 +8,7 @@ from __future__ import annotations
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.trident.graph import Cut, Graph, Node, Persisted
+from transactional.trident.joins import Join
 from transactional.trident.pipeline import Pipeline
 
 _ID_CHARACTERS = 40
@@ -63,7 +64,7 @@ class _Compiler:
 
     def _ends_chain(self, node: Node) -> bool:
         """Whether what a node makes leaves its component."""
-        if self.readers[node.number] != 1:
+        if self.readers[node.number] != 1 or node.join is not None:
             return True
         return all(_begins_chain(reader) for reader in self.graph.nodes if node.number in reader.parents)
 
@@ -79,7 +80,7 @@ class _Compiler:
         chain = [node]
         while not _begins_chain(chain[0]):
             parent = self._parent(chain[0])
-            if parent.origin is not None or self.readers[parent.number] > 1:
+            if parent.origin is not None or parent.join is not None or self.readers[parent.number] > 1:
                 break
             chain.insert(0, parent)
         steps = [n.step for n in chain if n.step is not None]
@@ -87,10 +88,14 @@ class _Compiler:
         if not steps and head.cut is None and len(head.parents) == 1:
             return self._component(self._parent(head))
         origins = [self._component(self.graph.nodes[number]) for number in head.parents]
-        pipeline = Pipeline(steps, node.schema)
-        declarer = self.builder.set_bolt(self._id(chain), pipeline, self.tasks[self.segments[node.number]])
-        for origin in origins:
-            _subscribe(declarer, head.cut or _LOCAL, origin)
+        cuts = [head.cut or _LOCAL] * len(origins)
+        bolt: Pipeline | Join = Pipeline(steps, node.schema)
+        if head.join is not None:
+            bolt = head.join.reading(origins)
+            cuts = [Cut(GroupingKind.FIELDS, side.key) for side in head.join.sides]
+        declarer = self.builder.set_bolt(self._id(chain), bolt, self.tasks[self.segments[node.number]])
+        for cut, origin in zip(cuts, origins, strict=True):
+            _subscribe(declarer, cut, origin)
         return declarer.id, DEFAULT_STREAM
 
     def _parent(self, node: Node) -> Node:
@@ -100,7 +105,8 @@ class _Compiler:
         """`b-<n>-<names>`: names that were given, otherwise those of the steps."""
         names = [node.name for node in chain if node.name]
         names = names or [node.step.short for node in chain if node.step is not None]
-        names = names or ["merge" if len(chain[0].parents) > 1 else "repartition"]
+        other = "merge" if len(chain[0].parents) > 1 else "repartition"
+        names = names or ["join" if chain[0].join is not None else other]
         self.bolts += 1
         return "-".join([f"b-{self.bolts - 1}", *names])[:_ID_CHARACTERS].rstrip("-_.")
 
@@ -131,7 +137,7 @@ def _segments(graph: Graph) -> list[int]:
     found: list[int] = []
     for node in graph.nodes:
         above = {found[parent] for parent in node.parents}
-        begins = node.cut is not None or node.origin is not None or len(above) != 1
+        begins = node.cut is not None or node.origin is not None or node.join is not None or len(above) != 1
         found.append(node.number if begins else above.pop())
     return found
 

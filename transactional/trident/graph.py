@@ -8,6 +8,7 @@ from typing import Any
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.ports import TransactionState
 from transactional.schema import Schema
+from transactional.trident.joins import Join
 from transactional.trident.steps import Step
 
 
@@ -35,7 +36,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation. A node without `step`, `cut` and `origin` changes nothing: several parents are merged."""
+    """One operation. A node without `step`, `cut`, `origin` and `join` changes nothing: several parents are merged."""
 
     schema: Schema
     number: int = -1
@@ -44,6 +45,8 @@ class Node:
     cut: Cut | None = None
     origin: Origin | None = None
     name: str = ""
+    join: Join | None = None
+    """What joins the parents, each of which is partitioned by its key."""
     tasks: int | None = None
     """A hint: the number of tasks, as far back as the last repartition."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from transactional.trident.aggregating import Columns, Picked, aggregate_step, c
 from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
 from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Node, Origin, Persisted
+from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
 from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
 
@@ -220,6 +221,35 @@ def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
     if len(set(parents)) < len(parents):
         raise ConfigError("merge: a stream is given twice, so its tuples would count twice")
     return Stream(declarations, declarations.graph.add(Node(streams[0].fields, parents=parents)))
+
+
+def joined(
+    declarations: Declarations, given: Sequence[Any], how: Any, *, keeps_all: bool, output: Sequence[str] | None
+) -> Stream:
+    """The join of several streams, each given with its fields. Raises `ConfigError`."""
+    if len(given) < 2:
+        raise ConfigError(
+            f"join takes several streams, not {len(given)}: join((orders, 'customer'), (payments, 'payer'))"
+        )
+    sides, parents = [], []
+    for each in given:
+        match each:
+            case (Stream() as stream, *names) if names:
+                stream._check_of("join", declarations)
+                stream._require(names, "join")
+                sides.append(Side(stream.fields, tuple(names)))
+                parents.append(stream._node.number)
+            case _:
+                raise ConfigError(f"join takes each stream with its fields, such as (orders, 'customer'); got {each!r}")
+    if len({len(side.key) for side in sides}) > 1:
+        keys = " and ".join(f"({', '.join(side.key)})" for side in sides)
+        raise ConfigError(f"join: each stream must be joined on as many fields: {keys}")
+    if len(set(parents)) < len(parents):
+        raise ConfigError("join: a stream is given twice; join it with a stream that is made of it")
+    kinds = checked_kinds(how, len(sides))
+    fields = joined_schema(sides, keeps_all=keeps_all, output=output)
+    join = Join(sides, kinds, fields, keeps_all=keeps_all)
+    return Stream(declarations, declarations.graph.add(Node(fields, parents=tuple(parents), join=join)))
 
 
 def persisted_aggregates(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transactional.dead_letters import check_dead_letters
@@ -15,7 +15,7 @@ from transactional.topology.wiring import check_id, check_parallelism, checked_s
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Node, Origin
-from transactional.trident.streams import Stream, merged
+from transactional.trident.streams import Stream, joined, merged
 
 
 class TridentTopology:
@@ -52,6 +52,22 @@ class TridentTopology:
     def merge(self, *streams: Stream) -> Stream:
         """The tuples of several streams, which have the same fields."""
         return merged(self._declarations, streams)
+
+    def join(
+        self,
+        *streams: tuple[Any, ...],
+        how: str | Sequence[str] = "inner",
+        keep_all: bool = False,
+        output: Sequence[str] | None = None,
+    ) -> Stream:
+        """Tuples of one batch with equal values: `join((orders, "customer"), (payments, "payer"))`.
+
+        The fields are those that the first stream is joined on, then all others, stream by stream; with `keep_all` all
+        fields of all streams, in their order. `output` gives them other names. `how` is `inner`, `left`, `right`, or
+        `outer`, for all streams after the first or one for each; NULL stands for a tuple that is missing, and NULL in
+        a field that is compared equals nothing.
+        """
+        return joined(self._declarations, streams, how, keeps_all=keep_all, output=output)
 
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a step fails `attempts_max` times, instead of stopping with its error.

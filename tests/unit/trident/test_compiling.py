@@ -13,7 +13,7 @@ from tests.unit.trident.shapes import built, lines, split
 from transactional.groupings import CustomStreamGrouping
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
-from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field
+from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field, streams
 
 GOLDEN = Path(__file__).parent / "shapes.txt"
 
@@ -58,6 +58,17 @@ def merged_with_new_values(stream: Stream) -> None:
     count(words.filter(lambda t: t.word).merge(new), "again")
 
 
+def joined(*given: Any) -> Stream:
+    return streams.joined(given[0][0]._declarations, given, "left", keeps_all=False, output=None)
+
+
+def a_join(stream: Stream) -> None:
+    words = stream.flat_map(split)
+    sizes = words.each(lambda t: len(t.word), "size int").rename(other="word")
+    both = joined((words.filter(lambda t: t.word), "word"), (sizes, "other")).filter(field("size") > 1)
+    count(both)
+
+
 def a_name(stream: Stream) -> None:
     count(stream.flat_map(split).named("split-it").filter(lambda t: t.word).parallelism_hint(3))
 
@@ -92,6 +103,7 @@ SHAPES: dict[str, Callable[[Stream], Any]] = {
         .filter(field("n") > 1)
         .persistent_aggregate(state(), Max("n"))
     ),
+    "a join": a_join,
     "new values": changes,
     "new values merged with a stream": merged_with_new_values,
     "parallelism": hints,
