@@ -31,3 +31,8 @@ def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
     text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
     secrets = (value for name, value in options.items() if _SECRET.search(name))
     return _USER.sub(SHOWN_INSTEAD, without(secrets, text))
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of this name holds a secret."""
+    return _SECRET.search(name) is not None

@@ -5,7 +5,7 @@ All implementations pass one contract suite (`tests/contract/test_coordinator_st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -71,6 +71,26 @@ class AttemptRecord:
     committed_at_ms: int | None
     error: str | None
     failed_at_ms: int | None = None
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """An attempt without its batch, which grows with the number of partitions: what lists and diagrams of many show.
+
+    The fields are those of `AttemptRecord`.
+    """
+
+    attempt: TransactionAttempt
+    phase: str
+    rows: int | None
+    issued_at_ms: int
+    planned_at_ms: int
+    processed_at_ms: int | None
+    commit_started_at_ms: int | None
+    committed_at_ms: int | None
+    failed_at_ms: int | None
+    error: str | None
     details: Mapping[str, Any] | None = None
 
 
@@ -219,6 +239,15 @@ class CoordinatorStore(Protocol):
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last attempts, newest first."""
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        """All attempts at one transaction that are still known, newest first."""
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        """The last attempts without their batches, newest first: those older than `before`, in these phases (none
+        given: in any)."""
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt,
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
 from transactional.progress import Phase
-from transactional.store import Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import EndedHow, RunEnd, Trouble
 
 PROCESSING: Final = "processing"
@@ -231,6 +232,20 @@ def given_up_text(end: RunEnd | None) -> str | None:
     if end is None or end.how is not EndedHow.FAILED:
         return None
     return storable(f"the run ended: {end.code + ': ' if end.code else ''}{end.reason or 'no reason is known'}")
+
+
+def times_of(record: AttemptRecord) -> AttemptTimes:
+    """An attempt without its batch."""
+    return AttemptTimes(**{each.name: getattr(record, each.name) for each in fields(AttemptTimes)})
+
+
+def state_of(status: TopologyStatus) -> str:
+    """One word: `running`, `failing` (running, and retrying), how its last run ended, or `not running`."""
+    if status.is_leased:
+        return "running" if status.trouble is None else "failing"
+    if status.run is not None and status.run.end is not None:
+        return status.run.end.how.value
+    return "not running"
 
 
 def lag_in(details: Mapping[str, Any] | None) -> int | None:

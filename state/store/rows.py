@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
-from transactional.store import AttemptRecord, Desired, DesiredState, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, TopologyStatus
 from transactional.store_history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.store_rules import desired_of, lag_in
 
@@ -101,6 +101,24 @@ def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
 def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
     """The parameters of `SET_PROCESSED`, and of `SET_COMMITTED`, that describe what was read, and when."""
     return {"new_batch": batch.to_json(), "row_count": batch.record_count, "ended_at_ms": ended_at_ms}
+
+
+def times_of(row: Row[Any]) -> AttemptTimes:
+    """A row of `TIMES` as a value. Raises `CorruptRecord` if it is invalid."""
+    with readable(f"the row of attempt {row.attempt_id}"):
+        return AttemptTimes(
+            attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
+            phase=row.phase,
+            rows=whole_or_none(row.rows),
+            issued_at_ms=whole(row.issued_at_ms),
+            planned_at_ms=whole(row.planned_at_ms),
+            processed_at_ms=whole_or_none(row.processed_at_ms),
+            commit_started_at_ms=whole_or_none(row.commit_started_at_ms),
+            committed_at_ms=whole_or_none(row.committed_at_ms),
+            failed_at_ms=whole_or_none(row.failed_at_ms),
+            error=row.error,
+            details=None if row.details is None else json_object(row.details),
+        )
 
 
 def record_of(row: Row[Any]) -> AttemptRecord:

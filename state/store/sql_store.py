@@ -8,7 +8,7 @@ nothing, the same transaction finds out why: either the same write has happened 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Row, Update
@@ -23,6 +23,7 @@ from state.store.rows import (
     record_of,
     run_of,
     status_of,
+    times_of,
     whole,
 )
 from state.store.schema import StoreDatabase
@@ -30,7 +31,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionA
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.progress import Phase, Snapshot
-from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.store_rules import (
     check_free,
@@ -272,6 +273,23 @@ class SqlCoordinatorStore:
         with self._database.reading() as connection:
             rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
             return [record_of(row) for row in rows]
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        """All attempts at one transaction, newest first."""
+        with self._database.reading() as connection:
+            return [
+                record_of(row) for row in connection.execute(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
+            ]
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        """The last attempts without their batches, newest first."""
+        key = {"topology": topology_id, "most": limit, "before": _LAST_TXID if before is None else before}
+        with self._database.reading() as connection:
+            if phases:
+                return [times_of(row) for row in connection.execute(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
+            return [times_of(row) for row in connection.execute(sql.TIMES, key)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""

@@ -232,6 +232,22 @@ TXID_OF = union_all(
     ),
     TXID_OF_ATTEMPT,
 )
+ATTEMPTS_AT = (
+    select(attempts)
+    .where(
+        attempts.c.topology_id == _TOPOLOGY,
+        attempts.c.txid == bindparam("number"),
+        attempts.c.attempt_id >= bindparam("number"),  # each transaction has drawn one: spares what is before
+    )
+    .order_by(attempts.c.attempt_id.desc())
+)
+TIMES = (
+    select(*(column for column in attempts.c if column.name not in ("topology_id", "batch")))
+    .where(attempts.c.topology_id == _TOPOLOGY, attempts.c.attempt_id < bindparam("before", type_=BigInteger))
+    .order_by(attempts.c.attempt_id.desc())
+    .limit(bindparam("most", type_=BigInteger))
+)
+TIMES_IN = TIMES.where(attempts.c.phase.in_(bindparam("phases", expanding=True)))
 ATTEMPTS = (
     select(attempts)
     .where(attempts.c.topology_id == _TOPOLOGY)

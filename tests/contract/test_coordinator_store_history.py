@@ -29,6 +29,7 @@ from transactional.errors import Fenced, ProtocolError, TopologyInUse
 from transactional.progress import Phase
 from transactional.store import DesiredState, Lease
 from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
+from transactional.store_rules import times_of
 
 
 def commit_keeping(
@@ -285,3 +286,55 @@ def test_a_topology_that_was_reset_starts_anew_but_shuts_its_past_out(storage: S
 
 def test_a_topology_that_the_store_does_not_know_can_not_be_reset(store: Store) -> None:
     assert not store.reset("nowhere")
+
+
+# --- reading by page ----------------------------------------------------------------------------------------------
+
+
+def with_failures(store: Store) -> Lease:
+    """Attempts 1:2 committed, 2:3 failed, 2:4 committed, 3:5 failed, 3:6 in flight."""
+    lease = acquire(store)
+    commit(store, lease, 1, 2)
+    for txid, attempt_id in ((2, 3), (3, 5)):
+        failed = record_attempt(store, lease, txid, attempt_id, start=10 * txid)
+        store.record_failure(lease, failed, Phase.PROCESSING, "no", at_ms=5)
+        if txid == 2:
+            commit_keeping(store, lease, 2, 4, None, {"lag": 7})
+    record_attempt(store, lease, 3, 6, start=30)
+    return lease
+
+
+def test_attempts_are_listed_without_their_batches_as_they_are_with_them(store: Store) -> None:
+    with_failures(store)
+    whole = store.attempts(TOPOLOGY, limit=99)
+    assert store.times(TOPOLOGY, limit=99) == [times_of(record) for record in whole]
+    assert [str(each.attempt) for each in store.times(TOPOLOGY, limit=2)] == ["3:6", "3:5"]
+    assert store.times("nobody", limit=9) == []
+
+
+def test_attempts_are_listed_by_page_and_by_phase(store: Store) -> None:
+    with_failures(store)
+
+    def ids(**wanted: Any) -> list[str]:
+        return [str(each.attempt) for each in store.times(TOPOLOGY, limit=2, **wanted)]
+
+    assert ids(before=AttemptId(5)) == ["2:4", "2:3"]
+    assert ids(phases=["failed"]) == ["3:5", "2:3"]
+    assert ids(phases=["failed"], before=AttemptId(5)) == ["2:3"]
+    assert ids(phases=["committed", "processing"]) == ["3:6", "2:4"]
+
+
+def test_the_attempts_at_one_transaction_are_found(store: Store) -> None:
+    lease = with_failures(store)
+    other = acquire(store, topology_id="other")
+    commit(store, other, 1, 2)
+    assert [(str(each.attempt), each.phase) for each in store.attempts_at(TOPOLOGY, TxId(2))] == [
+        ("2:4", "committed"),
+        ("2:3", "failed"),
+    ]
+    assert store.attempts_at(TOPOLOGY, TxId(2)) == [
+        record for record in store.attempts(TOPOLOGY, limit=99) if record.attempt.txid == 2
+    ]
+    assert store.attempts_at(TOPOLOGY, TxId(9)) == []
+    assert store.attempts_at("nobody", TxId(1)) == []
+    store.release(lease)

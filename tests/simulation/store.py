@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tests.simulation.faults import Faults
@@ -11,7 +11,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.progress import Phase
-from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord
 from transactional.testing import MemoryCoordinatorStore
 
@@ -167,6 +167,14 @@ class Line:
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
         return self._store.attempts(topology_id, limit=limit)
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        return self._store.attempts_at(topology_id, txid)
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        return self._store.times(topology_id, limit=limit, before=before, phases=phases)
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         return self._store.runs(topology_id, limit=limit)

@@ -15,7 +15,7 @@ from transactional.engine.run_history import installed_version
 from transactional.names import DISTRIBUTION
 
 # An extra in brackets, or what pip is to install; put apart, so that this file does not hold what it looks for.
-NAMED = re.compile(r"(?<![\w-])(transactional[\w-]*)\[(?:postgres|examples|dev)\b")
+NAMED = re.compile(r"(?<![\w-])(transactional[\w-]*)\[(?:postgres|ui|examples|dev)\b")
 
 
 def project() -> dict[str, object]:

@@ -29,6 +29,7 @@ FLOORS = (
     ("transactional.trident", "transactional.reliable"),
     ("transactional.doctor",),
     ("doors", "verifier"),
+    ("transactional.console",),
     ("transactional.commands",),
     ("examples",),
 )
@@ -52,6 +53,7 @@ HOMES = {
         *("transactional.aggregates", "transactional.sums", "transactional.trident", "transactional.reliable"),
         *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },
+    "jinja2": {"transactional.console"},
     "py4j": {"transactional.spark_internals"},
     "pyspark": {
         "transactional.spark",
@@ -62,7 +64,9 @@ HOMES = {
     },
     "rich": {"transactional.commands"},
     "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
+    "starlette": {"transactional.console"},
     "typer": {"transactional.commands"},
+    "uvicorn": {"transactional.console"},
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {

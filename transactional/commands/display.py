@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from transactional.batch import BatchMetadata
-from transactional.commands.status_json import state_of
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
     Action,
@@ -34,6 +33,7 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.timeline import Moment, Timeline
 from transactional.redaction import without_login
 from transactional.store import AttemptRecord, TopologyStatus
+from transactional.store_rules import state_of
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
 

@@ -37,6 +37,7 @@ from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFil
 from transactional.commands.reset import reset
 from transactional.commands.standby import StandbyTeller
 from transactional.commands.status_json import attempt_json, status_json
+from transactional.commands.ui import ui
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
@@ -227,6 +228,7 @@ app.command()(reset)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)
+app.command()(ui)
 app.add_typer(config_app, name="config")
 
 

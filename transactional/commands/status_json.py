@@ -6,15 +6,7 @@ from typing import Any
 
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.store_history import RunRecord
-
-
-def state_of(status: TopologyStatus) -> str:
-    """One word: `running`, `failing` (running, and retrying), how its last run ended, or `not running`."""
-    if status.is_leased:
-        return "running" if status.trouble is None else "failing"
-    if status.run is not None and status.run.end is not None:
-        return status.run.end.how.value
-    return "not running"
+from transactional.store_rules import state_of
 
 
 def status_json(status: TopologyStatus) -> dict[str, Any]:

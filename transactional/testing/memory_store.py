@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +14,7 @@ from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.ports import Clock
 from transactional.progress import Phase
-from transactional.store import AttemptRecord, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import (
     EndedHow,
     Keep,
@@ -40,6 +40,7 @@ from transactional.store_rules import (
     keeps_recorded,
     lag_in,
     not_in_flight,
+    times_of,
     trouble_after,
 )
 from transactional.testing.clock import ManualClock
@@ -50,6 +51,7 @@ from transactional.testing.memory_topology import (
     end_runs,
     give_up,
     in_flight,
+    newest_first,
     processed,
     snapshot_of,
     trim,
@@ -269,6 +271,22 @@ class MemoryCoordinatorStore:
         with self._lock:
             topology = self._topologies.get(topology_id)
             return list(islice(reversed(topology.attempts.values()), limit)) if topology is not None else []
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        """All attempts at one transaction, newest first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            found = () if topology is None else newest_first(topology)
+            return [record for record in found if record.attempt.txid == txid]
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        """The last attempts without their batches, newest first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            found = () if topology is None else newest_first(topology, before=before, phases=phases)
+            return [times_of(record) for record in islice(found, limit)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""

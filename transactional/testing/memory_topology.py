@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -62,6 +63,15 @@ def snapshot_of(topology: MemoryTopology) -> Snapshot:
         {txid: topology.attempts[topology.transactions[txid]].batch for txid in sorted(topology.transactions)},
         topology.attempt_id,
     )
+
+
+def newest_first(
+    topology: MemoryTopology, *, before: AttemptId | None = None, phases: Collection[str] = ()
+) -> Iterator[AttemptRecord]:
+    """The attempts older than `before`, in these phases (none given: in any)."""
+    for record in reversed(topology.attempts.values()):
+        if (before is None or record.attempt.attempt_id < before) and (not phases or record.phase in phases):
+            yield record
 
 
 def in_flight(topology: MemoryTopology, attempt: TransactionAttempt) -> AttemptRecord | None:

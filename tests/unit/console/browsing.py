@@ -1,0 +1,25 @@
+"""A client that has been admitted to a console, without a browser or a socket."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+
+from tests.unit.console.stores import Past
+from transactional.console.app import Console, application
+from transactional.console.guard import Access
+
+TOKEN = "a-token-of-the-tests"
+BASE = "http://127.0.0.1:8787"
+
+
+def stranger(past: Past, *, follow_redirects: bool = True) -> TestClient:
+    """A client without the token."""
+    console = Console(past.store, Access(TOKEN), past.clock, look_every_s=0.01)
+    return TestClient(application(console), base_url=BASE, follow_redirects=follow_redirects)
+
+
+def browser(past: Past) -> TestClient:
+    """A client that has opened the printed address."""
+    client = stranger(past)
+    assert client.get(f"/?token={TOKEN}").status_code == 200
+    return client

@@ -1,0 +1,285 @@
+"""Every page over a store alone: what it shows, what it links to, what it does when something is not there."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from state.store.sql_store import SqlCoordinatorStore
+from tests.unit.console.browsing import TOKEN, browser
+from tests.unit.console.stores import HOSTILE, Past
+from transactional.console.slugs import slug_of
+from transactional.errors import CorruptRecord, StoreUnavailable
+from transactional.store_history import EndedHow, RunEnd
+
+PAGES = ("", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states", "runs", "configuration")
+VOID = {"meta", "link", "input", "br", "img", "hr", "rect", "line", "path", "circle"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page, whether they are nested well, and its links."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == [], "these elements were not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action", "data-changes")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+
+
+@pytest.fixture
+def past() -> Past:
+    """Transaction 7 failed once; after 10 another process has taken over; 15 is in flight."""
+    past = Past().begin().committed(6).retried().committed(3).taken_over().committed(4)
+    past.issue()
+    return past
+
+
+@pytest.fixture
+def client(past: Past) -> TestClient:
+    return browser(past)
+
+
+def of(client: TestClient, path: str, topology_id: str = "words") -> str:
+    answer = client.get(f"/t/{slug_of(topology_id)}/{path}")
+    assert answer.status_code == 200, answer.text
+    return str(answer.text)
+
+
+# --- what they show -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_whole_and_needs_no_inline_script(client: TestClient, path: str) -> None:
+    page = Reader(of(client, path))
+    assert page.handlers == []
+    assert page.tags.count("script") == 1
+    assert page.tags.count("h1") == page.tags.count("main") == 1
+
+
+def test_each_link_of_each_page_leads_somewhere_of_ours(client: TestClient) -> None:
+    waiting, seen = ["/"], set[str]()
+    while waiting and len(seen) < 80:
+        link = waiting.pop().partition("#")[0]
+        if link in seen or not link or link == "data:," or link.endswith("/changes"):
+            continue
+        assert link.startswith("/"), link
+        seen.add(link)
+        answer = client.get(link)
+        assert answer.status_code == 200, link
+        if answer.headers["content-type"].startswith("text/html"):
+            waiting += Reader(answer.text).links
+    assert {f"/t/words/{path}" for path in PAGES} <= seen
+
+
+def test_the_home_page_lists_all_topologies_with_how_they_are(past: Past) -> None:
+    Past("orders", store=past.store, clock=past.clock).begin().committed(2).end(RunEnd(EndedHow.DRAINED))
+    failing = Past("late", store=past.store, clock=past.clock).begin()
+    failing.fail(failing.issue(), "OSError: gone")
+    told = text_of(browser(past).get("/").text)
+    assert "3 in this store" in told
+    assert re.search(r"late failing .* failing at transaction 1: processing: OSError: gone orders drained ", told)
+
+
+def test_an_overview_has_the_figures_of_the_topology(client: TestClient) -> None:
+    told = text_of(of(client, ""))
+    assert re.search(r"committed transactions 14 ", told)
+    assert re.search(r"latency, median 205 ms", told)
+    assert re.search(r"failed attempts 1 of the last 16", told)
+    assert re.search(r"lag 1,933", told)
+    assert "component-2" in told
+    assert "words[1] 1,400 100" in told
+    assert "table /tables/" in told
+
+
+def test_a_transaction_has_a_page_with_its_attempts(client: TestClient) -> None:
+    told = text_of(of(client, "transactions/7"))
+    assert re.search(r"Attempt 9 committed .* issued .* committed .* in all 205 ms .* words\[0\] 600 700 100", told)
+    assert re.search(r"Attempt 8 failed .* Error processing: ValueError: no Traceback", told)
+
+
+def test_attempts_are_filtered_and_turned_over() -> None:
+    client = browser(Past().begin().committed(6).retried().committed(40))
+    first = of(client, "attempts")
+    older = re.search(r'rel="next" href="([^"]+)"', first)
+    assert older is not None
+    second = client.get(older.group(1).replace("&amp;", "&")).text
+    numbers = [re.findall(r'attempts?#|transactions/\d+#attempt-(\d+)"', page) for page in (first, second)]
+    assert len(numbers[0]) == 40
+    assert int(numbers[1][0]) < int(numbers[0][-1])
+    assert 'rel="next"' not in second
+    failed = of(client, "attempts?phase=failed")
+    assert re.findall(r"#attempt-(\d+)", failed) == ["8"]
+    assert of(client, "attempts?phase=nonsense&before=x").count("#attempt-") == 40
+
+
+def test_a_transaction_is_found_by_its_number(client: TestClient) -> None:
+    answer = client.get("/t/words/attempts?txid=7")
+    assert answer.url.path == "/t/words/transactions/7"
+
+
+def test_runs_tell_the_takeover_and_configurations_what_changed(client: TestClient) -> None:
+    told = text_of(of(client, "runs"))
+    assert re.search(r"2 running .* worker-2:97 .* 1 lost .* 10 worker-1:4411 .* no end was recorded", told)
+    told = text_of(of(client, "configuration"))
+    assert re.search(r"as of run 2.* lease_ms 20000 ms .* 15000", told)
+    assert "run before was" not in text_of(of(client, "configuration?run=1"))
+
+
+def test_partitions_come_in_pages_those_furthest_behind_first() -> None:
+    past = Past(partitions=120).begin()
+    past.commit(past.issue(), {"lag": 9, "lags": [["words", 77, 5], ["words", 3, 4]]})
+    client = browser(past)
+    rows = [
+        re.findall(r'<th scope="row">([^<]+)</th>', of(client, f"partitions?page={page}")) for page in (1, 2, 3, 99)
+    ]
+    assert [len(each) for each in rows] == [50, 50, 20, 20]
+    assert rows[0][:3] == ["words[77]", "words[3]", "words[0]"]
+    assert rows[2] == rows[3]
+
+
+# --- texts of others ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hostile() -> Past:
+    past = Past(HOSTILE, name=HOSTILE).begin().committed(6).retried().taken_over().committed(2)
+    past.commit(past.issue(), {"lag": 1, "edges": [[HOSTILE, HOSTILE, HOSTILE, 7]], "lags": [[HOSTILE, 0, 1]]})
+    past.fail(past.issue())
+    return past.end(RunEnd(EndedHow.FAILED, HOSTILE, HOSTILE))
+
+
+@pytest.mark.parametrize("path", [*PAGES, "transactions/11", "transactions/10"])
+def test_no_text_of_the_store_becomes_an_element(hostile: Past, path: str) -> None:
+    harmless = Past("words").begin().committed(6).retried().taken_over().committed(3)
+    harmless.fail(harmless.issue())
+    answer = of(browser(hostile), path, HOSTILE)
+    page = Reader(answer)
+    assert page.handlers == []
+    assert set(page.tags).isdisjoint({"img", "iframe", "object"})
+    assert page.tags.count("script") == 1
+    assert "&lt;img src=x" in answer
+    assert "49" not in answer.replace("&#34;", "").replace("7*7", "") or "{{7*7}}" in answer
+
+
+def test_users_and_passwords_in_urls_are_not_shown() -> None:
+    past = Past().begin()
+    past.fail(past.issue(), "OSError: https://user:hunter2@storage/table")
+    client = browser(past)
+    for path in ("", "attempts", "transactions/1"):
+        page = of(client, path)
+        assert "hunter2" not in page
+        assert "https://***@storage" in page or path == ""
+
+
+def test_the_token_is_on_no_page(client: TestClient) -> None:
+    assert not [path for path in PAGES if TOKEN in of(client, path)]
+
+
+# --- what is not there --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/t/none/", "no topology &#39;none&#39;"),
+        ("/t/~/", "no topology"),
+        ("/t/words/transactions/999", "has no attempt at transaction 999"),
+        ("/t/words/transactions/99999999999999999999999", "has no attempt"),
+        ("/nothing", "no such page"),
+        ("/static/../app.py", "no such page"),
+    ],
+)
+def test_what_is_not_there_is_told(client: TestClient, path: str, told: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert told in answer.text
+
+
+def test_an_empty_store_says_what_to_do() -> None:
+    assert "transactional run" in browser(Past()).get("/").text
+
+
+def test_a_topology_that_has_committed_nothing_has_its_pages() -> None:
+    client = browser(Past().begin())
+    for path in ("", "attempts", "partitions", "states", "runs", "configuration"):
+        Reader(of(client, path))
+    assert "No transaction has been issued yet" in of(client, "")
+
+
+def test_a_topology_too_large_for_a_picture_has_a_table() -> None:
+    page = of(browser(Past(components=31).begin().committed()), "")
+    assert "component-30" in page
+    assert 'class="graph"' not in page
+    assert 'class="graph"' in of(browser(Past(components=30).begin().committed()), "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(StoreUnavailable("it is away"), 503), (CorruptRecord("a bad row"), 500)]
+)
+def test_a_store_that_fails_is_told_with_its_code(
+    past: Past, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    client = browser(past)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(past.store, "times", fail)
+    answer = client.get("/t/words/")
+    assert answer.status_code == status
+    assert str(error) in answer.text
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_the_pages_are_the_same_from_a_database(tmp_path: Path) -> None:
+    store = SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")
+    in_sql = Past(store=store).begin().committed(6).retried().committed(3)
+    client = browser(in_sql)
+    for path in PAGES:
+        Reader(of(client, path))
+    assert "Attempt 8" in of(client, "transactions/7")
+    store.close()
+
+
+# --- live ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_version_differs_when_anything_is_new() -> None:
+    past = Past().begin().committed()
+    from transactional.console.views import version
+
+    seen = [version(past.store, "words")]
+    for change in (past.committed, past.retried, lambda: past.fail(past.issue()), past.taken_over, past.end):
+        change()
+        seen.append(version(past.store, "words"))
+    assert len({str(each) for each in seen}) == len(seen)
+    assert version(past.store, "words") == seen[-1]
+    assert version(past.store, "nobody") is None

@@ -1,0 +1,58 @@
+"""Where the console listens, and what it asks for there."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from transactional.console.server import Address, access_of, bind, url_of
+from transactional.errors import ConfigError
+
+
+def test_the_token_is_new_with_each_start() -> None:
+    tokens = {access_of(Address(), None, ()).token for _ in range(9)}
+    assert len(tokens) == 9
+    assert min(map(len, tokens)) >= 32
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "console.example"])
+def test_others_need_a_token_of_the_operators_own(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pass --token-file"):
+        access_of(Address(host), None, ())
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    access = access_of(Address(host), file, ["Console.Example"])
+    assert access.token == "0123456789abcdef"
+    assert "console.example" in access.hosts
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_alone_needs_none(host: str) -> None:
+    assert access_of(Address(host), None, ()).token
+
+
+@pytest.mark.parametrize("content", [b"short", b"", b"0123456789 abcdef", b"\xff" * 20, "ä".encode() * 20])
+def test_a_token_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="token file"):
+        access_of(Address(), file, ())
+    with pytest.raises(ConfigError, match="can't be read"):
+        access_of(Address(), tmp_path / "none", ())
+
+
+def test_a_port_that_is_taken_is_one_clear_line() -> None:
+    with bind(Address(port=0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{port}: .*choose another port with --port"):
+            bind(Address(port=port))
+
+
+def test_the_address_to_open_has_the_token() -> None:
+    access = access_of(Address(), None, ())
+    with bind(Address(port=0)) as listening:
+        port = listening.getsockname()[1]
+        assert url_of(listening, access) == f"http://127.0.0.1:{port}/?token={access.token}"
+        assert listening.family == socket.AF_INET

@@ -1,0 +1,101 @@
+"""The timeline: where bars stand, how long gaps are drawn, what is said of an attempt."""
+
+from __future__ import annotations
+
+import re
+
+from tests.unit.console.stores import START_MS, Past
+from transactional.console.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
+from transactional.store import AttemptTimes
+
+
+def attempts_of(past: Past) -> list[AttemptTimes]:
+    found: list[AttemptTimes] = past.store.times("words", limit=99)
+    return found
+
+
+def drawn(past: Past) -> str:
+    return draw_staircase(
+        attempts_of(past), past.store.runs("words", limit=9), past.clock.wall_ms(), lambda txid: f"/{txid}"
+    )
+
+
+def test_a_committed_attempt_has_four_bars_that_follow_each_other() -> None:
+    [each] = attempts_of(Past().begin().committed())
+    bars = bars_of(each, START_MS + 9_999)
+    assert [(bar.kind, bar.start_ms - START_MS, bar.end_ms - START_MS) for bar in bars] == [
+        ("planning", 0, 5),
+        ("processing", 5, 125),
+        ("waiting", 125, 155),
+        ("committing", 155, 205),
+    ]
+
+
+def test_what_still_runs_lasts_until_now_and_what_failed_until_then() -> None:
+    past = Past().begin()
+    past.fail(past.issue())
+    past.issue(1)
+    running, failed = attempts_of(past)
+    assert bars_of(failed, 0)[-1] == Bar("failed", START_MS + 5, START_MS + 95)
+    assert bars_of(running, START_MS + 1_000)[-1] == Bar("processing", START_MS + 100, START_MS + 1_000)
+
+
+def test_what_was_given_up_lasts_until_it_is_tried_again() -> None:
+    past = Past().begin()
+    first = past.issue()
+    past.issue(2)
+    past.fail(first)
+    given_up = attempts_of(past)[0]
+    assert given_up.phase == "given up"
+    assert bars_of(given_up, START_MS + 9_999, START_MS + 500)[-1] == Bar("given-up", START_MS + 10, START_MS + 500)
+
+
+def test_each_transaction_is_a_link_with_its_story() -> None:
+    picture = drawn(Past().begin().committed(2).retried())
+    assert re.findall(r'<a href="/(\d)"', picture) == ["1", "2", "3"]
+    assert "attempt 3:4 failed: planning 5 ms, failed 90 ms; attempt 3:5 committed, 200 records" in picture
+    assert picture.count('class="cross"') == 1
+
+
+def test_only_the_last_transactions_are_drawn() -> None:
+    assert re.findall(r'<a href="/(\d+)"', drawn(Past().begin().committed(60))) == [str(txid) for txid in range(36, 61)]
+
+
+def test_a_line_leads_from_the_commit_that_was_waited_for() -> None:
+    past = Past().begin()
+    first, second = past.issue(), past.issue()
+    past.commit(first)
+    assert 'class="after"' not in drawn(past)
+    batch = past.batch(second)
+    at_ms = past.clock.wall_ms()
+    past.store.record_commit(past.held, second, batch, processed_at_ms=at_ms - 40, started_at_ms=at_ms, at_ms=at_ms + 9)
+    assert drawn(past).count('class="after"') == 1
+
+
+def test_a_takeover_is_marked_and_the_time_without_anybody_takes_little_room() -> None:
+    picture = drawn(Past().begin().committed(5).taken_over().committed(5))
+    assert "run 2 began at" in picture
+    assert "nothing was in flight for 1 min 10 s" in picture
+
+
+def test_gaps_are_those_longer_than_half_of_what_was_busy() -> None:
+    assert gaps_between([(0, 100), (50, 200), (1_000, 1_100)]) == [(200, 1_000)]
+    assert gaps_between([(0, 100), (140, 200)]) == []
+
+
+def test_an_axis_shortens_its_gaps_and_keeps_the_order() -> None:
+    axis = Axis(0, 10_000, [(1_000, 9_000)])
+    places = [axis.x(at_ms) for at_ms in (0, 500, 1_000, 5_000, 9_000, 9_500, 10_000)]
+    assert places == sorted(places)
+    assert places[4] - places[2] < places[2] - places[0]
+    assert abs((places[1] - places[0]) - (places[5] - places[4])) < 0.01
+
+
+def test_one_that_stands_still_does_not_squeeze_the_others() -> None:
+    past = Past().begin().committed(10)
+    past.issue()
+    past.clock.advance(1_000_000)
+    picture = drawn(past)
+    widths = [float(width) for width in re.findall(r'class="committing"[^>]* width="([\d.]+)"', picture)]
+    assert min(widths) > 15
+    assert "16 min 40 s …" in picture

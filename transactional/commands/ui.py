@@ -1,0 +1,57 @@
+"""`transactional ui`: the console over a store, whether anything runs or not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.commands.display import plain_line
+from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.errors import ConfigError
+from transactional.loading import open_existing_store
+from transactional.names import DISTRIBUTION
+
+
+def ui(
+    store: StoreUrl = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8787,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that pages require; by default a new one each time.")
+    ] = None,
+    host_name: Annotated[
+        list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
+    ] = None,
+) -> None:
+    """Show the topologies of a store as pages in a browser, live while they run. Nothing can be changed there.
+
+    Open the printed address. Ctrl-C ends it.
+    """
+    require_console()
+    from transactional.console.app import Console, application
+    from transactional.console.server import Address, access_of, bind, server_of, url_of
+
+    address = Address(host, port)
+    access = access_of(address, token_file, host_name or ())
+    with closing(open_existing_store(store)) as coordinator_store, closing(bind(address)) as listening:
+        coordinator_store.status()  # a store that can't be used is reported before anybody looks
+        access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
+        if not address.is_loopback:
+            plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+        plain_line(f"the console is at {url_of(listening, access)}")
+        server_of(application(Console(coordinator_store, access))).run(sockets=[listening])
+
+
+def require_console() -> None:
+    """Raise `ConfigError` if what the console is made with is not installed."""
+    try:
+        import transactional.console.app
+        import transactional.console.server  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}: the console needs more packages: pip install '{DISTRIBUTION}[ui]'") from error

@@ -1,0 +1,1 @@
+"""`transactional ui`: pages that show the topologies of a store, drawn on the server."""

@@ -1,0 +1,207 @@
+"""The routes of the console, and what each page is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from transactional.attempt import AttemptId, TxId
+from transactional.console import views
+from transactional.console.guard import Access, Guard
+from transactional.console.rendering import STATIC, render
+from transactional.console.slugs import id_of
+from transactional.engine.clock import SystemClock
+from transactional.errors import OperatingError, TransactionalError
+from transactional.ports import Clock
+from transactional.store import CoordinatorStore, TopologyStatus
+
+LOOK_EVERY_S: Final = 1.0
+"""How often an open page queries the store whether anything has changed."""
+_NUMBER_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the pages are made from."""
+
+    store: CoordinatorStore
+    access: Access
+    clock: Clock = field(default_factory=SystemClock)
+    look_every_s: float = LOOK_EVERY_S
+
+
+class NotThere(Exception):
+    """The object of a URL does not exist; the text says which."""
+
+
+def application(console: Console) -> ASGIApp:
+    """The console as an ASGI application, guarded."""
+    pages = Pages(console)
+    of_topology = [
+        Route("/", pages.topology, name="topology"),
+        Route("/attempts", pages.attempts, name="attempts"),
+        Route("/transactions/{txid:int}", pages.transaction, name="transaction"),
+        Route("/partitions", pages.partitions, name="partitions"),
+        Route("/states", pages.states, name="states"),
+        Route("/runs", pages.runs, name="runs"),
+        Route("/configuration", pages.configuration, name="configuration"),
+        Route("/changes", pages.changes, name="changes"),
+    ]
+    app = Starlette(
+        routes=[
+            Route("/", pages.home, name="home"),
+            Mount("/t/{slug}", routes=of_topology),
+            Mount("/static", StaticFiles(directory=STATIC), name="static"),
+        ],
+        exception_handlers={404: _not_there, NotThere: _not_there, TransactionalError: _failed},
+    )
+    return Guard(app, console.access)
+
+
+def _not_there(_request: Request, error: Exception) -> Response:
+    told = str(error) if isinstance(error, NotThere) else "There is no such page."
+    return HTMLResponse(render("message.html", title="Not found", told=told, hint="", statuses=(), current=None), 404)
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """An error of the framework, as the command line reports it; a store that is away may be back soon."""
+    code = error.code if isinstance(error, TransactionalError) else ""
+    is_away = isinstance(error, OperatingError)
+    hint = "Nothing was lost: load the page again once the store responds." if is_away else ""
+    content = render(
+        "message.html", title=f"{code} {type(error).__name__}", told=str(error), hint=hint, statuses=(), current=None
+    )
+    return HTMLResponse(content, 503 if is_away else 500, headers={"retry-after": "5"} if is_away else None)
+
+
+class Pages:
+    """The endpoints. Those that read the store are called in threads."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._store = console, console.store
+
+    def home(self, _request: Request) -> Response:
+        """All topologies."""
+        return self._page("home.html", None, **views.home(self._store, self._now_ms()))
+
+    def topology(self, request: Request) -> Response:
+        """One topology at a glance."""
+        return self._of_topology(request, "topology.html", views.topology)
+
+    def attempts(self, request: Request) -> Response:
+        """The list of attempts, by phase and by page."""
+        before = _number(request.query_params.get("before"))
+        phase = request.query_params.get("phase", "")
+        go_to = _number(request.query_params.get("txid"))
+        if go_to is not None:
+            return self._redirect(request, "transaction", txid=go_to)
+        return self._of_topology(
+            request,
+            "attempts.html",
+            lambda store, status, _: views.attempts(
+                store, status, None if before is None else AttemptId(before), phase
+            ),
+        )
+
+    def transaction(self, request: Request) -> Response:
+        """One transaction."""
+        txid = TxId(min(request.path_params["txid"], _NUMBER_MAX))
+
+        def view(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+            found = views.transaction(store, status, txid, now_ms)
+            if found is None:
+                raise NotThere(
+                    f"The store has no attempt at transaction {txid} of {status.topology_id!r}: it has not been issued "
+                    "yet, or its attempts were deleted, as keep_attempts_days and keep_attempts_max say."
+                )
+            return found
+
+        return self._of_topology(request, "transaction.html", view)
+
+    def partitions(self, request: Request) -> Response:
+        """All partitions, by page."""
+        page = _number(request.query_params.get("page")) or 1
+        return self._of_topology(
+            request, "partitions.html", lambda store, status, _: views.partitions(store, status, page)
+        )
+
+    def states(self, request: Request) -> Response:
+        """All states."""
+        return self._of_topology(request, "states.html", views.states)
+
+    def runs(self, request: Request) -> Response:
+        """The last runs."""
+        return self._of_topology(request, "runs.html", views.runs)
+
+    def configuration(self, request: Request) -> Response:
+        """The options as of one run; the last one if none is named."""
+        epoch = _number(request.query_params.get("run"))
+        return self._of_topology(
+            request, "configuration.html", lambda store, status, _: views.configuration(store, status, epoch)
+        )
+
+    async def changes(self, request: Request) -> Response:
+        """Events, one for each change of the topology, for as long as somebody listens."""
+        status = await run_in_threadpool(self._status, request)
+        return StreamingResponse(self._events(request, status.topology_id), media_type="text/event-stream")
+
+    async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
+        seen: object = None
+        while not await request.is_disconnected():
+            try:
+                found = await run_in_threadpool(views.version, self._store, topology_id)
+            except OperatingError:
+                yield "event: away\ndata: the store does not respond\n\n"
+            else:
+                if seen is not None and found != seen:
+                    yield "event: changed\ndata:\n\n"
+                elif seen is None:
+                    yield ": listening\n\n"
+                seen = found
+            await asyncio.sleep(self._console.look_every_s)
+
+    # --- details --------------------------------------------------------------------------------------------------
+
+    def _of_topology(
+        self,
+        request: Request,
+        template: str,
+        view: Callable[[CoordinatorStore, TopologyStatus, int], Mapping[str, Any]],
+    ) -> Response:
+        status, now_ms = self._status(request), self._now_ms()
+        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status)}
+        return self._page(template, status, **values, **view(self._store, status, now_ms))
+
+    def _page(self, template: str, current: TopologyStatus | None, **values: Any) -> Response:
+        statuses = values.pop("statuses", None) or self._store.status()
+        return HTMLResponse(render(template, statuses=statuses, current=current, **values))
+
+    def _redirect(self, request: Request, name: str, **values: Any) -> Response:
+        return RedirectResponse(request.url_for(name, slug=request.path_params["slug"], **values).path, 303)
+
+    def _status(self, request: Request) -> TopologyStatus:
+        topology_id = id_of(request.path_params["slug"])
+        found = [] if topology_id is None else self._store.status(topology_id)
+        if not found:
+            raise NotThere(f"The store has no topology {topology_id or request.path_params['slug']!r}.")
+        return found[0]
+
+    def _now_ms(self) -> int:
+        return self._console.clock.wall_ms()
+
+
+def _number(text: str | None) -> int | None:
+    """A whole number above zero in a query; None for anything else."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return min(int(text), _NUMBER_MAX) or None

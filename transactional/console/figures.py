@@ -1,0 +1,214 @@
+"""What the pages say in figures, computed from what the store holds of a topology."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from transactional.console.formats import count, duration, moment, short_count
+from transactional.store import AttemptTimes, TopologyStatus
+from transactional.store_rules import COMMITTED, FAILED, lag_in
+
+RECENT: Final = 300
+"""So many of the last attempts are read for an overview."""
+_RATE_OF: Final = 100
+_EDGES_OF: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure of the overview."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """How long an attempt took by phase, in milliseconds; None: not reached."""
+
+    planning: int
+    processing: int | None
+    waiting: int | None
+    committing: int | None
+
+    @property
+    def total(self) -> int | None:
+        """From issue to commit."""
+        parts = (self.processing, self.waiting, self.committing)
+        return None if None in parts else self.planning + sum(part or 0 for part in parts)
+
+
+def phases_of(each: AttemptTimes) -> Phases:
+    """The time of an attempt by phase."""
+
+    def between(start_ms: int | None, end_ms: int | None) -> int | None:
+        return None if start_ms is None or end_ms is None else max(0, end_ms - start_ms)
+
+    return Phases(
+        max(0, each.planned_at_ms - each.issued_at_ms),
+        between(each.planned_at_ms, each.processed_at_ms),
+        between(each.processed_at_ms, each.commit_started_at_ms),
+        between(each.commit_started_at_ms, each.committed_at_ms),
+    )
+
+
+def committed_of(attempts: Sequence[AttemptTimes]) -> list[AttemptTimes]:
+    """Those that were committed, in the order given."""
+    return [each for each in attempts if each.phase == COMMITTED and each.committed_at_ms is not None]
+
+
+def percentile(values: Sequence[int], share: float) -> int | None:
+    """The value that this share of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
+
+
+def records_per_second(committed: Sequence[AttemptTimes]) -> float | None:
+    """Over the given transactions, newest first: what was read from the first commit to the last."""
+    times = [each.committed_at_ms or 0 for each in committed]
+    span_ms = times[0] - times[-1] if times else 0
+    return sum(each.rows or 0 for each in committed[:-1]) * 1_000 / span_ms if span_ms > 0 else None
+
+
+def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int) -> list[Tile]:
+    """The figures at the top of a topology's page; `recent` newest first."""
+    committed = committed_of(recent)
+    took = [phases_of(each).total or 0 for each in committed[:_RATE_OF]]
+    failed = sum(each.phase == FAILED for each in recent)
+    since = None if status.committed_at_ms is None else max(0, now_ms - status.committed_at_ms)
+    ago = "nothing committed yet" if since is None else f"{duration(since)} ago"
+    if since is not None and since > 86_400_000:
+        ago = moment(status.committed_at_ms)
+    letters = sum(number for each in committed if isinstance(number := (each.details or {}).get("letters"), int))
+    found = [
+        Tile("committed transactions", count(status.committed_txid), ago),
+        Tile(
+            "records per second",
+            short_count(records_per_second(committed[:_RATE_OF])),
+            f"last {len(took)} transactions",
+        ),
+        Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
+        Tile("lag", short_count(status.lag), "records behind the source"),
+        Tile("failed attempts", count(failed), f"of the last {count(len(recent))}", "bad" if failed else ""),
+    ]
+    return [*found, Tile("dead letters", count(letters), f"last {len(committed)} transactions")] if letters else found
+
+
+def tuples_by_edge(recent: Sequence[AttemptTimes]) -> dict[tuple[str, str, str], float]:
+    """Mean number of tuples per transaction, by source, stream and target; of what was recorded."""
+    sums = defaultdict[tuple[str, str, str], float](float)
+    known = [each for each in committed_of(recent) if "edges" in (each.details or {})][:_EDGES_OF]
+    for each in known:
+        for source, stream, target, number in (each.details or {})["edges"]:
+            sums[source, stream, target] += number / len(known)
+    return dict(sums)
+
+
+# --- series -------------------------------------------------------------------------------------------------------
+
+SLOTS: Final = 72
+
+
+@dataclass(slots=True)
+class Slot:
+    """What was committed in one part of the time shown."""
+
+    transactions: int = 0
+    rows: int = 0
+    lag: int | None = None
+    spent_ms: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("planning", "processing", "waiting", "committing"), 0)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Equal parts of the time from the first commit shown to the last."""
+
+    start_ms: int
+    slot_ms: float
+    slots: Sequence[Slot]
+
+    @property
+    def rates(self) -> list[float]:
+        """Records per second."""
+        return [slot.rows * 1_000 / self.slot_ms for slot in self.slots]
+
+    @property
+    def lags(self) -> list[float]:
+        """The highest lag; in a part without a commit that of before."""
+        found, last = list[float](), 0.0
+        for slot in self.slots:
+            last = last if slot.lag is None else float(slot.lag)
+            found.append(last)
+        return found
+
+    def spent(self, phase: str) -> list[float]:
+        """Mean milliseconds of a transaction in a phase."""
+        return [slot.spent_ms[phase] / max(1, slot.transactions) for slot in self.slots]
+
+
+def series_of(recent: Sequence[AttemptTimes]) -> Series | None:
+    """The committed ones of these attempts over time; None: too few for a line."""
+    committed = committed_of(recent)
+    times = [each.committed_at_ms or 0 for each in committed]
+    if len(committed) < 3 or max(times) == min(times):
+        return None
+    start_ms = min(times)
+    number = min(SLOTS, len(committed))
+    slot_ms = (max(times) - start_ms) / number
+    slots = [Slot() for _ in range(number)]
+    for each, at_ms in zip(committed, times, strict=True):
+        _add(slots[min(number - 1, int((at_ms - start_ms) / slot_ms))], each)
+    return Series(start_ms, slot_ms, slots)
+
+
+def _add(slot: Slot, each: AttemptTimes) -> None:
+    slot.transactions += 1
+    slot.rows += each.rows or 0
+    lag = lag_in(each.details)
+    if lag is not None:
+        slot.lag = max(lag, slot.lag or 0)
+    phases = phases_of(each)
+    for phase in slot.spent_ms:
+        slot.spent_ms[phase] += getattr(phases, phase) or 0
+
+
+# --- partitions and states ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition as of the last transaction commit. `share` of the highest lag, from 0 to 1."""
+
+    name: str
+    position: int
+    records: int
+    lag: int | None
+    share: float = 0.0
+
+
+def lags_in(details: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:
+    """The lag by partition that was recorded with a transaction commit."""
+    return {(source, index): lag for source, index, lag in (details or {}).get("lags", ())}
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A committer's state: what it is, and what its last commit did, as far as that was recorded."""
+
+    component: str
+    identity: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+def states_of(status: TopologyStatus, newest: AttemptTimes | None) -> list[StateRow]:
+    """The states of a topology."""
+    facts = (newest.details or {}).get("states", {}) if newest is not None else {}
+    committers = status.fingerprint.get("committers", {})
+    return [StateRow(str(name), identity, facts.get(name, {})) for name, identity in committers.items()]

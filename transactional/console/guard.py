@@ -1,0 +1,112 @@
+"""Who has access, and what the answers allow: an ASGI middleware before every page.
+
+A page shows what other people wrote, and a browser runs whatever other sites send it: so a request has to name a
+host that is ours (another one has been rebound to this address by its DNS), bring the token, and not come from another
+site; and no answer may load, run or be embedded in anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request has to bring. `hosts` are names as in a Host header, without port."""
+
+    token: str = field(repr=False)
+    hosts: Collection[str] = LOOPBACK
+    cookie: str = "transactional"
+
+    def is_token(self, given: str) -> bool:
+        """Whether this is the token; takes as long whatever it differs in."""
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+
+    @property
+    def form_key(self) -> str:
+        """What a form has to send back: made from the token, which no page contains."""
+        return hmac.new(self.token.encode(), b"transactional console form", hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Refuses what has no access, and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        if scope["type"] != "http":  # the start and the end of the server; there are no web sockets
+            await self._app(scope, receive, send)
+        else:
+            await (self._refusal(scope) or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if _name_of(headers.get("host", "")) not in self._access.hosts:
+            return PlainTextResponse("This host name is not one that the console was started for.\n", 421)
+        if _is_foreign(scope["method"], headers):
+            return PlainTextResponse("Requests from another site are refused.\n", 403)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
+        if given and self._access.is_token(given[0]):
+            return self._admission(scope["path"], [(name, value) for name, value in query if name != "token"])
+        if not self._access.is_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie, "")):
+            return PlainTextResponse(
+                "Open the address that `transactional` printed when it started, with its token.\n", 401
+            )
+        return None
+
+    def _admission(self, path: str, rest: list[tuple[str, str]]) -> Response:
+        """Keep the token in a cookie, and out of the address bar and the history."""
+        target = "/" + path.lstrip("/\\")  # never //host
+        answer = RedirectResponse(target + (f"?{urlencode(rest)}" if rest else ""), 303)
+        answer.set_cookie(self._access.cookie, self._access.token, httponly=True, samesite="strict")
+        return answer
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without port."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower()
+
+
+def _is_foreign(method: str, headers: Headers) -> bool:
+    """Whether another site has caused this request. Following a link to a page is fine: it brings no cookie."""
+    site = str(headers.get("sec-fetch-site", ""))
+    if method not in ("GET", "HEAD"):
+        return site != "same-origin"
+    return site in ("cross-site", "same-site") and str(headers.get("sec-fetch-dest", "document")) != "document"

@@ -1,0 +1,149 @@
+"""What the pages read from a store: one object per question, no more than the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from transactional.attempt import AttemptId, TxId
+from transactional.config import OPTIONS, TopologyConfig, unit_of
+from transactional.console.figures import (
+    RECENT,
+    PartitionRow,
+    StateRow,
+    committed_of,
+    lags_in,
+    states_of,
+)
+from transactional.redaction import SHOWN_INSTEAD, is_secret
+from transactional.store import AttemptRecord, AttemptTimes, CoordinatorStore, TopologyStatus
+from transactional.store_history import RunRecord
+from transactional.store_rules import times_of
+
+PAGE: Final = 40
+"""Rows of a list."""
+RUNS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One topology at a glance: its last attempts newest first, its last runs newest first."""
+
+    status: TopologyStatus
+    recent: Sequence[AttemptTimes]
+    runs: Sequence[RunRecord]
+
+    @property
+    def newest(self) -> AttemptTimes | None:
+        """The last committed attempt."""
+        return next(iter(committed_of(self.recent)), None)
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The topology as its last run described it."""
+        return next((run.about.topology for run in self.runs if run.about.topology), {})
+
+    @property
+    def states(self) -> list[StateRow]:
+        """Its states."""
+        return states_of(self.status, self.newest)
+
+
+def overview_of(store: CoordinatorStore, status: TopologyStatus) -> Overview:
+    """Read what the overview shows."""
+    topology_id = status.topology_id
+    return Overview(status, store.times(topology_id, limit=RECENT), store.runs(topology_id, limit=20))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPage:
+    """A page of the list of attempts. `older` is where the next page begins; None: this is the last."""
+
+    rows: Sequence[AttemptTimes]
+    older: AttemptId | None
+
+
+def attempts_page(
+    store: CoordinatorStore, topology_id: str, *, before: AttemptId | None, phases: Sequence[str]
+) -> AttemptPage:
+    """Read one page of attempts."""
+    found = store.times(topology_id, limit=PAGE + 1, before=before, phases=phases)
+    return AttemptPage(found[:PAGE], found[PAGE - 1].attempt.attempt_id if len(found) > PAGE else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """All that is known of one transaction: its attempts, newest first, and the commit that it had to wait for."""
+
+    attempts: Sequence[AttemptRecord]
+    before: AttemptTimes | None
+
+    @property
+    def times(self) -> list[AttemptTimes]:
+        """Its attempts without their batches, newest first."""
+        return [times_of(record) for record in self.attempts]
+
+
+def transaction_of(store: CoordinatorStore, topology_id: str, txid: TxId) -> Transaction:
+    """Read one transaction."""
+    before = [times_of(record) for record in store.attempts_at(topology_id, TxId(txid - 1))] if txid > 1 else []
+    return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(before)), None))
+
+
+def partitions_of(store: CoordinatorStore, status: TopologyStatus) -> list[PartitionRow]:
+    """The partitions as of the last transaction commit, those with the highest lag first, then by name."""
+    records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []
+    newest = next((record for record in records if record.committed_at_ms is not None), None)
+    return [] if newest is None else partition_rows(newest)
+
+
+def partition_rows(record: AttemptRecord) -> list[PartitionRow]:
+    """The partitions of one attempt's batch."""
+    lags = lags_in(record.details)
+    most = max(lags.values(), default=0)
+    ordered = sorted(record.batch.ranges, key=lambda each: (-lags.get((each.source, each.index), -1), each))
+    rows = []
+    for partition in ordered:
+        digest, offsets = record.batch.digests.get(partition), record.batch.ranges[partition]
+        lag = lags.get((partition.source, partition.index))
+        records = digest.records if digest is not None else len(offsets)
+        share = (lag or 0) / most if most else 0.0
+        rows.append(PartitionRow(str(partition), offsets.until, records, lag, share))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRow:
+    """An option as of a run: `source` is where its value came from, empty if that was not recorded."""
+
+    name: str
+    value: Any
+    unit: str
+    default: Any
+    before: Any
+    source: str = ""
+    instead_of: Sequence[tuple[Any, str]] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the value is the one that it would have anyhow."""
+        return bool(self.value == self.default)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the run before had another value."""
+        return bool(self.before != self.value)
+
+
+def options_of(run: RunRecord, before: RunRecord | None) -> list[OptionRow]:
+    """The options of a run, beside those of the run before."""
+    settings, earlier = run.about.settings, {} if before is None else before.about.settings
+    defaults = TopologyConfig()
+    names = [*(name for name in OPTIONS if name in settings), *(name for name in settings if name not in OPTIONS)]
+    rows = []
+    for name in names:
+        value, default = settings[name], getattr(defaults, name, None)
+        shown = SHOWN_INSTEAD if is_secret(name) and name not in OPTIONS else value
+        rows.append(OptionRow(name, shown, unit_of(name), default, earlier.get(name, value)))
+    return rows

@@ -1,0 +1,59 @@
+"""Templates to HTML. Whatever a template inserts is redacted and escaped, unless it is a diagram of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+
+from transactional.console import formats
+from transactional.console.slugs import slug_of
+from transactional.store_rules import state_of
+
+STATIC: Final = Path(__file__).with_name("static")
+
+
+def _shown(value: Any) -> Any:
+    """What is inserted for a value."""
+    if value is None:
+        return formats.NOTHING
+    return formats.shown(value) if type(value) is str else value  # a diagram is Markup, and made of shown texts
+
+
+def _compact(value: Any) -> str:
+    """An option's value, or a state's identity, in one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "clock": formats.clock,
+        "compact": _compact,
+        "count": formats.count,
+        "duration": formats.duration,
+        "first_line": formats.first_line,
+        "iso": formats.iso,
+        "moment": formats.moment,
+        "slug": slug_of,
+        "state": state_of,
+    }
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+def render(template: str, **values: Any) -> str:
+    """A page. A value that a template uses and is not given is an error."""
+    text: str = _ENVIRONMENT.get_template(template).render(**values)
+    return text

@@ -1,0 +1,100 @@
+"""The console's HTTP server: which address it listens on, under which names, and with which token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from transactional.console.guard import LOOPBACK, Access
+from transactional.errors import ConfigError
+
+PORT: Final = 8787
+_TOKEN_MIN: Final = 16
+_GRACE_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0: any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only processes of this machine can connect."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def access_of(address: Address, token_file: Path | None, host_names: Collection[str]) -> Access:
+    """The token and the names to accept. Raises `ConfigError` for an address that others can reach without a token of
+    the operator's own."""
+    if not address.is_loopback and token_file is None:
+        raise ConfigError(
+            f"the console would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
+            f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
+        )
+    token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
+    own = f"[{address.host}]" if ":" in address.host else address.host
+    return Access(token, {*LOOPBACK, own.lower(), *(name.lower() for name in host_names)})
+
+
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token file {file} can't be read: {error}") from error
+    if len(token) < _TOKEN_MIN or not all(" " < letter < "\x7f" for letter in token):
+        raise ConfigError(f"the token file {file} must contain one line of at least {_TOKEN_MIN} printable characters")
+    return token
+
+
+def bind(address: Address) -> socket.socket:
+    """A socket that listens there. Raises `ConfigError` if the port is taken, or the address is not ours."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address.host, address.port))
+        listening.listen(64)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"the console can't listen on {address.host}:{address.port}: {error.strerror or error}. Another console "
+            "may be running there: choose another port with --port, or 0 for any that is free"
+        ) from error
+    return listening
+
+
+def url_of(listening: socket.socket, access: Access) -> str:
+    """What to open in a browser, with the token."""
+    host, port = listening.getsockname()[:2]
+    shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/?token={access.token}"
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """A server for the application; it writes no log, for the first request's line has the token."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )

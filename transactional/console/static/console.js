@@ -1,0 +1,41 @@
+// Live pages: when the server says that something has changed, the page is fetched again and its parts are replaced.
+"use strict";
+(() => {
+  const root = document.querySelector("[data-changes]");
+  const live = document.querySelector(".live");
+  if (!root || !live) return;
+  const told = live.querySelector("span");
+  const button = live.querySelector("button");
+  let paused = false, due = false, busy = false;
+
+  const refresh = async () => {
+    if (paused || busy || document.hidden) { due = true; return; }
+    busy = true; due = false;
+    try {
+      const answer = await fetch(location.href, {credentials: "same-origin"});
+      if (!answer.ok) throw new Error(String(answer.status));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const part of document.querySelectorAll("[data-part]")) {
+        const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
+        if (fresh && !part.contains(document.activeElement) && part.innerHTML !== fresh.innerHTML) part.replaceWith(fresh);
+      }
+      told.textContent = "live";
+    } catch { told.textContent = "no answer; trying again"; due = true; }
+    busy = false;
+    if (due) setTimeout(refresh, 1000);
+  };
+
+  live.classList.add("on");
+  button.addEventListener("click", () => {
+    paused = !paused;
+    button.textContent = paused ? "Resume" : "Pause";
+    told.textContent = paused ? "paused" : "live";
+    if (!paused && due) refresh();
+  });
+  document.addEventListener("visibilitychange", () => { if (due) refresh(); });
+  const events = new EventSource(root.dataset.changes);
+  events.addEventListener("open", () => { if (told.textContent.startsWith("no answer")) refresh(); else told.textContent = paused ? "paused" : "live"; });
+  events.addEventListener("changed", refresh);
+  events.addEventListener("away", () => { told.textContent = "the store does not respond"; });
+  events.addEventListener("error", () => { told.textContent = "no answer; trying again"; });
+})();

@@ -1,0 +1,59 @@
+"""SVG elements as text. Every attribute and every text is escaped here, whoever wrote it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+Attribute = str | int | float | None
+
+CHARACTER: Final = 6.6
+"""The mean width of a character of the font in the diagrams, for what has to fit."""
+
+
+def _written(value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}".removesuffix(".0")
+    return escape(str(value))
+
+
+def element(tag: str, *content: str, **attributes: Attribute) -> str:
+    """An element around others that this module has made. `class_` is `class`, `stroke_width` is `stroke-width`."""
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{_written(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    inner = "".join(content)
+    return f"<{tag}{written}>{inner}</{tag}>" if inner else f"<{tag}{written}/>"
+
+
+def text(words: str, x: float, y: float, **attributes: Attribute) -> str:
+    """A line of text at its baseline."""
+    return element("text", escape(words), x=x, y=y, **attributes)
+
+
+def title(words: str) -> str:
+    """What is shown when the pointer rests on an element, and read aloud in its place."""
+    return element("title", escape(words))
+
+
+def picture(width: float, height: float, label: str, *content: str, class_: str | None = None) -> str:
+    """A whole SVG that scales with the page. Contains links, so it is a group to readers of screens, not an image."""
+    return element(
+        "svg",
+        *content,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=round(width),
+        height=round(height),
+        role="group",
+        aria_label=label,
+        class_=class_,
+    )
+
+
+def shortened(words: str, width: float) -> str:
+    """As much of a text as fits, with an ellipsis."""
+    most = max(3, int(width / CHARACTER))
+    return words if len(words) <= most else words[: most - 1] + "…"

@@ -1,0 +1,209 @@
+"""What each page shows: from a store, the values for its template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from transactional.attempt import AttemptId, TxId
+from transactional.console import charts, reading
+from transactional.console.figures import (
+    lags_in,
+    phases_of,
+    series_of,
+    states_of,
+    tiles_of,
+    tuples_by_edge,
+)
+from transactional.console.graph import draw_graph, graph_of
+from transactional.console.slugs import slug_of
+from transactional.console.staircase import bars_of, draw_staircase
+from transactional.store import AttemptTimes, CoordinatorStore, TopologyStatus
+from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+
+View = Mapping[str, Any]
+
+PHASES: Final = {
+    "": ("all", ()),
+    "failed": ("failed", (FAILED,)),
+    "given-up": ("given up", (GIVEN_UP, REWOUND)),
+    "open": ("in flight", OPEN),
+    "committed": ("committed", (COMMITTED,)),
+}
+"""The filters of the list of attempts."""
+PARTITIONS_OF_OVERVIEW: Final = 8
+PARTITIONS_OF_PAGE: Final = 50
+ATTEMPTS_OF_OVERVIEW: Final = 12
+_PULSE: Final = 40
+
+
+def home(store: CoordinatorStore, now_ms: int) -> View:
+    """All topologies, each with the pulse of its last attempts."""
+    statuses = store.status()
+    cards = []
+    for status in statuses:
+        recent = store.times(status.topology_id, limit=_PULSE)
+        took = [_taken(each, now_ms) for each in reversed(recent)]
+        pulse = charts.draw_pulse(took, f"the last {len(took)} attempts") if took else ""
+        cards.append((status, tiles_of(status, recent, now_ms), pulse))
+    return {"statuses": statuses, "cards": cards, "title": "Topologies"}
+
+
+def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:
+    bars = bars_of(each, now_ms)
+    kind = {COMMITTED: "committing", FAILED: "failed", GIVEN_UP: "given-up", REWOUND: "given-up"}.get(
+        each.phase, "processing"
+    )
+    return min(bars[-1].end_ms, now_ms) - bars[0].start_ms, kind
+
+
+def topology(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> View:
+    """One topology at a glance."""
+    overview = reading.overview_of(store, status)
+    recent = overview.recent
+    graph = graph_of(overview.described, tuples_by_edge(recent))
+    partitions = reading.partitions_of(store, status)
+    return {
+        "title": status.topology_id,
+        "tab": "overview",
+        "tiles": tiles_of(status, recent, now_ms),
+        "graph": graph,
+        "graph_svg": draw_graph(graph) if graph.is_drawn else "",
+        "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
+        "charts": _charts(recent),
+        "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
+        "partitions_all": len(partitions),
+        "states": overview.states,
+        "rows": recent[:ATTEMPTS_OF_OVERVIEW],
+        "phases_of": phases_of,
+    }
+
+
+def path_of(status: TopologyStatus) -> str:
+    """Where the pages of a topology are."""
+    return f"/t/{slug_of(status.topology_id)}"
+
+
+def _link_from(status: TopologyStatus) -> Callable[[TxId], str]:
+    return lambda txid: f"{path_of(status)}/transactions/{txid}"
+
+
+def _charts(recent: Sequence[AttemptTimes]) -> list[tuple[str, str]]:
+    series = series_of(recent)
+    if series is None:
+        return []
+    phases = ("planning", "processing", "waiting", "committing")
+    drawn = [
+        ("Records per second", charts.draw_area(series, series.rates, "Records per second over time", "rate")),
+        (
+            "Latency by phase, ms",
+            charts.draw_stack(series, {each: series.spent(each) for each in phases}, "Mean latency by phase over time"),
+        ),
+    ]
+    if any(slot.lag is not None for slot in series.slots):
+        drawn.append(("Lag, records", charts.draw_area(series, series.lags, "Lag over time", "lag")))
+    return drawn
+
+
+def attempts(store: CoordinatorStore, status: TopologyStatus, before: AttemptId | None, phase: str) -> View:
+    """A page of the list of attempts."""
+    wanted = phase if phase in PHASES else ""
+    page = reading.attempts_page(store, status.topology_id, before=before, phases=PHASES[wanted][1])
+    return {
+        "title": f"Attempts of {status.topology_id}",
+        "tab": "attempts",
+        "rows": page.rows,
+        "older": page.older,
+        "is_first": before is None,
+        "phase": wanted,
+        "filters": [(name, words) for name, (words, _) in PHASES.items()],
+        "phases_of": phases_of,
+    }
+
+
+def transaction(store: CoordinatorStore, status: TopologyStatus, txid: TxId, now_ms: int) -> View | None:
+    """One transaction with all its attempts; None: there is none."""
+    found = reading.transaction_of(store, status.topology_id, txid)
+    if not found.attempts:
+        return None
+    before = found.before
+    tries = []
+    for record, times in zip(found.attempts, found.times, strict=True):
+        waited = before is not None and _waited(times, before)
+        edges = [(s, stream, t, n) for s, stream, t, n in (record.details or {}).get("edges", ())]
+        tries.append((record, times, phases_of(times), waited, reading.partition_rows(record), edges))
+    return {
+        "title": f"Transaction {txid} of {status.topology_id}",
+        "tab": "attempts",
+        "txid": txid,
+        "tries": tries,
+        "is_last": txid > status.committed_txid,
+        "staircase": draw_staircase(
+            [*([before] if before else []), *found.times],
+            store.runs(status.topology_id, limit=20),
+            now_ms,
+            _link_from(status),
+        ),
+        "ranges_max": PARTITIONS_OF_PAGE,
+        "lags_in": lags_in,
+    }
+
+
+def _waited(each: AttemptTimes, before: AttemptTimes) -> bool:
+    return (
+        each.processed_at_ms is not None
+        and before.committed_at_ms is not None
+        and each.processed_at_ms < before.committed_at_ms
+    )
+
+
+def partitions(store: CoordinatorStore, status: TopologyStatus, page: int) -> View:
+    """A page of the partitions."""
+    rows = reading.partitions_of(store, status)
+    pages = max(1, -(-len(rows) // PARTITIONS_OF_PAGE))
+    page = min(page, pages)
+    return {
+        "title": f"Partitions of {status.topology_id}",
+        "tab": "partitions",
+        "partitions": rows[(page - 1) * PARTITIONS_OF_PAGE : page * PARTITIONS_OF_PAGE],
+        "partitions_all": len(rows),
+        "page": page,
+        "pages": pages,
+    }
+
+
+def states(store: CoordinatorStore, status: TopologyStatus, _now_ms: int) -> View:
+    """All states."""
+    newest = next(iter(store.times(status.topology_id, limit=1, phases=(COMMITTED,))), None)
+    return {"title": f"States of {status.topology_id}", "tab": "states", "states": states_of(status, newest)}
+
+
+def runs(store: CoordinatorStore, status: TopologyStatus, _now_ms: int) -> View:
+    """The last runs, newest first."""
+    found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
+    return {"title": f"Runs of {status.topology_id}", "tab": "runs", "runs": found}
+
+
+def configuration(store: CoordinatorStore, status: TopologyStatus, epoch: int | None) -> View:
+    """The options as of a run, and what has changed since the one before."""
+    found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
+    place = next((number for number, run in enumerate(found) if run.epoch == epoch), 0)
+    run = found[place] if found else None
+    before = found[place + 1] if place + 1 < len(found) else None
+    return {
+        "title": f"Configuration of {status.topology_id}",
+        "tab": "configuration",
+        "run": run,
+        "before": before,
+        "options": [] if run is None else reading.options_of(run, before),
+        "runs": found,
+    }
+
+
+def version(store: CoordinatorStore, topology_id: str) -> object:
+    """A value that differs whenever a page may have something new."""
+    status = next(iter(store.status(topology_id)), None)
+    if status is None:
+        return None
+    newest = [(each.attempt, each.phase) for each in store.times(topology_id, limit=6)]
+    return newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid
