@@ -58,13 +58,30 @@ class KafkaPartitionReader:
         raises, unless it refuses a record. Which incarnation of the topic the records are from is checked once per
         batch, by the spout's `check_read`.
         """
+        for messages in self._messages(partition, offsets):
+            yield from self._tuples(messages)
+
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """As `read`, with the offsets of the tuples. A record without a tuple leaves a gap."""
+        for messages in self._messages(partition, offsets):
+            batches = [batch for batch in self._tuples(messages) if isinstance(batch, pa.RecordBatch)]
+            parts = [(batch, messages) for batch in batches if batch.num_rows == len(messages)]
+            if not parts:  # a translator has left some out, and does not say which
+                singly = [(batch, [one]) for one in messages for batch in self._tuples([one])]
+                parts = [(batch, one) for batch, one in singly if isinstance(batch, pa.RecordBatch) and batch.num_rows]
+            for batch, of in parts:
+                yield batch, pa.array([message.offset() for message in of], pa.int64())
+
+    def _messages(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
         if not len(offsets):
             return
         with consumer_pool().leased(self.connection, partition, offsets) as consumer:
             records = 0
             for messages in consumer.read(partition, offsets):
                 records += len(messages)
-                yield from self._tuples(messages)
+                yield messages
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
 

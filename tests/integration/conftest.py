@@ -15,13 +15,15 @@ from transactional.spark_session import spark_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A Spark session with the framework's defaults, shared: don't stop it. Two cores, tasks are tried four times."""
+    """A Spark session with the framework's defaults, shared: don't stop it. Two cores, four tries of a task, one
+    of a stage."""
     left_over = SparkSession.getActiveSession()
     if left_over is not None:
         left_over.stop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
-        session = spark_session("tests", master="local[2,4]", conf={"spark.ui.enabled": "false"})
+        conf = {"spark.ui.enabled": "false", "spark.stage.maxConsecutiveAttempts": "1"}
+        session = spark_session("tests", master="local[2,4]", conf=conf)
     yield session
     session.stop()
 

@@ -264,6 +264,8 @@ def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
     for record in attempts:
         if record.error:
             plain_line(f"{record.attempt} {first_line(record.error)}")
+        if found := _messages(record):
+            plain_line(f"{record.attempt} messages: {found}")
 
 
 def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
@@ -288,6 +290,9 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
     table = Table("txid", "attempt", "phase", "rows", "planned", "processed", "committed")
     for name in ("plan ms", "process ms", "wait ms", "commit ms", "error"):
         table.add_column(name)
+    follows = any(map(_messages, attempts))
+    if follows:
+        table.add_column("messages")
     for record in attempts:
         table.add_row(
             str(record.attempt.txid),
@@ -297,8 +302,16 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
             *(_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
             *_steps(record),
             first_line(record.error),
+            *([_messages(record)] if follows else []),
         )
     return table
+
+
+def _messages(record: AttemptRecord) -> str:
+    """Where messages are followed one by one: how many it processed again, how many wait after it, how many it lost."""
+    batch = record.batch
+    counts = {"again": len(batch.again), "waiting": len(batch.pending), "lost": batch.lost}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def _rows(record: AttemptRecord) -> str:

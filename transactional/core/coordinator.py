@@ -167,7 +167,9 @@ class Coordinator:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
             raise ProtocolError(f"the spout had nothing for {current.attempt}, which is a replay and must have a batch")
         if self._move(current, Trigger.NOTHING_THERE):
-            is_last = self.config.stop_when_drained and not self._committed_batch.pending
+            # Messages that fail in a transaction in flight may come again.
+            is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
+            is_last = self.config.stop_when_drained and is_settled and not self._committed_batch.pending
             self.draining = self.draining or is_last
         return []
 

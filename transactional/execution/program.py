@@ -88,6 +88,8 @@ class TaskProgram:
     slot_of: Mapping[tuple[int, int], int]
     record: Record | None = None
     stagers: Mapping[str, Stager] = field(default_factory=dict)
+    is_run_once: bool = False
+    """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
 
     def slot(self, edge: Edge, task: int) -> int:
         """The slot (partition number in its level) of a task of the edge's target."""
@@ -133,7 +135,9 @@ def make_program(
         bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, is_committer=c.is_committer)
         if not isinstance(c.bolt, Bolt | BoltFunction):
             aggregators[c.id] = c.bolt.aggregator()
-    return TaskProgram(topology.id, spout, bolts, aggregators, topology.options, plan, slots, record, stagers or {})
+    once = topology.guarantee is Guarantee.AT_MOST_ONCE
+    options = topology.options
+    return TaskProgram(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, once)
 
 
 def check_sendable(program: TaskProgram) -> None:

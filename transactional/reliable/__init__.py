@@ -3,5 +3,6 @@
 from transactional.guarantees import Guarantee
 from transactional.reliable.bolts import RichBolt, TupleCollector
 from transactional.reliable.builder import TopologyBuilder
+from transactional.reliable.queue_spout import QueueSpout, SpoutCollector
 
-__all__ = ["Guarantee", "RichBolt", "TopologyBuilder", "TupleCollector"]
+__all__ = ["Guarantee", "QueueSpout", "RichBolt", "SpoutCollector", "TopologyBuilder", "TupleCollector"]

@@ -129,6 +129,11 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         if not self.spout_id:
             raise ConfigError(f"topology {self.topology_id!r} has no spout: add set_spout(…)")
         if self.guarantee is Guarantee.EXACTLY_ONCE:
+            if isinstance(self.spout, AckedSpout):
+                raise ConfigError(
+                    f"spout {self.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
+                    "use guarantee='at-least-once' or 'at-most-once'"
+                )
             return super().build(strict=strict, options=options, config=config)
         if not self._bolts:
             raise ConfigError(f"topology {self.topology_id!r} has no bolt, so it would have no effect: add set_bolt(…)")

@@ -33,6 +33,7 @@ from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_program
 from transactional.spark.dataframes import dataframe_items
 from transactional.spark.packing import Packing
+from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
 from transactional.spark.workers import collect_less_garbage, end_quietly
 from transactional.spark_internals import SparkJobs, is_running
 from transactional.spark_session import require_classic, spark_session
@@ -69,14 +70,15 @@ class SparkExecutor:
         if self.session is None:
             self._owns_session = not is_running()
             with keeping_ctrl_c():
-                self.session = spark_session(
-                    f"transactional {self.topology.id}", master=self.master, parallelism=self.topology.spout_parallelism
-                )
+                name, tasks = f"transactional {self.topology.id}", self.topology.spout_parallelism
+                conf = needed_settings(self.topology)
+                self.session = spark_session(name, master=self.master, parallelism=tasks, conf=conf)
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
         self.program = make_program(self.topology, self.topology.spout.reader(), stagers=stagers_of(self.topology))
         check_sendable(self.program)
+        check_stage_attempts(self.context, self.program)
         # Spark pickles the program again whenever it packs tasks differently, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)
@@ -243,6 +245,8 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
         # Spark ends a worker whose input is not exhausted, and with it everything that readers cache there.
         for _ in numbers:
             pass
+        if (refused := repeated(program, 0, number)) is not None:
+            return iter([refused])
         inputs, began = task_input(), perf_counter()
         own = range(number, slots, spark_tasks)
         items = (item for slot in own for item in run_task(program, inputs, 0, slot, ()))
@@ -269,6 +273,9 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
     def run(slot: int, addressed: Iterable[tuple[int, Item]]) -> Iterator[Item]:
         end_quietly()
         items = [item for _, item in addressed]
+        if (refused := repeated(program, level, slot)) is not None:
+            yield refused
+            return
         yield from (item for item in items if not is_for_level(item, level))
         if not program.plan.slots(level)[slot][0].is_dataframe:
             inputs = task_input()

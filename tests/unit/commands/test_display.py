@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.unit.drivers import World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.commands.display import (
     RECENT,
     Display,
@@ -264,6 +264,16 @@ def test_attempts(capsys: pytest.CaptureFixture[str]) -> None:
         *("5", "100", "1", "24", ""),
     ]
     assert failed == ["3", "4", "failed", "-", "00:01:00.001", "-", "-", "1", "-", "-", "-", long]
+
+
+def test_attempts_tell_of_messages_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    message = PendingMessage(WORDS, Offset(1), 1, 0, "no")
+    done = record("committed", 1_000, 1_005, 1_105, 1_106, 1_130, rows=8)
+    with_messages = replace(done, batch=replace(done.batch, again=(message,), pending=(message, message), lost=3))
+    header, first, second = printed(attempts_table([done, with_messages]), capsys)
+    assert header[-1] == "messages"
+    assert first[-1] == ""
+    assert second[-1] == "1 again, 2 waiting, 3 lost"
 
 
 @pytest.mark.parametrize(("text", "expected"), [(None, ""), ("", ""), ("one", "one"), ("one\ntwo", "one")])

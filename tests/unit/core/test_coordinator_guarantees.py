@@ -28,7 +28,7 @@ def finish(talk: Conversation, txid: int, *pending: PendingMessage, lost: int = 
     """Process and commit; return what is committed, and what the next one is planned after."""
     actions = talk.tell(ProcessingSucceeded(talk.current(txid), digest(10), pending, lost)) + talk.committed(txid)
     [commit] = [a for a in actions if isinstance(a, RecordCommit)]
-    PLANNED[:] = [a for a in actions if isinstance(a, PlanBatch)]
+    PLANNED[:] = [a for a in actions + talk.wait(100) if isinstance(a, PlanBatch)]
     return commit.batch
 
 

@@ -1,0 +1,210 @@
+"""`QueueSpout`: Storm's spout contract, for sources that hand out messages and want to know what became of each."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.dead_letters import values_from_json, values_to_json
+from transactional.errors import ConfigError, SchemaMismatch
+from transactional.messages import FailedMessage
+from transactional.schema import Schema
+
+_log = logging.getLogger(__name__)
+_SOURCE = "queue"
+
+
+class SpoutCollector:
+    """What an instance of a `QueueSpout` emits to."""
+
+    def __init__(self, output: Schema, component: str) -> None:
+        self._schema, self._component = arrow_schema(output), component
+        self.taken: list[tuple[dict[str, Any], Any]] = []
+
+    def emit(self, *values: Any, message_id: Any = None) -> None:
+        """Emit one tuple: a value for each field. Without a `message_id` it is not followed: neither `ack` nor `fail`
+        is called for it. Raises `SchemaMismatch` for values that do not match the fields."""
+        names = self._schema.names
+        if len(values) != len(names):
+            raise SchemaMismatch(f"{self._component} declares the fields {names} and emitted {len(values)} values")
+        batch_from_rows([values], self._schema, component=self._component)
+        self.taken.append((dict(zip(names, values, strict=True)), message_id))
+
+
+class QueueSpout(ABC):
+    """A spout whose instances live in the driver, as many as its parallelism. For topologies without exactly once.
+
+    `next_tuple` is called again and again for each batch, until it emits nothing, or until `message_pending_max`
+    messages of the instance are neither acked nor failed. `ack` and `fail` reach the instance that has emitted the
+    message, once its transaction is committed; it is up to the instance to emit a failed one again. At most once, a
+    message is acked when it is emitted.
+
+    What was emitted is recorded with the batch: if its job fails, or the driver dies, it is processed again from the
+    record. The messages that a dead driver had not acked yet are the queue's business: one that puts them back when its
+    client disconnects hands them out again. `output` declares the fields in Spark's DDL. The object that is passed to
+    the builder is a prototype, which is copied.
+    """
+
+    output: ClassVar[str] = ""
+    message_pending_max: ClassVar[int] = 1_000
+
+    def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
+        """Connect. Called once per run: the number of this instance, counted from 0, and how many there are."""
+        self.collector = collector
+
+    @abstractmethod
+    def next_tuple(self) -> None:
+        """Emit the next message with `self.collector.emit(…, message_id=…)`; nothing if there is none. Must not
+        wait."""
+
+    def ack(self, message_id: Any) -> None:  # noqa: B027 - optional
+        """Every bolt has processed the message."""
+
+    def fail(self, message_id: Any) -> None:  # noqa: B027 - optional
+        """A bolt has failed the message, or has not acked it."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Disconnect."""
+
+    def as_spout(self, parallelism: int) -> QueueInstances:
+        """The spout, with this many instances."""
+        return QueueInstances(self, parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReader:
+    """Reads messages from what is recorded of them."""
+
+    output: Schema
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        """The messages of a range."""
+        for batch, _ in self.read_with_offsets(partition, offsets, metadata):
+            yield batch
+
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """The messages of a range, and their numbers; NULL for one without an id."""
+        first, names = int(metadata["first"]), self.output.names
+        texts = metadata["messages"][offsets.start - first : offsets.until - first]
+        rows = [tuple(values[name] for name in names) for values in map(values_from_json, texts)]
+        plain = set(metadata["plain"])
+        numbers = [None if number in plain else number for number in range(offsets.start, offsets.until)]
+        yield batch_from_rows(rows, arrow_schema(self.output), component=str(partition)), pa.array(numbers, pa.int64())
+
+
+class QueueInstances:
+    """The `Spout` that the instances of a `QueueSpout` make up."""
+
+    def __init__(self, prototype: QueueSpout, parallelism: int) -> None:
+        name = type(prototype).__name__
+        if not prototype.output:
+            raise ConfigError(f"spout {name} declares no output: give the fields of its tuples, such as 'line string'")
+        self._prototype, self._parallelism, self._name = prototype, parallelism, name
+        self.output = Schema.parse(prototype.output)
+        self.replays_exactly = False
+        self._acks_at_once = False
+        self._instances: dict[PartitionId, tuple[QueueSpout, SpoutCollector]] = {}
+        self._waiting: dict[PartitionId, dict[int, Any]] = {}
+
+    def ack_at_once(self) -> None:
+        """At most once: a message is acked when it is emitted."""
+        self._acks_at_once = True
+
+    def identity(self) -> Mapping[str, str]:
+        """The class, and the fields."""
+        return {"kind": "OpaqueQueueSpout", "class": self._name, "fields": str(self.output)}
+
+    def open(self) -> None:
+        """Make the instances, and open them."""
+        for number in range(self._parallelism):
+            instance = copy.deepcopy(self._prototype)
+            collector = SpoutCollector(self.output, f"spout {self._name}")
+            instance.open(number, self._parallelism, collector)
+            partition = PartitionId(_SOURCE, number)
+            self._instances[partition], self._waiting[partition] = (instance, collector), {}
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """What the instances emit next; None if that is nothing."""
+        positions = after.positions()
+        ranges = {p: OffsetRange(offset, offset) for p, offset in positions.items()}
+        metadata: dict[PartitionId, Any] = {}
+        for partition in self._instances:
+            start = positions.get(partition, Offset(0))
+            taken = self._taken(partition)
+            ranges[partition] = OffsetRange(start, Offset(start + len(taken)))
+            if not taken:
+                continue
+            plain = [start + number for number, (_, message_id) in enumerate(taken) if message_id is None]
+            messages = [values_to_json(values) for values, _ in taken]
+            metadata[partition] = {"first": start, "messages": messages, "plain": plain}
+            ids = {start + number: message_id for number, (_, message_id) in enumerate(taken)}
+            self._wait_for(partition, {offset: each for offset, each in ids.items() if each is not None})
+        return BatchMetadata(ranges, metadata=metadata) if metadata or replay else None
+
+    def _taken(self, partition: PartitionId) -> list[tuple[dict[str, Any], Any]]:
+        instance, collector = self._instances[partition]
+        room = instance.message_pending_max - len(self._waiting[partition])
+        collector.taken = []
+        before = -1
+        while before < len(collector.taken) < room:
+            before = len(collector.taken)
+            instance.next_tuple()
+        return collector.taken
+
+    def _wait_for(self, partition: PartitionId, ids: dict[int, Any]) -> None:
+        if self._acks_at_once:
+            for message_id in ids.values():
+                self._call(self._instances[partition][0].ack, message_id)
+        else:
+            self._waiting[partition] |= ids
+
+    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+        """Ack and fail the messages of a committed batch."""
+        wrong = {(message.partition, message.offset) for message in failed}
+        for partition, offsets in batch.non_empty():
+            if partition not in self._instances:
+                continue
+            instance, waiting = self._instances[partition][0], self._waiting[partition]
+            for offset in range(offsets.start, offsets.until):
+                if offset in waiting:
+                    has_failed = (partition, offset) in wrong
+                    self._call(instance.fail if has_failed else instance.ack, waiting.pop(offset))
+
+    def _call(self, notify: Callable[[Any], None], message_id: Any) -> None:
+        try:
+            notify(message_id)
+        except Exception:
+            _log.exception("spout %s raised when it was notified of message %r", self._name, message_id)
+
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """What was emitted is recorded."""
+
+    def check_read(self, batch: BatchMetadata) -> None:
+        """What was emitted is recorded."""
+
+    def reader(self) -> QueueReader:
+        """The reader of what is recorded."""
+        return QueueReader(self.output)
+
+    def committed(self, batch: BatchMetadata) -> None:
+        """See `settle`."""
+
+    def lag(self, after: BatchMetadata) -> int | None:
+        """Unknown: a queue does not say."""
+        return None
+
+    def close(self) -> None:
+        """Close the instances."""
+        instances, self._instances = self._instances, {}
+        for instance, _ in instances.values():
+            instance.close()
