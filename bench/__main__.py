@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> None:
     A part that fails does not keep the others from running; the program then ends with 1.
     """
     # Where things are on this machine is nobody's business.
-    told = [Path(each).name if each.startswith("/") else each for each in arguments]
-    options, command = options_of(arguments), " ".join(["python -m bench", *told])
+    formatted = [Path(each).name if each.startswith("/") else each for each in arguments]
+    options, command = options_of(arguments), " ".join(["python -m bench", *formatted])
     console = Console(width=None if sys.stdout.isatty() else report.WIDTH)
     options.output.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
@@ -107,7 +107,7 @@ def contests(options: argparse.Namespace, command: str, directory: Path, console
 
 
 def attempted(steps: Sequence[Step], console: Console) -> list[str]:
-    """Do one after the other; the names of those that failed, each of which has told why."""
+    """Do one after the other; the names of those that failed, each of which has said why."""
     failed = []
     for name, step in steps:
         console.print(f"part {name}")

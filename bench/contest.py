@@ -58,8 +58,8 @@ class Contest:
         for system in systems:
             if isinstance(system, CountingSystem):
                 check_counts(system, expected)
-                told = f"{work.name}, {system.name}, batches of {plan.batch_messages}: {len(expected)} keys"
-                self.results.checked.append(told)
+                formatted = f"{work.name}, {system.name}, batches of {plan.batch_messages}: {len(expected)} keys"
+                self.results.checked.append(formatted)
 
     def _round(self, work: Work, system: System, plan: Plan, number: int, until: Mapping[int, int]) -> None:
         parts, files = processes.by_part(self.stage.session), files_below(system.directory)

@@ -108,10 +108,10 @@ def main() -> None:
         )
         for delay_ms in DELAYS_MS:
             figures = {name: apart(tables, name, options, delay_ms) for name in ("disk", "process")}
-            told = ", ".join(
+            formatted = ", ".join(
                 f"{name} p50 {each['p50_ms']:.1f} ms, {each['syncs']:.1f} syncs" for name, each in figures.items()
             )
-            print(f"{tables}, {delay_ms} ms more per sync, under strace: {told}", flush=True)
+            print(f"{tables}, {delay_ms} ms more per sync, under strace: {formatted}", flush=True)
 
 
 if __name__ == "__main__":

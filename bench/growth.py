@@ -42,10 +42,10 @@ class Cost:
     def of(cls, table: Table) -> Cost:
         """What a table has noted."""
         writes, upkeep = table.state.writes, table.state.upkeep
-        told = getattr(table.state.handle, "write_amplification", lambda: "")()
+        formatted = getattr(table.state.handle, "write_amplification", lambda: "")()
         return cls(
             *(table.keys, str(table.layout), len(writes), percentile(writes, 50), percentile(writes, 99)),
-            *((sum(writes) + sum(upkeep)) / len(writes), max(upkeep), told),
+            *((sum(writes) + sum(upkeep)) / len(writes), max(upkeep), formatted),
         )
 
 

@@ -96,8 +96,8 @@ def main() -> None:
             levels, each_ms = run(session, rows, take)
             took.setdefault(levels, []).append(each_ms)
         for levels, all_ms in sorted(took.items(), reverse=True):
-            told = f"{min(all_ms):.0f} … {median(all_ms):.0f} ms per transaction"
-            print(f"{take:,} tuples, {levels} level(s): {told}, {arguments.rounds} runs", flush=True)
+            formatted = f"{min(all_ms):.0f} … {median(all_ms):.0f} ms per transaction"
+            print(f"{take:,} tuples, {levels} level(s): {formatted}, {arguments.rounds} runs", flush=True)
     session.stop()
 
 

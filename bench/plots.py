@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.figures import Spread
 from bench.sheets import PLOTS
-from bench.targets import Documents, told
+from bench.targets import Documents, formatted
 
 WIDTH, LABELS, ROW, HEAD = 860, 250, 18, 40
 _COLOURS = ("#2f6f9f", "#7fb2d6", "#15425f", "#a9cde6", "#c8643c", "#e0a87f", "#888888")
@@ -87,7 +87,7 @@ def _rows(
             ends = f'x1="{at(spread.min):.1f}" x2="{at(spread.max):.1f}"'
             yield f'<line {ends} y1="{middle}" y2="{middle}" stroke="#000000"/>'
             yield _text(30, y + 13, bar.name)
-            yield _text(at(spread.max) + 6, y + 13, told(spread.median))
+            yield _text(at(spread.max) + 6, y + 13, formatted(spread.median))
             y += ROW
 
 

@@ -1,6 +1,6 @@
 """The processes of a run by their part in it, what memory they took at most, and how much processor time: from /proc.
 
-Where there is no /proc, as on macOS, nothing is known, and nothing is told.
+Where there is no /proc, as on macOS, nothing is known, and nothing is reported.
 """
 
 from __future__ import annotations

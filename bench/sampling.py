@@ -75,7 +75,7 @@ def shares(lines: Iterable[str], driver: int) -> dict[str, Any]:
         frames = stack.split(";")
         found = [int(match[1]) for frame in frames if (match := _PROCESS.match(frame))]
         part = processes.DRIVER if found in ([], [driver]) else processes.WORKERS
-        own[part][told(frames[-1])] += int(count)
+        own[part][formatted(frames[-1])] += int(count)
     return {
         part: {
             "samples": counter.total(),
@@ -85,7 +85,7 @@ def shares(lines: Iterable[str], driver: int) -> dict[str, Any]:
     }
 
 
-def told(frame: str) -> str:
+def formatted(frame: str) -> str:
     """`run (transactional/driver.py:12)` as `transactional/driver.py: run`, with the last two parts of the path."""
     match = re.match(r"(.*) \((.*?)(?::\d+)?\)$", frame)
     if match is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.targets import Documents, ages, targets, told
+from bench.targets import Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
 TITLES = {"driver": "driver, Python", "jvm": "driver, JVM", "workers": "Python workers"}
@@ -44,7 +44,7 @@ def speed_sheet(part: str, documents: Documents) -> Sheet:
         (
             *(each["work"], f"{each['batch_messages']:,}", each["system"], _thousands(each["messages_per_second"])),
             *(_ms(each[name]) for name in ("p50_ms", "p95_ms", "p99_ms")),
-            ", ".join(f"{name} {told(ms)}" for name, ms in each["phases_ms"].items() if ms >= 1),
+            ", ".join(f"{name} {formatted(ms)}" for name, ms in each["phases_ms"].items() if ms >= 1),
         )
         for each in _summaries(part, documents)
     ]
@@ -56,8 +56,8 @@ def cost_sheet(part: str, documents: Documents) -> Sheet:
     columns = ("work", "batch", "system", "KiB written per batch", "driver, MiB", "its JVM, MiB", "Python workers, MiB")
     rows = [
         (
-            *(each["work"], f"{each['batch_messages']:,}", each["system"], told(each["bytes_per_batch"] / 1024)),
-            *(told(each["peaks_mib"].get(part_of)) for part_of in ("driver", "jvm", "workers")),
+            *(each["work"], f"{each['batch_messages']:,}", each["system"], formatted(each["bytes_per_batch"] / 1024)),
+            *(formatted(each["peaks_mib"].get(part_of)) for part_of in ("driver", "jvm", "workers")),
         )
         for each in _summaries(part, documents)
         if each.get("peaks_mib")
@@ -84,17 +84,17 @@ def steady_sheet(documents: Documents) -> Sheet:
     rows = [
         (
             f"peak memory over {int(number):,} transactions",
-            ", ".join(f"{title} {told(peaks.get(part))} MiB" for part, title in TITLES.items()),
+            ", ".join(f"{title} {formatted(peaks.get(part))} MiB" for part, title in TITLES.items()),
         )
         for number, peaks in steady.get("peaks_mib", {}).items()
     ]
     for name, title in TIMES_OF.items():
         if name in steady:
-            rows.append((title, ", ".join(f"{percent} {told(ms)} ms" for percent, ms in steady[name].items())))
+            rows.append((title, ", ".join(f"{percent} {formatted(ms)} ms" for percent, ms in steady[name].items())))
     if steady:
         speed = steady["transactions"] / steady["seconds"]
         batch = f"batches of {steady['batch_messages']}, {steady['in_flight']} in flight"
-        rows.append((f"transactions a second, {batch}", told(speed)))
+        rows.append((f"transactions a second, {batch}", formatted(speed)))
     return Sheet("One process over thousands of transactions", ("what", "measured"), rows)
 
 
@@ -206,7 +206,7 @@ def _thousands(spread: Mapping[str, float]) -> str:
 
 
 def _spread(spread: Mapping[str, float]) -> str:
-    return " … ".join(told(spread[name]) for name in ("min", "median", "max"))
+    return " … ".join(formatted(spread[name]) for name in ("min", "median", "max"))
 
 
 def _named(figures: Mapping[str, Any], *endings: str) -> str:
@@ -220,4 +220,4 @@ def _plain(name: str) -> str:
 
 
 def _ms(figure: float | None) -> str:
-    return "-" if figure is None else f"{told(figure)} ms"
+    return "-" if figure is None else f"{formatted(figure)} ms"

@@ -38,10 +38,10 @@ class Target:
 
     @property
     def wanted(self) -> str:
-        """The limit, as it is told."""
+        """The limit, as text."""
         if self.at_least is not None:
-            return f"≥ {told(self.at_least)} {self.unit}"
-        return f"≤ {told(self.at_most)} {self.unit}".strip() if self.at_most is not None else "reported"
+            return f"≥ {formatted(self.at_least)} {self.unit}"
+        return f"≤ {formatted(self.at_most)} {self.unit}".strip() if self.at_most is not None else "reported"
 
     @property
     def shown(self) -> str:
@@ -49,7 +49,7 @@ class Target:
         if self.reached is None:
             return NOT_MEASURED
         figures = _figures(self.reached)
-        return " … ".join(map(told, figures)) + f" {self.unit}".rstrip() + (f" ({self.note})" if self.note else "")
+        return " … ".join(map(formatted, figures)) + f" {self.unit}".rstrip() + (f" ({self.note})" if self.note else "")
 
     @property
     def is_met(self) -> bool | None:
@@ -61,11 +61,11 @@ class Target:
 
 
 def targets(documents: Documents) -> list[Target]:
-    """All lines, in the order in which they are told."""
+    """All lines, in the order in which they are shown."""
     return [*_against_peers(documents), *_in_flight(documents), *_tables(documents), *_steady(documents)]
 
 
-def told(figure: float | None) -> str:
+def formatted(figure: float | None) -> str:
     """A figure with three digits at most, and no more zeros than it needs."""
     if figure is None:
         return "-"

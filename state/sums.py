@@ -26,8 +26,8 @@ class SumCheck:
         for number, field in self.columns:
             if not fits(totals[number], field.type):
                 before = stored[number] if isinstance(stored, tuple) else None
-                told = partials[number] if before is None else f"{before} (stored) + {partials[number]}"
-                raise overflow(self.state, field, key, f"{told} = {totals[number]}")
+                shown = partials[number] if before is None else f"{before} (stored) + {partials[number]}"
+                raise overflow(self.state, field, key, f"{shown} = {totals[number]}")
 
 
 class SumBounds:

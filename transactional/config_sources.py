@@ -103,12 +103,12 @@ def _config_of(settings: Sequence[Setting]) -> TopologyConfig:
     try:
         return TopologyConfig(**{setting.name: setting.given.value for setting in settings})
     except ConfigError as error:  # each value is valid by itself: two contradict each other
-        told = [
+        named = [
             f"{setting.name} is from {setting.given.source}"
             for setting in settings
             if setting.name in str(error) and setting.given.source != DEFAULT
         ]
-        raise ConfigError(f"{error}; {', '.join(told)}") from None
+        raise ConfigError(f"{error}; {', '.join(named)}") from None
 
 
 # --- the sources ------------------------------------------------------------------------------------------------

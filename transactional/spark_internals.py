@@ -114,7 +114,7 @@ class SparkJobs:
 
         return run
 
-    def wait_until_told(self) -> None:
+    def wait_for_status(self) -> None:
         """Wait until the status tracker has heard of all that has happened."""
         self._context.listenerBus().waitUntilEmpty()
 

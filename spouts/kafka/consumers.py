@@ -140,9 +140,9 @@ class CachedConsumer:
             raise SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
 
     def _watermarks(self, partition: PartitionId) -> tuple[int, int]:
-        asked = TopicPartition(topic_of(partition.source), partition.index)
+        queried = TopicPartition(topic_of(partition.source), partition.index)
         try:
-            low, high = self._consumer.get_watermark_offsets(asked, timeout=self.connection.timeout_s)
+            low, high = self._consumer.get_watermark_offsets(queried, timeout=self.connection.timeout_s)
         except KafkaException as error:
             raise SourceUnavailable(f"{described(partition)}: {self.connection.redact(error.args[0].str())}") from error
         return low, high

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics, has_id, make_client, topic_of
-from spouts.kafka.offsets import OffsetTeller, asked_of
+from spouts.kafka.offsets import OffsetReader, topic_partitions
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import SourceUnavailable
 
@@ -25,10 +25,10 @@ def held(connection: KafkaConnection, partitions: Collection[PartitionId]) -> di
     admin = make_client(partial(AdminClient, settings), connection)
     topics = describe_topics(admin, connection, sorted({topic_of(each.source) for each in partitions}))
     there = [each for each in partitions if _is_there(topics[topic_of(each.source)], each)]
-    untold = list[str]()
-    logs = OffsetTeller(admin, connection, untold.append).logs(asked_of(there))
-    if untold:
-        raise SourceUnavailable("; ".join(untold))
+    problems = list[str]()
+    logs = OffsetReader(admin, connection, problems.append).logs(topic_partitions(there))
+    if problems:
+        raise SourceUnavailable("; ".join(problems))
     found = {each: OffsetRange(log.earliest, log.end) for each, log in logs.items() if log is not None}
     current = {topic_of(each.source) for each in found}
     return found | {each: None for each in partitions if each not in found and topic_of(each.source) not in current}

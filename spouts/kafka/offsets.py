@@ -10,63 +10,63 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from spouts.kafka.cluster import KafkaConnection, described, topic_of
-from spouts.kafka.topics import Tell
+from spouts.kafka.topics import Warn
 from spouts.planning import PartitionLog
 from transactional.batch import Offset, PartitionId
 from transactional.errors import SourceUnavailable
 
-Asked = Mapping[PartitionId, TopicPartition]
+Queried = Mapping[PartitionId, TopicPartition]
 """The partitions in our terms and in Kafka's."""
 
 
-def asked_of(partitions: Any) -> dict[PartitionId, TopicPartition]:
+def topic_partitions(partitions: Any) -> dict[PartitionId, TopicPartition]:
     """The given partitions, prepared for requests."""
     return {partition: TopicPartition(topic_of(partition.source), partition.index) for partition in partitions}
 
 
-class OffsetTeller:
+class OffsetReader:
     """Reads offsets. Every request ends within `timeout_ms`; a partition without an answer is reported only once."""
 
-    def __init__(self, admin: AdminClient, connection: KafkaConnection, tell: Tell) -> None:
-        self._admin, self._connection, self._tell = admin, connection, tell
+    def __init__(self, admin: AdminClient, connection: KafkaConnection, warn: Warn) -> None:
+        self._admin, self._connection, self._warn = admin, connection, warn
 
-    def logs(self, asked: Asked) -> dict[PartitionId, PartitionLog | None]:
+    def logs(self, queried: Queried) -> dict[PartitionId, PartitionLog | None]:
         """Each partition's log up to its last stable offset, None if it does not respond.
 
         Raises `SourceUnavailable` if none does.
         """
-        if not asked:
+        if not queried:
             return {}
-        earliest = self._list(asked, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        latest = self._list(asked, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        logs = {p: self._log_of(p, earliest[tp], latest[tp]) for p, tp in asked.items()}
+        earliest = self._list(queried, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        latest = self._list(queried, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        logs = {p: self._log_of(p, earliest[tp], latest[tp]) for p, tp in queried.items()}
         if not any(logs.values()):
-            topics = ", ".join(sorted({tp.topic for tp in asked.values()}))
+            topics = ", ".join(sorted({tp.topic for tp in queried.values()}))
             where = self._connection.bootstrap_servers
             raise SourceUnavailable(f"no partition of {topics} at {where} returns its offsets")
         return logs
 
-    def at_time(self, asked: Asked, time_ms: int) -> dict[PartitionId, Offset | None]:
+    def at_time(self, queried: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
         """The first offset of each partition whose time is `time_ms` or later, None if there is none.
 
         A partition that does not respond is missing.
         """
-        if not asked:
+        if not queried:
             return {}
         spec = OffsetSpec.for_timestamp(time_ms)
         # Otherwise a record of an open Kafka transaction would not count, and those before it would be read.
-        futures = self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)
-        told = {partition: self._offset(partition, futures[tp]) for partition, tp in asked.items()}
+        futures = self._list(queried, spec, IsolationLevel.READ_UNCOMMITTED)
+        told = {partition: self._offset(partition, futures[tp]) for partition, tp in queried.items()}
         return {p: Offset(offset) if offset >= 0 else None for p, offset in told.items() if offset is not None}
 
-    def of_group(self, asked: Asked, group_id: str) -> dict[PartitionId, Offset | None]:
+    def of_group(self, queried: Queried, group_id: str) -> dict[PartitionId, Offset | None]:
         """What a consumer group has committed for each partition, None if it has nothing.
 
         Raises `SourceUnavailable` if the group's coordinator does not respond.
         """
-        if not asked:
+        if not queried:
             return {}
-        request = [ConsumerGroupTopicPartitions(group_id, list(asked.values()))]
+        request = [ConsumerGroupTopicPartitions(group_id, list(queried.values()))]
         answer = self._admin.list_consumer_group_offsets(request, request_timeout=self._connection.timeout_s)
         try:
             told = answer[group_id].result().topic_partitions
@@ -75,14 +75,14 @@ class OffsetTeller:
                 f"the offsets of consumer group {group_id!r} can't be read: {self._reason(error)}"
             ) from error
         offsets = {(each.topic, each.partition): each.offset for each in told if each.error is None}
-        found = {p: offsets.get((tp.topic, tp.partition), -1) for p, tp in asked.items()}
+        found = {p: offsets.get((tp.topic, tp.partition), -1) for p, tp in queried.items()}
         return {partition: Offset(offset) if offset >= 0 else None for partition, offset in found.items()}
 
     def _list(
-        self, asked: Asked, spec: OffsetSpec, isolation: IsolationLevel | None = None
+        self, queried: Queried, spec: OffsetSpec, isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, Future[Any]]:
         level = isolation or IsolationLevel[self._connection.isolation.upper()]
-        wanted = dict.fromkeys(asked.values(), spec)
+        wanted = dict.fromkeys(queried.values(), spec)
         seconds = self._connection.timeout_s
         return dict(self._admin.list_offsets(wanted, isolation_level=level, request_timeout=seconds))
 
@@ -94,7 +94,7 @@ class OffsetTeller:
         try:
             return int(future.result().offset)
         except KafkaException as error:
-            self._tell(f"{described(partition)} does not return its offsets: {self._reason(error)}")
+            self._warn(f"{described(partition)} does not return its offsets: {self._reason(error)}")
             return None
 
     def _reason(self, error: KafkaException) -> str:

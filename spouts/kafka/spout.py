@@ -30,7 +30,7 @@ from spouts.kafka.cluster import (
 from spouts.kafka.consumers import consumer_pool
 from spouts.kafka.doctor import held
 from spouts.kafka.mirror import GroupMirror
-from spouts.kafka.offsets import OffsetTeller, asked_of
+from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions
@@ -97,16 +97,16 @@ class KafkaSpout(PartitionedSpout):
         self._translator = translator
         self._split_records = _checked_split(split_records)
         self._group_id = group_id
-        self._starts = StartPositions(start, self.subscription, group_id, self._tell)
+        self._starts = StartPositions(start, self.subscription, group_id, self._warn)
         self._admin: AdminClient | None = None
         self._mirror: GroupMirror | None = None
         self._cluster_id = ""
         self._watch = TopicWatch(
-            self.subscription, self.connection, replays_exactly=self.replays_exactly, tell=self._tell
+            self.subscription, self.connection, replays_exactly=self.replays_exactly, warn=self._warn
         )
         self._topics: dict[str, Topic] = {}
         self._record_bytes: dict[PartitionId, float] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __repr__(self) -> str:
         options = self.connection.shown_options()
@@ -172,11 +172,11 @@ class KafkaSpout(PartitionedSpout):
         self._topics = self._watch.look(admin)
         sources = {name: self._source(topic, after) for name, topic in self._topics.items()}
         led = self._led(sources)
-        teller = OffsetTeller(admin, self.connection, self._tell)
+        reader = OffsetReader(admin, self.connection, self._warn)
         logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(led)
-        logs |= teller.logs(asked_of(partition for partition, is_led in led.items() if is_led))
+        logs |= reader.logs(topic_partitions(partition for partition, is_led in led.items() if is_led))
         self._look_for_created_anew(after, sources, logs)
-        pinned = self._starts.pin(teller, after, logs)
+        pinned = self._starts.pin(reader, after, logs)
         return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
 
     def check_read(self, batch: BatchMetadata) -> None:
@@ -223,9 +223,9 @@ class KafkaSpout(PartitionedSpout):
             raise ConfigError(f"{self!r} is not open; call open() first")
         return self._admin
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             _log.warning("%s", text)
 
     def _connect(self, admin: AdminClient, errors: deque[Any]) -> str:
@@ -255,7 +255,7 @@ class KafkaSpout(PartitionedSpout):
                 if self.subscription.takes(name, index):
                     led[PartitionId(source, index)] = is_led
         for partition in (partition for partition, is_led in led.items() if not is_led):
-            self._tell(f"{described(partition)} has no leader; it is skipped until it has one")
+            self._warn(f"{described(partition)} has no leader; it is skipped until it has one")
         return led
 
     def _look_for_created_anew(self, after: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
@@ -270,7 +270,7 @@ class KafkaSpout(PartitionedSpout):
                     f"{logs.get(PartitionId(now, partition.index)) or 'no such partition'}, of different records. Use "
                     "OpaqueKafkaSpout, which continues with what is available, or start a topology with a new id"
                 )
-            self._tell(f"{text}; unread records of the old one are lost, the new one is read from its beginning")
+            self._warn(f"{text}; unread records of the old one are lost, the new one is read from its beginning")
 
 
 def _output(plain: Schema, translator: Translator | None, subscription: Subscription) -> Schema:

@@ -19,9 +19,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from spouts.kafka.cluster import described, topic_of
-from spouts.kafka.offsets import OffsetTeller, asked_of
+from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.subscription import Subscription
-from spouts.kafka.topics import Tell
+from spouts.kafka.topics import Warn
 from spouts.planning import Logs, PartitionLog
 from transactional.batch import BatchMetadata, Offset, PartitionId
 from transactional.errors import ConfigError
@@ -57,8 +57,8 @@ _Found = dict[PartitionId, Offset | None]
 class StartPositions:
     """The start positions of one spout: determined when a partition is first seen, and kept for replays."""
 
-    def __init__(self, start: Start, subscription: Subscription, group_id: str | None, tell: Tell) -> None:
-        self._subscription, self._tell = subscription, tell
+    def __init__(self, start: Start, subscription: Subscription, group_id: str | None, warn: Warn) -> None:
+        self._subscription, self._warn = subscription, warn
         self._given = _given_offsets(start, subscription) if isinstance(start, Mapping) else {}
         self._group = _group_of(start, group_id)
         begin = "earliest" if isinstance(start, Mapping) else start
@@ -71,7 +71,7 @@ class StartPositions:
         self._found.clear()
         self._looked = False
 
-    def pin(self, teller: OffsetTeller, after: BatchMetadata, logs: Logs) -> Logs:
+    def pin(self, reader: OffsetReader, after: BatchMetadata, logs: Logs) -> Logs:
         """The logs, with the start of each partition that `after` has no position for.
 
         Raises `ConfigError` for an explicit offset that the log does not hold, `SourceUnavailable` if the group's
@@ -80,7 +80,7 @@ class StartPositions:
         known = {*after.ranges, *self._found}
         fresh = {p: log for p, log in logs.items() if log is not None and p not in known}
         for look_up in (self._of_anew, self._from_given, self._from_group, self._from_begin):
-            found = look_up(teller, after, fresh)
+            found = look_up(reader, after, fresh)
             self._found |= found
             fresh = {p: log for p, log in fresh.items() if p not in found}
         self._looked = True
@@ -97,12 +97,12 @@ class StartPositions:
 
     # --- each finds the starts of some of the partitions; None: the earliest offset ----------------------------------
 
-    def _of_anew(self, teller: OffsetTeller, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _of_anew(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
         """Those of recreated topics, under names that were read before."""
         sources = _sources_of(after)
         return {p: None for p in logs if sources.get(topic_of(p.source), set()) - {p.source}}
 
-    def _from_given(self, teller: OffsetTeller, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _from_given(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
         found: _Found = {}
         for partition, log in logs.items():
             offset = self._given.get((topic_of(partition.source), partition.index))
@@ -116,22 +116,22 @@ class StartPositions:
             found[partition] = Offset(offset)
         return found
 
-    def _from_group(self, teller: OffsetTeller, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _from_group(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
         if self._group is None:
             return {}
         found: _Found = {}
-        for partition, offset in teller.of_group(asked_of(logs), self._group.group_id or "").items():
+        for partition, offset in reader.of_group(topic_partitions(logs), self._group.group_id or "").items():
             log = logs[partition]
             if offset is not None and log.earliest <= offset <= log.end:
                 found[partition] = offset
             elif offset is not None:
-                self._tell(
+                self._warn(
                     f"group {self._group.group_id!r} is at offset {offset} of {described(partition)}, but the offsets "
                     f"available are {log}: it is read from {self._begin!r} instead"
                 )
         return found
 
-    def _from_begin(self, teller: OffsetTeller, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _from_begin(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
         if self._begin == "earliest":
             return dict.fromkeys(logs)
         if self._begin == "latest":
@@ -139,7 +139,7 @@ class StartPositions:
             late = self._looked or (bool(known) and self._subscription.names is None)
             return {p: None if late or topic_of(p.source) in known else log.end for p, log in logs.items()}
         # After the ends: if no record is that late now, none was when the end was read.
-        at_time = teller.at_time(asked_of(logs), _milliseconds(self._begin))
+        at_time = reader.at_time(topic_partitions(logs), _milliseconds(self._begin))
         return {p: logs[p].end if offset is None else offset for p, offset in at_time.items()}
 
 

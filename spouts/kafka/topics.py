@@ -13,7 +13,7 @@ from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPatter
 from transactional.errors import ConfigError, SourceUnavailable
 from transactional.schema import did_you_mean
 
-Tell = Callable[[str], None]
+Warn = Callable[[str], None]
 """Logs a warning, but the same one only once."""
 
 
@@ -21,11 +21,11 @@ class TopicWatch:
     """Looks up the topics of one spout, again and again."""
 
     def __init__(
-        self, subscription: Subscription, connection: KafkaConnection, *, replays_exactly: bool, tell: Tell
+        self, subscription: Subscription, connection: KafkaConnection, *, replays_exactly: bool, warn: Warn
     ) -> None:
         self.subscription, self.connection = subscription, connection
         self.replays_exactly = replays_exactly
-        self._tell = tell
+        self._warn = warn
         self._names: Sequence[str] = subscription.names or ()
         self._names_until_s = 0.0
         self._compacted: dict[str, str | None] = {}
@@ -39,14 +39,14 @@ class TopicWatch:
         for name, topic in topics.items():
             self._refuse_compacted(admin, name, topic)
         if not topics:
-            self._tell(f"no topic at {self.connection.bootstrap_servers} matches {self.subscription} yet")
+            self._warn(f"no topic at {self.connection.bootstrap_servers} matches {self.subscription} yet")
         return topics
 
     def look(self, admin: AdminClient) -> dict[str, Topic]:
         """The topics that exist now; missing ones are logged. Raises `SourceUnavailable` within `timeout_ms`."""
         found = self._described(admin)
         for name in sorted(name for name, topic in found.items() if topic is None):
-            self._tell(f"topic {name!r} is gone; its positions are kept")
+            self._warn(f"topic {name!r} is gone; its positions are kept")
         there = {name: topic for name, topic in found.items() if topic is not None}
         return {name: topic for name, topic in there.items() if self._is_fit(admin, name, topic)}
 
@@ -95,7 +95,7 @@ class TopicWatch:
         """Whether a topic that has come to match during the run may be read; the others were checked in `open`."""
         problem = self._compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
         if problem is not None:
-            self._tell(f"{problem}; it is skipped")
+            self._warn(f"{problem}; it is skipped")
         return problem is None
 
     def _refuse_compacted(self, admin: AdminClient, name: str, topic: Topic) -> None:
@@ -124,5 +124,5 @@ class TopicWatch:
             return str(future.result()["cleanup.policy"].value)
         except KafkaException as error:
             reason = self.connection.redact(error.args[0].str())
-            self._tell(f"topic {name!r}: could not determine whether it is compacted: {reason}")
+            self._warn(f"topic {name!r}: could not determine whether it is compacted: {reason}")
             return None

@@ -105,7 +105,7 @@ class SimpleTranslator(Translator):
         try:
             return batch_from_rows([values for _, values in kept], schema, component=_NAME)
         except SchemaMismatch as error:
-            raise self._told(kept) or error from error
+            raise self._warned(kept) or error from error
 
     @property
     def sets_aside(self) -> bool:
@@ -129,7 +129,7 @@ class SimpleTranslator(Translator):
         table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
         return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
 
-    def _told(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
+    def _warned(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
         """The same error for the single record that caused it."""
         for record, values in kept:
             try:

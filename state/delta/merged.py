@@ -28,7 +28,7 @@ COMPACTION_INTERVAL = 50
 """Writes between two looks at the number of files."""
 FILES_MAX = 32
 """So many files a table may have; a merge reads them all."""
-MERGED_ROWS_WISHED = 1_000_000
+MERGED_ROWS_TARGET = 1_000_000
 """A table of more rows is better off with the log layout."""
 
 Turn = Callable[[TransactionAttempt, Mapping[str, str]], Layout]
@@ -140,7 +140,7 @@ class MergedTable(Layout):
 
     def warn_when_large(self) -> None:
         """Say that there is another layout, where it would be better."""
-        if (rows := self.row_count()) > MERGED_ROWS_WISHED:
+        if (rows := self.row_count()) > MERGED_ROWS_TARGET:
             _log.warning(
                 "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
                 "writes what changes only, and shows readers one row per key through a view",

@@ -34,7 +34,7 @@ CLAIM_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TableRequest:
     """The table that a state is to have. `folding` is the layout, if it is the log layout."""
 
     location: DeltaLocation
@@ -64,45 +64,51 @@ class Wish:
         return SegmentsTable(loaded, self.state, self.writer(of_segments=True), self.folding)
 
 
-def open_table(wish: Wish, turn: Turn | None = None) -> Layout:
+def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
     """Open the table, or create it, in its layout. Raises `SchemaMismatch` for one of another shape.
 
     One in the merge layout that is to have the log layout is turned by `turn`, with its first new transaction.
     """
-    stored = is_log(wish.location, wish.columns)
-    if stored and wish.layout == "merge":
+    stored = is_log(request.location, request.columns)
+    if stored and request.layout == "merge":
         raise SchemaMismatch(
-            f"Delta table {wish.location} has the log layout, but layout='merge' was requested; use 'auto'"
+            f"Delta table {request.location} has the log layout, but layout='merge' was requested; use 'auto'"
         )
     if stored is None:
-        create(wish)
-    if stored or (stored is None and wish.folding is not None):
-        table: Layout = wish.segments()
+        create(request)
+    if stored or (stored is None and request.folding is not None):
+        table: Layout = request.segments()
         table.loaded.check()
         return table
-    turns = turn if wish.folding is not None else None
-    merged = MergedTable(wish.loaded(as_segments=False), wish.state, wish.writer(of_segments=False), turns)
+    turns = turn if request.folding is not None else None
+    merged = MergedTable(request.loaded(as_segments=False), request.state, request.writer(of_segments=False), turns)
     merged.loaded.check()
-    if wish.layout == "auto" and not wish.by_spark:
+    if request.layout == "auto" and not request.by_spark:
         merged.warn_when_large()
     return merged
 
 
-def create(wish: Wish) -> None:
+def create(request: TableRequest) -> None:
     """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
-    columns, partition_by = shape_of(wish)
-    properties = with_owner(wish.properties, wish.owner)
-    create_table(wish.location, columns, properties, partition_by=[partition_by] if partition_by else [])
+    columns, partition_by = shape_of(request)
+    properties = with_owner(request.properties, request.owner)
+    create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
-def shape_of(wish: Wish) -> tuple[StateColumns, str]:
+def shape_of(request: TableRequest) -> tuple[StateColumns, str]:
     """The columns of a new table, and the one by which it is partitioned."""
-    return (segment_columns(wish.columns), wish.columns.txid) if wish.folding is not None else (wish.columns, "")
+    return (
+        (segment_columns(request.columns), request.columns.txid)
+        if request.folding is not None
+        else (request.columns, "")
+    )
 
 
-def turned(wish: Wish, merged: Layout, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]) -> Layout:
+def turned(
+    request: TableRequest, merged: Layout, version: AttemptId | None, newest: TxId, combine: Mapping[str, str]
+) -> Layout:
     """A table of the merge layout that stands at a committed transaction, in the log layout. Raises `WriteRefused`."""
-    table = wish.segments()
+    table = request.segments()
     if merged.loaded.is_kept_durable:
         table.loaded.keep_durable()
     if table.loaded.delta_version != merged.loaded.delta_version:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from state.delta.folding import LAYOUTS, LogLayout
 from state.delta.layout import Layout
 from state.delta.opening import (
-    Wish,
+    TableRequest,
     claim,
     columns_of,
     is_log,
@@ -116,7 +116,7 @@ class DeltaMapState(MapState[Layout]):
         mend_torn_log(self.location)
         if self.location.is_catalog_name or self._engine == "spark":
             self._ask_spark()
-        self._opened = open_table(self._wish, self._turned)
+        self._opened = open_table(self._request, self._turned)
         if self._is_durable:
             self._opened.loaded.keep_durable()
         claim(self._opened.loaded)
@@ -127,7 +127,7 @@ class DeltaMapState(MapState[Layout]):
 
         delta_session()
         if self.location.is_catalog_name:
-            columns, partition_by = shape_of(self._wish)
+            columns, partition_by = shape_of(self._request)
             properties = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
             self._resolved = resolve(self.location, columns, properties, partition_by)
 
@@ -220,8 +220,8 @@ class DeltaMapState(MapState[Layout]):
         return FileStager(Path(self.location.uri), owner, columns, how.staged_bytes)
 
     @property
-    def _wish(self) -> Wish:
-        return Wish(
+    def _request(self) -> TableRequest:
+        return TableRequest(
             self._resolved,
             self.table,
             self._fence.owner,
@@ -234,7 +234,7 @@ class DeltaMapState(MapState[Layout]):
 
     def _turned(self, attempt: TransactionAttempt, combine: Mapping[str, str]) -> Layout:
         merged = self._open_table
-        self._opened = turned(self._wish, merged, merged.version(), TxId(attempt.txid - 1), combine)
+        self._opened = turned(self._request, merged, merged.version(), TxId(attempt.txid - 1), combine)
         return self._opened
 
 

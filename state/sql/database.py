@@ -100,13 +100,13 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One database transaction that may write. Raises `DatabaseFailed`; the outcome is then unknown."""
-        with _telling(), self._engine.begin() as connection:
+        with _raising_failures(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`."""
-        with _telling(), self._engine.connect() as connection:
+        with _raising_failures(), self._engine.connect() as connection:
             yield connection.execution_options(only_reads=True)
 
     def limit_timeout(self, timeout_ms: int) -> None:
@@ -153,7 +153,7 @@ def _joined(given: str | tuple[str, ...]) -> str:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _raising_failures() -> Iterator[None]:
     try:
         yield
     except (DBAPIError, NoConnectionFree) as error:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def telling(state: str) -> Iterator[None]:
+def raising_ours(state: str) -> Iterator[None]:
     """What a database that fails is to whoever uses a state."""
     try:
         yield
@@ -53,7 +53,7 @@ class FencedSqlTable:
 
     def judge(self) -> AttemptId | None:
         """Read the attempt id of the table's last writer. Raises `OperatingError`, `ConfigError`."""
-        with telling(self._name), self._database.reading() as connection:
+        with raising_ours(self._name), self._database.reading() as connection:
             self._loaded = self._registration.version(connection)
         return self._loaded
 
@@ -64,14 +64,14 @@ class FencedSqlTable:
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns as they were before a transaction, of the rows with a wanted key."""
         keys = rows_of(wanted) if self._columns.key else [()]
-        with telling(self._name), self._database.reading() as connection:
+        with raising_ours(self._name), self._database.reading() as connection:
             found = self._rows.rows_before(connection, before, keys)
         return table_of_rows(found, Schema((*self._columns.key, *self._columns.values)))
 
     def rows(self, before: TxId) -> pa.Table:
         """Key and value columns of all rows as they were before a transaction."""
         columns = Schema((*self._columns.key, *self._columns.values))
-        with telling(self._name), self._database.reading() as connection:
+        with raising_ours(self._name), self._database.reading() as connection:
             parts = [table_of_rows(part, columns) for part in self._rows.visible_rows(connection, TxId(before - 1))]
         return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
 

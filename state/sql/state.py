@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from state.map_state import MapState
 from state.sql.database import Database
-from state.sql.fenced_table import FencedSqlTable, telling
+from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.registry import Registration
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
@@ -81,7 +81,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         if self._database.exists():
             owner = owner_of(topology_id, component_id)
             registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
-            with telling(self.table), self._database.reading() as connection:
+            with raising_ours(self.table), self._database.reading() as connection:
                 examined.look(registration, connection)
             if self._opened is None:
                 self._database.close()
@@ -112,7 +112,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         self._own(owner, txid_of)
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
-        with telling(self.table), self._database.writing() as connection:
+        with raising_ours(self.table), self._database.writing() as connection:
             is_complete = registration.create_or_check(connection)
         table = FencedSqlTable(self._database, rows, registration, self.columns, self.table)
         table.is_complete = is_complete
@@ -126,7 +126,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         """
         columns = Schema((*self.key, *self.values))
         rows = self._state_table()
-        with telling(self.table), self._database.reading() as connection:
+        with raising_ours(self.table), self._database.reading() as connection:
             parts = [table_of_rows(part, columns) for part in rows.visible_rows(connection, committed_txid)]
         return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
 

@@ -217,7 +217,7 @@ def test_a_failed_attempt_is_never_committed(store: Store) -> None:
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_told_with_its_phase(store: Store) -> None:
+def test_a_failure_is_reported_with_its_phase(store: Store) -> None:
     lease = acquire(store)
     attempt = record_attempt(store, lease, 1, 2)
     store.record_failure(lease, attempt, Phase.COMMITTING, "table is locked", at_ms=1_500)

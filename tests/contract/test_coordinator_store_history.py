@@ -234,7 +234,7 @@ def test_a_run_is_stored_with_how_it_ended(storage: Storage, store: Store, end: 
     assert store.runs(TOPOLOGY, limit=9) == [status.run]
 
 
-def test_a_run_that_ends_by_an_error_tells_it_to_what_was_in_flight(store: Store) -> None:
+def test_a_run_that_ends_by_an_error_shows_it_to_what_was_in_flight(store: Store) -> None:
     lease = in_flight(store)
     store.release(lease, end=RunEnd(EndedHow.FAILED, "TX406", "the topic is gone \0"))
     newest = store.attempts(TOPOLOGY, limit=1)[0]

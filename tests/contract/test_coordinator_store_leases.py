@@ -42,7 +42,7 @@ def test_the_first_lease_starts_from_nothing(store: Store) -> None:
     assert lease.snapshot == Snapshot(TxId(0), EMPTY_BATCH, {}, AttemptId(1))
 
 
-def test_the_status_tells_the_lease(storage: Storage, store: Store) -> None:
+def test_the_status_shows_the_lease(storage: Storage, store: Store) -> None:
     acquire(store)
     [status] = storage.open().status(TOPOLOGY)
     assert (status.topology_id, status.epoch, status.owner, status.is_leased) == (TOPOLOGY, 1, "first", True)
@@ -142,7 +142,7 @@ def test_a_released_lease_writes_nothing_more(store: Store, write: str) -> None:
     assert content(store) == before
 
 
-def test_the_refusal_tells_when_the_successor_has_left_as_well(storage: Storage, store: Store) -> None:
+def test_the_refusal_shows_when_the_successor_has_left_as_well(storage: Storage, store: Store) -> None:
     old = acquire(store)
     store.release(acquire(storage.open()))
     with pytest.raises(Fenced, match=r"had taken over and released the lease since \(epoch 2\)"):

@@ -42,7 +42,7 @@ def test_anybody_may_say_what_is_desired(storage: Storage, store: Store, state: 
     store.renew(lease, lease_ms=LONG_MS)
 
 
-def test_a_kill_tells_the_time_that_is_left(storage: Storage, store: Store) -> None:
+def test_a_kill_shows_the_time_that_is_left(storage: Storage, store: Store) -> None:
     acquire(store)
     store.desire(TOPOLOGY, DesiredState.KILLED, wait_ms=LONG_MS)
     left_ms = storage.open().desired(TOPOLOGY).stop_in_ms
@@ -73,7 +73,7 @@ def test_it_is_said_of_one_topology_and_changes_nothing_else(store: Store) -> No
     assert store.status("airports") == airports
 
 
-def test_a_topology_that_is_not_known_is_told_by_false(store: Store) -> None:
+def test_a_topology_that_is_not_known_is_reported_by_false(store: Store) -> None:
     assert not store.desire("nowhere", DesiredState.INACTIVE)
     assert not store.desire("nowhere", DesiredState.KILLED, wait_ms=5)
     assert store.desired("nowhere") == Desired()
@@ -81,7 +81,7 @@ def test_a_topology_that_is_not_known_is_told_by_false(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", [*STATES])
-def test_a_lease_tells_what_is_desired(storage: Storage, store: Store, state: DesiredState) -> None:
+def test_a_lease_shows_what_is_desired(storage: Storage, store: Store, state: DesiredState) -> None:
     """Also what was said while nobody ran it; and a run that ends otherwise leaves it as it is."""
     store.release(acquire(store))
     store.desire(TOPOLOGY, state, wait_ms=LONG_MS)

@@ -179,14 +179,14 @@ def test_a_recorded_batch_reads_the_same_after_a_restart(source: Source, spout: 
     restarted.close()
 
 
-def test_a_replay_that_is_asked_for_always_has_a_batch(source: Source, spout: Spout) -> None:
+def test_a_replay_that_is_requested_always_has_a_batch(source: Source, spout: Spout) -> None:
     assert spout.plan(EMPTY_BATCH, replay=True) is not None
     source.append(0, ["a"])
     assert spout.plan(planned(spout), replay=True) is not None
 
 
 @of_logs
-def test_a_replay_begins_where_it_is_told_that_the_recorded_batch_has_begun(source: Source, spout: Spout) -> None:
+def test_a_replay_begins_where_it_is_reported_that_the_recorded_batch_has_begun(source: Source, spout: Spout) -> None:
     source.append(0, ["a", "b", "c"])
     [partition] = [p for p, _ in planned(spout).non_empty()]
     begun = BatchMetadata({partition: OffsetRange(Offset(1), Offset(1))})
@@ -245,7 +245,7 @@ def test_the_identity_outlives_a_restart(source: Source, spout: Spout) -> None:
     again.close()
 
 
-def test_being_told_of_commits_and_closing_twice_is_harmless(source: Source, spout: Spout) -> None:
+def test_being_reported_of_commits_and_closing_twice_is_harmless(source: Source, spout: Spout) -> None:
     source.append(0, ["a"])
     spout.committed(planned(spout))
     spout.committed(EMPTY_BATCH)

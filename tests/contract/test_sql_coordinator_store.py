@@ -87,13 +87,13 @@ def end_of(started: subprocess.Popen[str]) -> str:
         ),
     ],
 )
-def test_a_url_that_cannot_be_used_is_told(url: str, told: str) -> None:
+def test_a_url_that_cannot_be_used_is_reported(url: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
         SqlCoordinatorStore(url)
     assert "hidden" not in str(caught.value)
 
 
-def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(
         ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
@@ -102,7 +102,7 @@ def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["me:hidden@127.0.0.1:1/db", "127.0.0.1:1/db?user=me&password=hidden"])
-def test_a_server_that_does_not_answer_is_told_without_the_password(where: str) -> None:
+def test_a_server_that_does_not_answer_is_reported_without_the_password(where: str) -> None:
     with closing(SqlCoordinatorStore(f"postgresql+psycopg://{where}")) as store:
         with pytest.raises(StoreUnavailable, match=r"\*\*\*.* does not respond: .*refused.* can be repeated") as caught:
             acquire(store)
@@ -137,7 +137,7 @@ def test_processes_that_start_and_fence_each_other_commit_each_transaction_once(
 
 
 @pytest.mark.postgres
-def test_a_user_who_may_not_create_tables_is_told(postgres_storage: Storage) -> None:
+def test_a_user_who_may_not_create_tables_is_reported(postgres_storage: Storage) -> None:
     execute(postgres_storage, "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
     url = (postgres_storage.url or "").replace("postgres@", "reader@")
     with closing(SqlCoordinatorStore(url)) as store, pytest.raises(ConfigError, match=r"can't be used: .*schema"):
@@ -147,7 +147,7 @@ def test_a_user_who_may_not_create_tables_is_told(postgres_storage: Storage) -> 
 # --- what was stored can't be read ----------------------------------------------------------------------------------
 
 
-def test_a_damaged_batch_is_told(database: Storage) -> None:
+def test_a_damaged_batch_is_reported(database: Storage) -> None:
     store = database.open()
     in_flight(store)
     execute(database, "UPDATE transactional_attempts SET batch = 'gibberish' WHERE txid = 2")
@@ -156,7 +156,7 @@ def test_a_damaged_batch_is_told(database: Storage) -> None:
     assert store.status(TOPOLOGY)[0].epoch == 1
 
 
-def test_a_lost_committed_batch_is_told(database: Storage) -> None:
+def test_a_lost_committed_batch_is_reported(database: Storage) -> None:
     store = database.open()
     in_flight(store)
     execute(database, "DELETE FROM transactional_attempts WHERE txid = 1")

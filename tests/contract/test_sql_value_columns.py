@@ -98,7 +98,7 @@ def test_nothing_is_added_before_the_fence(place: Place) -> None:
     assert rows(opened(place, BEFORE)) == {"cat": (4,)}
 
 
-def test_it_is_told(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_reported(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     counted(place, {"cat": 3})
     with caplog.at_level(logging.WARNING):
         fenced(place)

@@ -291,7 +291,7 @@ class TestReplays:
         assert content(state, committed_txid=1) == {"a": 1, "b": 1}
         assert content(state, committed_txid=2) == {"a": 4, "b": 1, "c": 7}
 
-    def test_a_fenced_coordinator_that_reads_is_told_so(self, place: Place, state: AnyState) -> None:
+    def test_a_fenced_coordinator_that_reads_is_reported(self, place: Place, state: AnyState) -> None:
         """Not that store and table do not belong together: what it reads are another coordinator's transactions."""
         state.put(place.attempt(1, 1), {("a",): (1,)})
         state.put(place.attempt(2, 3), {("a",): (2,)})
@@ -383,7 +383,7 @@ KEYS: dict[str, list[Any]] = {
 class TestKeys:
     @pytest.mark.sampled(3)
     @pytest.mark.parametrize("type_", KEYS)
-    def test_of_every_type_are_told_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
+    def test_of_every_type_are_reported_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
         place, key, words = quick_place, f"K {type_}", [*KEYS[type_], None]
         state = place.state(key)
         state.merge(place.attempt(1, 1), counts(dict.fromkeys(words, 1), key))

@@ -165,14 +165,14 @@ def test_a_writer_that_is_stopped_inside_its_write_is_ended_by_postgres_and_fenc
 
 
 @pytest.mark.postgres
-def test_a_user_who_may_not_create_tables_is_told(postgres_place: Place) -> None:
+def test_a_user_who_may_not_create_tables_is_reported(postgres_place: Place) -> None:
     execute(postgres_place, "DROP ROLE IF EXISTS state_reader; CREATE ROLE state_reader LOGIN")
     with pytest.raises(ConfigError, match=r"state 'a table' in postgresql://.* can't be used: .*schema"):
         opened(postgres_place, url=postgres_place.url.replace("postgres@", "state_reader@"))
 
 
 @pytest.mark.postgres
-def test_what_postgres_cannot_hold_is_told(postgres_place: Place) -> None:
+def test_what_postgres_cannot_hold_is_reported(postgres_place: Place) -> None:
     state = opened(postgres_place)
     with pytest.raises(SchemaMismatch, match=r"can't store the value in column 'word' .* zero byte"):
         state.merge(postgres_place.attempt(1, 1), counts({"a\x00b": 1}))

@@ -82,7 +82,7 @@ def test_what_the_store_has_forgotten_is_noted(history: SqlHistory) -> None:
     assert "table of 'latest': its last writer is an attempt that the store has deleted" in report.notes
 
 
-def test_a_column_that_is_no_count_of_the_table_is_told(history: SqlHistory) -> None:
+def test_a_column_that_is_no_count_of_the_table_is_reported(history: SqlHistory) -> None:
     table = CheckedSqlTable("latest", history.states_url, "latest", counts="cuont")
     with pytest.raises(CheckImpossible, match="no value column 'cuont' that could count; its value columns are count"):
         verify(history.url, ID, [table])
@@ -106,7 +106,7 @@ def test_rows_of_their_own_are_counted_by_transaction(history: SqlHistory) -> No
     assert set(verify(history.url, ID, [table]).counts) == {Kind.WRONG_COUNT}
 
 
-def test_a_database_that_is_not_there_is_told_and_not_made(tmp_path: Path, right: SqlHistory) -> None:
+def test_a_database_that_is_not_there_is_reported_and_not_made(tmp_path: Path, right: SqlHistory) -> None:
     table = CheckedSqlTable("count", f"sqlite:///{tmp_path}/none.db", "count")
     with pytest.raises(CheckImpossible, match=r"there is no database of 'count' at .*none\.db"):
         verify(right.url, ID, [table])

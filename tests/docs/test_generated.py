@@ -55,7 +55,7 @@ def test_every_error_has_its_section_in_order() -> None:
     assert list(error_sections()) == [f"{code} {name}" for code, name in sorted(error_classes().items())]
 
 
-def test_every_section_tells_what_happened_why_and_what_to_do() -> None:
+def test_every_section_shows_what_happened_why_and_what_to_do() -> None:
     silent = [title for title, text in error_sections().items() if [text.count(part) for part in PARTS] != [1, 1, 1]]
     assert silent == []
 

@@ -65,11 +65,11 @@ def test_an_answer_is_built_or_a_reason(row: str, here: str) -> None:
     assert ANSWER.fullmatch(here), f"{row}: begin with built, 'differs: …' or 'not here: …', and say why"
 
 
-def test_no_row_is_told_twice() -> None:
+def test_no_row_is_reported_twice() -> None:
     rows = [match["row"] for match in LINE.finditer(PAGE.read_text(encoding="utf-8"))]
     assert sorted(rows) == sorted(set(rows))
 
 
-def test_a_row_is_told_by_itself_or_by_its_parts() -> None:
+def test_a_row_is_reported_by_itself_or_by_its_parts() -> None:
     assert is_told("K7", {"K7a"})
     assert not is_told("T1", {"T10", "T11"})

@@ -357,7 +357,7 @@ def test_two_creators_open_the_same_table(world: World) -> None:
         assert [content(state) for state in states] == [{"dog": 1}] * 3
 
 
-def test_every_delta_commit_tells_its_transaction(world: World) -> None:
+def test_every_delta_commit_shows_its_transaction(world: World) -> None:
     leader = world.leader()
     world.fence(leader, 0, 1)
     leader.merge(world.attempt(1, 2), counts({"dog": 1}))
@@ -399,7 +399,7 @@ class TestSpark:
         assert not self.session.catalog.tableExists("state_source")
         assert DeltaTable(leader.location.uri).transaction_version(OWNER) == 5
 
-    def test_tells_its_transaction(self, world: World) -> None:
+    def test_shows_its_transaction(self, world: World) -> None:
         leader = world.leader()
         leader.merge(world.attempt(1, 5), counts({"dog": 1}))
         [row] = self.session.sql(f"DESCRIBE HISTORY delta.`{leader.location.uri}` LIMIT 1").toArrow().to_pylist()

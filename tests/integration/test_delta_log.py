@@ -87,7 +87,7 @@ class TestFolds:
         assert max(map(len, seen)) <= 6
         assert [1, 2] in seen
 
-    def test_are_told_with_what_they_write(self, place: Place, caplog: Any) -> None:
+    def test_are_reported_with_what_they_write(self, place: Place, caplog: Any) -> None:
         with caplog.at_level("INFO", logger="state.delta.segments"):
             merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
         assert (
@@ -109,7 +109,7 @@ class TestFolds:
         with pytest.raises(OperatingError, match="could not be folded: no space left"):
             words.fold()
 
-    def test_what_was_before_is_not_told_wrongly(self, place: Place) -> None:
+    def test_what_was_before_is_not_reported_wrongly(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 4)
         assert content(words, committed_txid=1) == after(1)
@@ -341,9 +341,9 @@ class TestLayouts:
         assert not DeltaTable(old.location.uri).metadata().partition_columns
         assert content(opened(place, "merge")) == after(2)
 
-    def test_a_large_merged_table_is_told_of(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def test_a_large_merged_table_is_reported(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
         merged(opened(place, "auto"), place, 1, 3)
-        monkeypatch.setattr(state.delta.merged, "MERGED_ROWS_WISHED", 3)
+        monkeypatch.setattr(state.delta.merged, "MERGED_ROWS_TARGET", 3)
         opened(place, "merge")
         assert "layout='log'" not in caplog.text
         opened(place, "auto")

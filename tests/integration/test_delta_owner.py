@@ -55,7 +55,7 @@ class TestOwner:
             opened(place, OTHER, name=way)
         opened(place, layout=layout)
 
-    def test_of_a_table_with_rows_is_told_how_to_rename(self, place: Place, layout: str) -> None:
+    def test_of_a_table_with_rows_is_reported_how_to_rename(self, place: Place, layout: str) -> None:
         opened(place, layout=layout).merge(place.attempt(1, 1), counts({"a": 1}))
         with pytest.raises(StoreMismatch, match=f"If {OWNER} was renamed: keep the old name, or start with a new"):
             opened(place, OTHER)

@@ -200,7 +200,7 @@ class TestOpening:
         with pytest.raises(StoreMismatch, match="is the table of words/count, and other/count has opened it"):
             other.open("other/count", place.txids.__getitem__)
 
-    def test_a_folder_that_can_not_be_written_is_told(self, place: Place) -> None:
+    def test_a_folder_that_can_not_be_written_is_reported(self, place: Place) -> None:
         (place.folder / "file").write_text("")
         with pytest.raises((ConfigError, OperatingError), match=r"can't be (created|opened)"):
             opened(place.folder / "file" / "t", place)
@@ -294,7 +294,9 @@ def writers_of(folder: Path, version: int) -> set[str]:
 
 
 class TestEngines:
-    def test_a_session_without_delta_is_told_what_it_lacks(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_a_session_without_delta_lacks_is_reported(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         conf = types.SimpleNamespace(get=lambda name, default: default)
         session = types.SimpleNamespace(conf=conf, _jsparkSession=None)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: session)

@@ -101,7 +101,7 @@ def test_every_field_of_a_record_comes_through(bootstrap: str) -> None:
     assert (bare["offset"], bare["key"], bare["value"], bare["headers"]) == (1, None, None, [])
 
 
-def test_bytes_that_are_no_text_are_told_with_their_place(bootstrap: str) -> None:
+def test_bytes_that_are_no_text_are_reported_with_their_place(bootstrap: str) -> None:
     topic = new_topic(bootstrap)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for value in (b"fine", None, b"ab\xff"):
@@ -283,7 +283,7 @@ def test_a_hole_that_may_be_a_loss_is_refused(bootstrap: str) -> None:
         values(bootstrap, topic, span(1, 4))
 
 
-def test_offsets_that_are_not_there_yet_are_waited_for_and_then_told(bootstrap: str) -> None:
+def test_offsets_that_are_not_there_yet_are_waited_for_and_then_reported(bootstrap: str) -> None:
     topic = new_topic(bootstrap)
     put(bootstrap, topic, numbers(0, 3))
     started = time.monotonic()
@@ -293,12 +293,12 @@ def test_offsets_that_are_not_there_yet_are_waited_for_and_then_told(bootstrap: 
     assert time.monotonic() - started < 5
 
 
-def test_a_topic_that_does_not_exist_is_told(bootstrap: str) -> None:
+def test_a_topic_that_does_not_exist_is_reported(bootstrap: str) -> None:
     with pytest.raises(SourceUnavailable, match=r"'never-made'.*nothing arrived"):
         values(bootstrap, "never-made", span(0, 1), timeout_ms=500)
 
 
-def test_an_address_where_nobody_answers_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_address_where_nobody_answers_is_reported_in_time(capfd: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     with pytest.raises(SourceUnavailable, match=r"nothing arrived for 1000 ms \(the last error: .*refused"):
         values("127.0.0.1:1", "flights", span(0, 1), timeout_ms=1_000)

@@ -162,7 +162,7 @@ def old_and_new(bootstrap: str) -> str:
     return topic
 
 
-def test_an_opaque_run_goes_on_over_the_gap_and_tells_it(
+def test_an_opaque_run_goes_on_over_the_gap_and_shows_it(
     bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spout = spout_over(OpaqueKafkaSpout, bootstrap, [old_and_new(bootstrap)], batch_records_max=2)

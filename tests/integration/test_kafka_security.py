@@ -70,7 +70,7 @@ def told(error: BaseException | None) -> str:
         ("tls", {"ssl.ca.location": "client.pem"}, SourceUnavailable, "certificate"),
     ],
 )
-def test_who_does_not_get_in_is_told_without_secrets(
+def test_who_does_not_get_in_is_reported_without_secrets(
     guarded: GuardedBroker,
     protocol: str,
     change: Mapping[str, str],
@@ -90,7 +90,7 @@ def test_who_does_not_get_in_is_told_without_secrets(
     assert secrets_in("\n".join([told(caught.value), caplog.text, printed.out, printed.err, repr(spout)])) == []
 
 
-def test_a_reader_that_does_not_get_in_is_told_without_secrets(guarded: GuardedBroker) -> None:
+def test_a_reader_that_does_not_get_in_is_reported_without_secrets(guarded: GuardedBroker) -> None:
     topic = new_topic(guarded.broker.bootstrap)
     put(guarded.broker.bootstrap, topic, ["a"])
     options: dict[str, Any] = {"timeout_ms": 1_000, "options": guarded.sasl_options}

@@ -227,7 +227,7 @@ def test_a_range_of_a_topic_that_is_gone_is_not_read_from_its_successor(
         spout.check_read(first)
 
 
-def test_a_position_beyond_the_end_is_told_and_not_guessed(bootstrap: str, opened: Opened) -> None:
+def test_a_position_beyond_the_end_is_reported_and_not_guessed(bootstrap: str, opened: Opened) -> None:
     topic = new_topic(bootstrap)
     put(bootstrap, topic, ["a"])
     spout = opened(OpaqueKafkaSpout, topic)
@@ -240,7 +240,7 @@ def test_a_position_beyond_the_end_is_told_and_not_guessed(bootstrap: str, opene
 
 
 @BOTH
-def test_an_address_where_nobody_answers_is_told_in_time(
+def test_an_address_where_nobody_answers_is_reported_in_time(
     kind: type[KafkaSpout], capfd: pytest.CaptureFixture[str]
 ) -> None:
     spout = kind(NOWHERE, ["flights"], timeout_ms=1_000)
@@ -255,7 +255,7 @@ def test_an_address_where_nobody_answers_is_told_in_time(
 
 
 @BOTH
-def test_a_missing_topic_is_told_with_its_neighbours(bootstrap: str, kind: type[KafkaSpout]) -> None:
+def test_a_missing_topic_is_reported_with_its_neighbours(bootstrap: str, kind: type[KafkaSpout]) -> None:
     create_topic(bootstrap, f"flights-{kind.__name__}")
     with pytest.raises(ConfigError, match=rf"no topic 'flight-{kind.__name__}' at .*mean 'flights-{kind.__name__}'"):
         kind(bootstrap, [f"flight-{kind.__name__}"], timeout_ms=TIMEOUT_MS).open()
@@ -269,7 +269,7 @@ def test_a_compacted_topic_is_for_opaque_spouts_only(bootstrap: str, opened: Ope
     assert planned(opened(OpaqueKafkaSpout, topic), replay=True).is_empty
 
 
-def test_a_wrong_option_is_told_without_secrets(bootstrap: str) -> None:
+def test_a_wrong_option_is_reported_without_secrets(bootstrap: str) -> None:
     options = {"sasl.password": "hunter2", "sasl.mechanism": "TELEPATHY", "security.protocol": "sasl_plaintext"}
     spout = OpaqueKafkaSpout(bootstrap, ["flights"], options=options)
     with pytest.raises(ConfigError, match=r"options=.*TELEPATHY") as caught:

@@ -139,7 +139,7 @@ def test_a_compacted_topic_that_comes_to_match_is_left_out_of_a_transactional_sp
 
 
 @BOTH
-def test_only_the_partitions_that_were_asked_for_are_read(
+def test_only_the_partitions_that_were_requested_are_read(
     bootstrap: str, opened: Opened, kind: type[KafkaSpout]
 ) -> None:
     topic = new_topic(bootstrap, 3)
@@ -154,7 +154,7 @@ def test_only_the_partitions_that_were_asked_for_are_read(
     assert spout.identity()["topics"] == f"{topic}[0],{topic}[2]"
 
 
-def test_a_partition_that_is_not_there_is_told(bootstrap: str, opened: Opened) -> None:
+def test_a_partition_that_is_not_there_is_reported(bootstrap: str, opened: Opened) -> None:
     topic = new_topic(bootstrap, 2)
     with pytest.raises(ConfigError, match=f"'{topic}' at .* has 2 partitions, numbered from 0, and no partition 2"):
         opened(OpaqueKafkaSpout, TopicPartitions({topic: [0, 2]}))
@@ -214,7 +214,7 @@ def test_a_start_at_the_groups_offsets(bootstrap: str, opened: Opened, kind: typ
     assert values(unknown, planned(unknown)) == ["a", "b", "c", "x"]
 
 
-def test_a_groups_offset_that_retention_has_passed_is_told(
+def test_a_groups_offset_that_retention_has_passed_is_reported(
     bootstrap: str, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(bootstrap)

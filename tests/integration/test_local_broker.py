@@ -112,7 +112,7 @@ def test_a_temporary_directory_goes_with_its_broker() -> None:
     assert not directory.exists()
 
 
-def test_a_wrong_setting_is_shown_as_kafka_tells_it(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_shown_as_kafka_shows_it(tmp_path: Path) -> None:
     with pytest.raises(OperatingError) as caught:
         LocalBroker(tmp_path, overrides={"num.io.threads": "0"}).start()
     assert re.search(r"could not format a storage in .*Value must be at least 1", str(caught.value), re.DOTALL)
@@ -126,7 +126,7 @@ def test_no_second_broker_starts_in_a_directory_that_is_in_use(kafka_broker: Loc
     kafka_admin.create_topic(kafka_broker.bootstrap, "and-the-first-goes-on")
 
 
-def test_a_port_that_is_taken_is_told_before_the_broker_starts(kafka_broker: LocalBroker, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_before_the_broker_starts(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     port = int(kafka_broker.bootstrap.split(":")[1])
     second = LocalBroker(tmp_path, port=port)
     with pytest.raises(OperatingError, match=f"port {port} of 127.0.0.1 is taken, .* another port; without one"):
@@ -157,7 +157,7 @@ def test_a_retention_in_hours_goes_before_ours(tmp_path: Path) -> None:
         assert setting(broker, "short", "retention.ms") == str(5 * 3_600_000)
 
 
-def test_java_that_is_missing_or_too_old_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_java_that_is_missing_or_too_old_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is none at '/nowhere/java': install Java 17 or newer"):
         LocalBroker(tmp_path, java="/nowhere/java").start()
 

@@ -386,7 +386,7 @@ def test_modules_that_workers_can_not_import_are_sent_along(
     assert counts(tmp_path / "counts", "word") == WORD_COUNTS
 
 
-def test_a_bolt_that_workers_can_not_load_is_told_at_the_start(
+def test_a_bolt_that_workers_can_not_load_is_reported_at_the_start(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every attempt would fail, for ever."""

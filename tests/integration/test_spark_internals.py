@@ -38,14 +38,14 @@ def test_the_listener_bus_can_be_waited_for(spark: SparkSession) -> None:
     context.setJobGroup("canary", "")
     jobs = SparkJobs(context)
     jobs.job(context.parallelize([1], 1))()
-    jobs.wait_until_told()
+    jobs.wait_for_status()
     [job] = context.statusTracker().getJobIdsForGroup("canary")
     told = context.statusTracker().getJobInfo(job)
     assert told is not None
     assert told.status == "SUCCEEDED", "waitUntilEmpty no longer waits for the status tracker"
 
 
-def test_log4j_tells_its_level(spark: SparkSession) -> None:
+def test_log4j_shows_its_level(spark: SparkSession) -> None:
     before = log_level(spark.sparkContext)
     spark.sparkContext.setLogLevel("FATAL")
     try:

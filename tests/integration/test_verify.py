@@ -142,7 +142,7 @@ def test_records_that_retention_has_taken_unread_are_found(
         assert any("[2, 4) is in no transaction; the source no longer holds" in note for note in report.notes)
 
 
-def test_a_broker_that_is_away_is_told(tmp_path: Path, bootstrap: str) -> None:
+def test_a_broker_that_is_away_is_reported(tmp_path: Path, bootstrap: str) -> None:
     counted = Counted(tmp_path, bootstrap)
     counted.put("cat")
     counted.run()

@@ -142,7 +142,7 @@ def test_a_table_that_moves_all_the_time_is_given_up() -> None:
     assert effects == ["fence words"] * FENCE_TRIES
 
 
-def test_a_coordinator_that_was_taken_over_is_told_so_and_nothing_of_a_mismatch() -> None:
+def test_a_coordinator_that_was_taken_over_is_reported_and_nothing_of_a_mismatch() -> None:
     """It stood still after it took the lease; by now the tables are ahead of what it knows. Nothing is to repair."""
     world = World()
     slow = world.acquire()

@@ -12,7 +12,7 @@ from tests.simulation.sweep import Sweep, run_some
 from transactional.core.protocol import TRANSITIONS
 
 
-def test_what_is_missing_is_told() -> None:
+def test_what_is_missing_is_reported() -> None:
     nothing = Sweep()
     assert "the process crashes" in nothing.missing()
     assert "PLANNING: batch planned" in nothing.missing()

@@ -24,21 +24,21 @@ def audit() -> ModuleType:
     return module
 
 
-def test_the_lock_pins_and_hashes_all_that_is_asked_for(audit: ModuleType) -> None:
+def test_the_lock_pins_and_hashes_all_that_is_requested(audit: ModuleType) -> None:
     pinned, wrong = audit.locked((ROOT / "requirements.lock").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [*wrong, *audit.asked_for(project, pinned)] == []
     assert len(pinned) > 30
 
 
-def test_what_is_not_pinned_or_has_no_hash_is_told(audit: ModuleType) -> None:
+def test_what_is_not_pinned_or_has_no_hash_is_reported(audit: ModuleType) -> None:
     text = f"# made\na==1 \\\n    {HASH}\nb>=2 \\\n    {HASH}\nc==3\nd==4 ; sys_platform == 'none' \\\n    {HASH}\n"
     pinned, wrong = audit.locked(text)
     assert pinned == {"a": "1"}
     assert [line.split("lock ")[1] for line in wrong] == ["does not pin b>=2 to one version", "has no hash for c 3"]
 
 
-def test_what_does_not_fit_is_told(audit: ModuleType) -> None:
+def test_what_does_not_fit_is_reported(audit: ModuleType) -> None:
     project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional-topologies[dev]"]}}
     told = list(audit.asked_for(project, {"a": "1"}))
     assert [line.split(", and ")[0] for line in told] == [
@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_told(audit: ModuleType) -> None:
     ]
 
 
-def test_what_is_installed_and_not_pinned_is_told(audit: ModuleType) -> None:
+def test_what_is_installed_and_not_pinned_is_reported(audit: ModuleType) -> None:
     here = list(audit.installed({"pytest": "0.1"}))
     assert any(line.startswith("pytest ") and "pins 0.1" in line for line in here)
     assert any(line.startswith("hypothesis ") and "does not know it" in line for line in here)

@@ -37,11 +37,11 @@ def test_the_code_knows_what_it_is_installed_as() -> None:
     assert installed_version() == version(DISTRIBUTION) == project()["version"]
 
 
-def test_nobody_is_told_another_name() -> None:
+def test_nobody_is_reported_another_name() -> None:
     assert list(named_elsewhere()) == []
 
 
-def test_what_is_asked_for_is_a_range_but_for_what_shares_the_protocol() -> None:
+def test_what_is_requested_is_a_range_but_for_what_shares_the_protocol() -> None:
     exact = {Requirement(each).name for each in project()["dependencies"] if "==" in each}  # type: ignore[attr-defined]
     assert exact == {"delta-spark", "pyspark"}
     assert requires(DISTRIBUTION)

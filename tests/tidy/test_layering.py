@@ -189,5 +189,5 @@ def test_there_is_no_circle_not_even_for_types() -> None:
         ("state.delta.state", "import state.unheard_of", "in no room"),
     ],
 )
-def test_a_wrong_import_is_told(module: str, source: str, expected: str) -> None:
+def test_a_wrong_import_is_reported(module: str, source: str, expected: str) -> None:
     assert expected in "\n".join(complaints(module, source))

@@ -240,7 +240,7 @@ def test_the_lock_is_names_versions_and_hashes_alone() -> None:
         ("print('x')", "print"),
     ],
 )
-def test_a_banned_name_is_told(source: str, expected: str) -> None:
+def test_a_banned_name_is_reported(source: str, expected: str) -> None:
     assert f": {expected}: use instead: " in "\n".join(banned_uses("state/sample.py", source))
 
 
@@ -262,7 +262,7 @@ def test_a_banned_name_is_left_alone_where_it_belongs() -> None:
         "../sha" + "red/design.md",
     ],
 )
-def test_a_banned_text_is_told(line: str) -> None:
+def test_a_banned_text_is_reported(line: str) -> None:
     assert len(banned_texts("README.md", line)) == 1
 
 

@@ -134,7 +134,7 @@ def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> 
     assert "43 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
 
 
-def test_what_each_part_took_is_told(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in ("unit/test_one.py", "integration/test_delta_one.py", "integration/test_delta_two.py"):
         (inner.path / file).parent.mkdir(exist_ok=True)
         (inner.path / file).write_text("def test_passes(): pass\n")

@@ -84,7 +84,7 @@ def test_other_arrow_types_of_the_same_values(type_: pa.DataType, name: str) -> 
 
 
 @pytest.mark.parametrize("type_", [pa.uint64(), pa.time64("us"), pa.null(), pa.list_(pa.duration("s"))])
-def test_an_arrow_type_without_counterpart_is_told(type_: pa.DataType) -> None:
+def test_an_arrow_type_without_counterpart_is_reported(type_: pa.DataType) -> None:
     with pytest.raises(ConfigError, match="has no counterpart"):
         spark_type(type_)
 
@@ -142,7 +142,7 @@ def test_a_map_is_given_as_a_dict_or_as_pairs() -> None:
         ("date", NOON),
     ],
 )
-def test_a_value_of_another_type_is_told_with_component_and_field(type_: str, value: object) -> None:
+def test_a_value_of_another_type_is_reported_with_component_and_field(type_: str, value: object) -> None:
     told = (
         rf"^'parse' declares field 'second' as {type_.replace('(', '.').replace(')', '.')} and emitted something else: "
     )
@@ -253,12 +253,12 @@ def test_batches_are_brought_into_their_declared_form() -> None:
         ([("a", 1)], "must emit a RecordBatch or a Table, and emitted a list"),
     ],
 )
-def test_batches_of_another_schema_are_told(made: Any, expected: str) -> None:
+def test_batches_of_another_schema_are_reported(made: Any, expected: str) -> None:
     with pytest.raises(SchemaMismatch, match=f"^'parse' .*{expected}"):
         conform(made, arrow_schema(Schema.parse("word string, count long")), component="parse")
 
 
-def test_what_can_not_be_cast_is_told_for_nested_types_too() -> None:
+def test_what_can_not_be_cast_is_reported_for_nested_types_too() -> None:
     with pytest.raises(SchemaMismatch, match=r"declares 'm map<string,struct<a:int>>', what it emitted can't be cast"):
         conform(pa.table({"m": [1]}), arrow_schema(Schema.parse("m map<string,struct<a:int>>")), component="parse")
 
@@ -330,7 +330,7 @@ def test_other_records_have_another_digest(rows: list[tuple[Any, ...]], others: 
         ([("a",)], [("a",), ("",)]),
     ],
 )
-def test_digests_tell_texts_apart_that_are_alike(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> None:
+def test_digests_show_texts_apart_that_are_alike(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> None:
     assert digest([batch("word string", *rows)]) != digest([batch("word string", *others)])
 
 

@@ -89,7 +89,7 @@ def test_an_empty_range_is_not_a_range_of_one_record() -> None:
     assert not BatchMetadata({A: offsets(5, 6)}).is_empty
 
 
-def test_what_a_batch_tells_of_itself() -> None:
+def test_what_a_batch_shows_of_itself() -> None:
     assert BATCH.positions() == {A: 12, B: 3}
     assert list(BATCH.non_empty()) == [(A, offsets(10, 12))]
     assert BATCH.offset_count == 2

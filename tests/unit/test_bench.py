@@ -24,7 +24,7 @@ from bench.results import Results
 from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, bytes_of_new, files_below
 from bench.sheets import all_sheets
 from bench.steady import TimedDriver
-from bench.targets import Target, targets, told
+from bench.targets import Target, formatted, targets
 from bench.workload import departures, zipf
 from bench.works import Work
 from examples import transactional_global_count
@@ -214,8 +214,8 @@ def test_memory_is_that_of_driver_and_jvm_together() -> None:
     assert (line.reached, line.is_met) == (1.11, False)
 
 
-def test_figures_are_told_short() -> None:
-    assert [told(figure) for figure in (0.8456, 8.0, 12.04, 123456.7, None)] == ["0.85", "8", "12", "123,457", "-"]
+def test_figures_are_reported_short() -> None:
+    assert [formatted(figure) for figure in (0.8456, 8.0, 12.04, 123456.7, None)] == ["0.85", "8", "12", "123,457", "-"]
     assert results.rounded({"a": [1.234567891, 123456.789, 7, None, True]}) == {"a": [1.2346, 123457.0, 7, None, True]}
 
 
@@ -281,7 +281,7 @@ def test_memory_and_processor_time_are_those_of_the_processes() -> None:
     assert processes.parents_of_all()[os.getpid()] == os.getppid()
 
 
-def test_the_coordinators_own_work_is_told_per_transaction(tmp_path: Path) -> None:
+def test_the_coordinators_own_work_is_reported_per_transaction(tmp_path: Path) -> None:
     topology, seen = transactional_global_count.build(str(tmp_path)), list[int]()
     store = open_store(f"sqlite:///{tmp_path}/store.db")
     config = TopologyConfig(stop_when_drained=True)
@@ -294,7 +294,7 @@ def test_the_coordinators_own_work_is_told_per_transaction(tmp_path: Path) -> No
     assert all(0 < store < own for own, store in zip(driver.spent_ms["own"], driver.spent_ms["store"], strict=True))
 
 
-def test_a_part_that_there_is_not_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_there_is_not_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options_of(["--parts", "pairs,nothing"])
     assert "no such part: nothing" in capsys.readouterr().err
@@ -302,7 +302,7 @@ def test_a_part_that_there_is_not_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert options_of([]).output == Path("docs/performance")
 
 
-def test_a_part_that_fails_is_told_and_the_next_one_runs() -> None:
+def test_a_part_that_fails_is_reported_and_the_next_one_runs() -> None:
     done: list[str] = []
 
     def fails() -> None:

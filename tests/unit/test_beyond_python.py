@@ -60,7 +60,7 @@ def test_a_letter_of_it_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("asks", ["asks", ""])
-def test_a_bolt_fails_on_it_if_it_asks_for_it(asks: str, tmp_path: Path) -> None:
+def test_a_bolt_fails_on_it_if_it_requests_it(asks: str, tmp_path: Path) -> None:
     def year(row: Tuple) -> tuple[int, int]:
         return (row["n"], row["at"].year if asks else 0)
 
@@ -115,7 +115,7 @@ def test_the_reader_takes_every_number_for_a_time_that_is_one() -> None:
     assert _column(field, messages).cast(pa.int64()).to_pylist() == [5_000, FAR_US, None, -1_000]
 
 
-def test_a_translator_fails_on_it_if_it_asks_for_it() -> None:
+def test_a_translator_fails_on_it_if_it_requests_it() -> None:
     def record(at: int) -> dict[str, Any]:
         return {"topic": "t", "partition": 0, "offset": 7, "key": None, "value": b"x", "timestamp": at, "headers": []}
 

@@ -233,7 +233,7 @@ def test_dead_letters_are_kept_by_the_topologys_own_table() -> None:
 
 
 @pytest.mark.parametrize("row", ["cat", ("cat", "dog"), (), {"word": "cat"}, 7])
-def test_a_row_that_is_none_is_told_before_anything_runs(row: Any) -> None:
+def test_a_row_that_is_none_is_reported_before_anything_runs(row: Any) -> None:
     made = builder()
     made.set_committer_bolt("count", MemoryMapState("word string").count()).fields_grouping("spout", "word")
     with pytest.raises(

@@ -76,7 +76,7 @@ def test_a_choice_is_one_of_its_words(value: object) -> None:
     assert TopologyConfig().durability == "disk", "nothing that was told as committed is lost"
 
 
-def test_a_choice_is_told_with_what_was_meant() -> None:
+def test_a_choice_is_reported_with_what_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"got 'proces' — did you mean 'process'\?"):
         parse_option("durability", "proces")
 
@@ -128,13 +128,13 @@ def test_pauses_double_and_stay_at_the_longest() -> None:
 # --- names and texts ----------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_none_is_told_with_what_was_meant() -> None:
+def test_a_name_that_is_none_is_reported_with_what_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"'atempts_max' — did you mean 'attempts_max'\?; there are: max_spout_pen"):
         check_name("atempts_max")
 
 
 @pytest.mark.parametrize(("storms", "ours"), STORM_NAMES.items())
-def test_storms_names_are_told_what_they_are_called_here(storms: str, ours: str) -> None:
+def test_storms_names_are_reported_what_they_are_called_here(storms: str, ours: str) -> None:
     """Storm row T41."""
     with pytest.raises(ConfigError) as caught:
         check_name(storms)
@@ -171,7 +171,7 @@ def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("stop_when_drained", 0, "false"),
     ],
 )
-def test_a_wrong_value_is_told_with_what_was_meant(name: str, value: object, meant: str) -> None:
+def test_a_wrong_value_is_reported_with_what_was_meant(name: str, value: object, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf" — did you mean {meant}\?$"):
         check_option(name, value)
 

@@ -92,7 +92,7 @@ def test_another_file_takes_the_place_of_the_usual_one() -> None:
     assert setting(resolved, "lease_ms").given.source == "production.toml"
 
 
-def test_a_unit_is_told() -> None:
+def test_a_unit_is_reported() -> None:
     units = {each.name: each.unit for each in loaded().settings}
     assert (units["lease_ms"], units["keep_attempts_days"], units["max_spout_pending"]) == ("ms", "days", "")
 
@@ -132,14 +132,14 @@ def test_a_file_may_say_nothing(text: str) -> None:
         ("topology = 3\n", "topology must be a table, written as [topology]"),
     ],
 )
-def test_a_mistake_in_the_file_is_told(text: str, told: str) -> None:
+def test_a_mistake_in_the_file_is_reported(text: str, told: str) -> None:
     write(text)
     with pytest.raises(ConfigError) as caught:
         loaded()
     assert str(caught.value).startswith(f"transactional.toml: {told}")
 
 
-def test_a_file_that_is_no_toml_is_told() -> None:
+def test_a_file_that_is_no_toml_is_reported() -> None:
     write("[topology\n")
     with pytest.raises(ConfigError, match=r"^the configuration file transactional\.toml is not TOML: .*line 1"):
         loaded()
@@ -169,7 +169,7 @@ def test_a_file_that_was_named_has_to_be_there() -> None:
         ("TRANSACTIONAL_STOP_WHEN_DRAINED", "1", "TRANSACTIONAL_STOP_WHEN_DRAINED: stop_when_drained takes True or F"),
     ],
 )
-def test_a_mistake_in_the_environment_is_told(variable: str, text: str, told: str) -> None:
+def test_a_mistake_in_the_environment_is_reported(variable: str, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(environment={variable: text, "PATH": "/bin"})
     assert str(caught.value).startswith(told)
@@ -186,13 +186,13 @@ def test_a_mistake_in_the_environment_is_told(variable: str, text: str, told: st
         ({"options": {"attempts_max": ("--attempts-max", 0)}}, "--attempts-max: attempts_max must be at least 1, got"),
     ],
 )
-def test_a_mistake_in_code_or_on_the_command_line_is_told(given: dict[str, Any], told: str) -> None:
+def test_a_mistake_in_code_or_on_the_command_line_is_reported(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(**given)
     assert str(caught.value).startswith(told)
 
 
-def test_two_values_that_contradict_each_other_are_told_with_their_sources() -> None:
+def test_two_values_that_contradict_each_other_are_reported_with_their_sources() -> None:
     write("[topology]\nlease_ms = 100\n")
     told = (
         r"^lease_ms \(100\) must be at least ten times tick_ms \(50\); lease_ms is from transactional.toml, tick_ms is "

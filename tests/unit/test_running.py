@@ -77,7 +77,7 @@ def test_a_whole_config_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert configured_run(DRAINED) == DRAINED
 
 
-def test_a_wrong_option_of_the_code_is_told_when_the_topology_is_built() -> None:
+def test_a_wrong_option_of_the_code_is_reported_when_the_topology_is_built() -> None:
     """Storm finds out when the topology is submitted, if ever."""
     made = builder(words())
     with pytest.raises(
@@ -92,6 +92,6 @@ def test_without_spark_bolts_run_in_this_process() -> None:
     assert isinstance(make_executor(World().topology(), master="none"), LocalExecutor)
 
 
-def test_a_store_that_nobody_knows_is_told() -> None:
+def test_a_store_that_nobody_knows_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"^no store for 'redis' URLs; known: postgresql, sqlite"):
         run_topology(World().topology(), store="redis://localhost", master="none")

@@ -116,12 +116,12 @@ def test_its_text_is_read_back_as_the_same_schema(text: str) -> None:
         ("b int, b int, a int, a int", "field a, b is declared more than once"),
     ],
 )
-def test_a_wrong_schema_is_told(text: str, says: str) -> None:
+def test_a_wrong_schema_is_reported(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         Schema.parse(text)
 
 
-def test_a_field_that_is_missing_is_told_with_both_components() -> None:
+def test_a_field_that_is_missing_is_reported_with_both_components() -> None:
     WORDS.require(["count", "word"], of="split", used_by="total")
     with pytest.raises(ConfigError) as error:
         WORDS.require(["word", "cuont"], of="split", used_by="total")
@@ -132,7 +132,7 @@ def test_a_field_that_is_missing_is_told_with_both_components() -> None:
         Schema(()).require(["word"], of="sink", used_by="total")
 
 
-def test_selecting_gives_the_fields_in_the_order_asked_for() -> None:
+def test_selecting_gives_the_fields_in_the_order_requested() -> None:
     assert WORDS.select(["count", "word"]) == Schema.parse("count long, word string")
     assert WORDS.select([]) == Schema(())
 

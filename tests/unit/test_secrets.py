@@ -200,7 +200,7 @@ def test_a_reason_is_one_line_without_the_values_of_secret_options() -> None:
     assert reason_of(error, options) == "no: GET http://a/?*** after 7: ***"
 
 
-def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_told() -> None:
+def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_reported() -> None:
     bounded = {"retry_timeout": "30s"}
     assert DeltaLocation.of("gs://bucket/words").storage_options == bounded
     assert DeltaLocation.of("gs://bucket/words", {"retry_timeout": "5s"}).storage_options == {"retry_timeout": "5s"}

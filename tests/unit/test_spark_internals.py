@@ -83,7 +83,7 @@ def test_pyspark_takes_an_argument_that_is_given(function: str, argument: str) -
     assert argument in inspect.signature(given).parameters, gone(function, argument, "as an argument")
 
 
-def test_a_name_that_is_gone_is_told_in_a_sentence() -> None:
+def test_a_name_that_is_gone_is_reported_in_a_sentence() -> None:
     with pytest.raises(AssertionError, match=r"no longer has pyspark\.SparkContext\._gone, which is used to see"):
         test_pyspark_has_a_name_that_is_used("pyspark.SparkContext", "_gone", "to see")
 

@@ -48,7 +48,7 @@ def test_what_counts_as_a_change(stored: dict[str, Any], given: dict[str, Any], 
     assert [change.split(":")[0] for change in fingerprint_changes(stored, given)] == changes
 
 
-def test_a_change_is_told_with_both_sides() -> None:
+def test_a_change_is_reported_with_both_sides() -> None:
     stored, given = {"spout": {"kind": "kafka", "cluster": "x"}}, {"spout": {"kind": "memory"}, "bolts": [1]}
     with pytest.raises(TopologyChanged) as caught:
         check_fingerprint("carriers", stored, given)

@@ -198,7 +198,7 @@ def test_the_class_is_made_once_per_stream() -> None:
     assert isinstance(one, tuple)
 
 
-def test_an_unknown_field_is_told_with_those_there_are() -> None:
+def test_an_unknown_field_is_reported_with_those_there_are() -> None:
     row = Tuple(("word", "count"), ("cat", 1), "split")
     told = "'split' emits no field 'wrod'; its fields are word, count — did you mean 'word'?"
     with pytest.raises(KeyError, match=told):

@@ -145,11 +145,11 @@ class Display:
         """Process one event."""
         self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
         at = Moment(at_ms, at_ms)
-        self._timeline.tell_event(event, at)
+        self._timeline.note_event(event, at)
         if type(event) in REQUESTS:
             self._line(REQUESTS[type(event)])
         for action in actions:
-            self._timeline.tell_action(action, at)
+            self._timeline.note_action(action, at)
             self._show(action, at_ms)
         if self._live is not None:
             self._live.update(self._table(at_ms))

@@ -56,8 +56,8 @@ def doctor(
                 say(f"still: {line}")
     wrong = [each for each in findings if not each.is_harmless]
     if as_json:
-        told = {"is_well": not wrong, "findings": list(map(asdict, findings)), "repaired": repaired}
-        plain_line(json.dumps({**told, "not_looked_at": unexamined(topology)}, indent=2))
+        report = {"is_well": not wrong, "findings": list(map(asdict, findings)), "repaired": repaired}
+        plain_line(json.dumps({**report, "not_looked_at": unexamined(topology)}, indent=2))
     say(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
     if wrong:
         raise typer.Exit(1)

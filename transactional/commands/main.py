@@ -35,7 +35,7 @@ from transactional.commands.display import (
 from transactional.commands.doctor import doctor
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.reset import reset
-from transactional.commands.standby import StandbyTeller
+from transactional.commands.standby import StandbyReporter
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.ui import ui
 from transactional.commands.verify import verify
@@ -123,7 +123,7 @@ def run(
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
         if standby:
-            observers.append(StandbyTeller(topology.id))
+            observers.append(StandbyReporter(topology.id))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(

@@ -10,7 +10,7 @@ from transactional.core.protocol import Action, Event
 from transactional.progress import Snapshot
 
 
-class StandbyTeller:
+class StandbyReporter:
     """An observer that prints a line when it is made, and one when the run begins."""
 
     def __init__(self, topology_id: str) -> None:

@@ -287,7 +287,7 @@ class Coordinator:
         self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...], *, is_outage: bool
     ) -> list[Action]:
         if is_outage:
-            told = self._failures.outage_told(txid, self._now_ms)
+            told = self._failures.outage_text(txid, self._now_ms)
         else:
             told = self._used_up(txid, at_fault)
         return [] if told is None else self._halt(RetriesExhausted.code, f"{told}; the last error: {reason}")
@@ -300,7 +300,7 @@ class Coordinator:
             why = self._set_aside(txid, self._failures.used_up_on(txid, at_fault))
         else:
             why = "" if self._failures.enough(txid) else None
-        return None if why is None or self._gives_letters_back(txid) else self._failures.told(txid) + why
+        return None if why is None or self._gives_letters_back(txid) else self._failures.text_of(txid) + why
 
     def _gives_letters_back(self, txid: TxId) -> bool:
         """Dead letters that fail again must not block everything after them: they stay where they are, and their
@@ -402,5 +402,5 @@ class Coordinator:
         if self._issues_nothing_new():
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
-            self._move(current, Trigger.ASK_AGAIN)
+            self._move(current, Trigger.PLAN_AGAIN)
             yield PlanBatch(current.attempt, self._known(after), replay=False)

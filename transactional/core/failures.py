@@ -60,13 +60,13 @@ class Failures:
         """Whether the transaction has failed as often as is allowed."""
         return self.config.attempts_max is not None and self._failed[txid].used_up >= self.config.attempts_max
 
-    def told(self, txid: TxId) -> str:
+    def text_of(self, txid: TxId) -> str:
         """How often it has failed, in words."""
         return (
             f"transaction {txid} failed {self._failed[txid].used_up} times (attempts_max = {self.config.attempts_max})"
         )
 
-    def outage_told(self, txid: TxId, now_ms: int) -> str | None:
+    def outage_text(self, txid: TxId, now_ms: int) -> str | None:
         """How long what the transaction needs has been unavailable, in words; None if the limit is not reached."""
         since_ms, most_ms = self._failed[txid].away_since_ms, self.config.outage_timeout_ms
         if most_ms is None or since_ms is None or now_ms - since_ms < most_ms:

@@ -7,7 +7,7 @@ what may happen to it is defined in `TRANSITIONS` and nowhere else.
     PLANNING    the spout is planning the batch
       out: the batch is known -> PROCESSING; the source has nothing -> WAITING
     WAITING     a new transaction whose source had no data; the same attempt plans again later
-      out: time to ask again -> PLANNING
+      out: time to plan again -> PLANNING
     PROCESSING  the batch is recorded, its Spark jobs run
       out: all of them succeeded -> PROCESSED
     PROCESSED   finished, and waits until every earlier transaction is committed
@@ -239,7 +239,7 @@ class Trigger(Enum):
     PROCESSING_SUCCEEDED = "processing succeeded"
     COMMIT_SUCCEEDED = "commit succeeded"
     ATTEMPT_FAILED = "attempt failed"
-    ASK_AGAIN = "time to ask again"
+    PLAN_AGAIN = "time to plan again"
     ITS_TURN = "its turn"
     GIVEN_UP = "given up"
 
@@ -249,7 +249,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Trigger], Phase]] = {
     (Phase.PLANNING, Trigger.NOTHING_THERE): Phase.WAITING,
     (Phase.PLANNING, Trigger.ATTEMPT_FAILED): Phase.GONE,
     (Phase.PLANNING, Trigger.GIVEN_UP): Phase.ABORTING,
-    (Phase.WAITING, Trigger.ASK_AGAIN): Phase.PLANNING,
+    (Phase.WAITING, Trigger.PLAN_AGAIN): Phase.PLANNING,
     (Phase.WAITING, Trigger.ATTEMPT_FAILED): Phase.GONE,
     (Phase.WAITING, Trigger.GIVEN_UP): Phase.GONE,
     (Phase.PROCESSING, Trigger.PROCESSING_SUCCEEDED): Phase.PROCESSED,

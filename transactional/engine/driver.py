@@ -40,7 +40,7 @@ from transactional.engine.run_history import RunSummary, end_of
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
-from transactional.engine.troubles import TroubleTeller
+from transactional.engine.troubles import TroubleLog
 from transactional.errors import CommitStuck, ConfigError, FatalError, StoreUnavailable, by_code
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
@@ -101,7 +101,7 @@ class TopologyDriver:
         self._is_performed = False
         self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
         self.timeline = Timeline()
-        self._troubles = TroubleTeller(topology.id)
+        self._troubles = TroubleLog(topology.id)
 
     def stop(self) -> None:
         """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
@@ -161,7 +161,7 @@ class TopologyDriver:
         """Release the lease, and store the reason: an error, or how the run ended."""
         has_carried_out = self.has_carried_out
         is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
-        end = end_of(error, wish=self._obeyed if has_carried_out else None, is_drained=is_drained)
+        end = end_of(error, desired=self._obeyed if has_carried_out else None, is_drained=is_drained)
         self.leadership.give_back(end, is_done=has_carried_out)
 
     @property
@@ -190,7 +190,7 @@ class TopologyDriver:
         if snapshot.committed_txid:
             # Repeated: the process that committed it may have died before it notified the spout.
             attempt = TransactionAttempt(snapshot.committed_txid, self.leadership.lease.fence_id)
-            self.runner.tell_committed(attempt, snapshot.committed_batch)
+            self.runner.notify_committed(attempt, snapshot.committed_batch)
         try:
             self.begin(coordinator, self.runner)
             while not self.coordinator.done:
@@ -260,7 +260,7 @@ class TopologyDriver:
         """Pass one event to the coordinator, perform its actions in order. An action that raises stops all later
         ones."""
         self._is_performed = False
-        self.timeline.tell_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
+        self.timeline.note_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
         if isinstance(event, StopRequested):
@@ -281,7 +281,7 @@ class TopologyDriver:
 
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()
-        self.timeline.tell_action(action, Moment(now_ms, self.clock.monotonic_ms()))
+        self.timeline.note_action(action, Moment(now_ms, self.clock.monotonic_ms()))
         self.leadership.record(action, self.timeline, now_ms)
         match action:
             case PlanBatch(attempt, after, replay):
@@ -294,7 +294,7 @@ class TopologyDriver:
             case RecordCommit(attempt, batch):
                 if self.sizer is not None:
                     self.sizer.learn(self.timeline[attempt], batch)
-                self.runner.tell_committed(attempt, batch)
+                self.runner.notify_committed(attempt, batch)
                 if not self.coordinator.stopping:
                     self.runner.tidy(attempt)
             case RecordFailure():
@@ -303,7 +303,7 @@ class TopologyDriver:
                 self.runner.abort(attempt, reason)
             case Halt(code, reason):
                 self._halt = fatal_error(code, reason)
-        self._troubles.tell_action(action, now_ms)
+        self._troubles.note_action(action, now_ms)
 
 
 def fatal_error(code: str, reason: str) -> FatalError:

@@ -51,12 +51,12 @@ def about(topology: Topology, config: TopologyConfig) -> RunAbout:
     return RunAbout(installed_version(), described(topology), shown_options(config))
 
 
-def end_of(error: BaseException | None, *, wish: DesiredState | None, is_drained: bool) -> RunEnd:
-    """How a run ended: with an error, as requested (`wish` was carried out), drained, or stopped."""
+def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drained: bool) -> RunEnd:
+    """How a run ended: with an error, as requested (`desired` was carried out), drained, or stopped."""
     if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         code = error.code if isinstance(error, TransactionalError) else type(error).__name__
         return RunEnd(EndedHow.FAILED, code, str(error))
-    if error is None and wish is DesiredState.KILLED:
+    if error is None and desired is DesiredState.KILLED:
         return RunEnd(EndedHow.KILLED)
     return RunEnd(EndedHow.DRAINED if error is None and is_drained else EndedHow.STOPPED)
 

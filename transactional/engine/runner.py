@@ -105,13 +105,13 @@ class PhaseRunner:
         self._tidying.is_waited_for(attempt)
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
-    def tell_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+    def notify_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Notify the spout of a transaction commit; returns immediately."""
         spout, processed = self.topology.spout, self._processed.get(attempt)
-        self._planning.submit(self._tell, attempt, lambda: spout.committed(batch))
+        self._planning.submit(self._notify, attempt, lambda: spout.committed(batch))
         if processed is not None and isinstance(spout, AckedSpout):
             failed = processed.failed
-            self._planning.submit(self._tell, attempt, lambda: spout.settle(batch, failed))
+            self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -195,10 +195,10 @@ class PhaseRunner:
             text = "".join(traceback.format_exception(error)).rstrip()
             self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
 
-    def _tell(self, attempt: TransactionAttempt, tell: Callable[[], None]) -> None:
+    def _notify(self, attempt: TransactionAttempt, notify: Callable[[], None]) -> None:
         try:
             with self._spout:
-                tell()
+                notify()
         except BaseException:
             _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
 

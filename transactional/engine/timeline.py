@@ -98,7 +98,7 @@ class Timeline:
             raise KeyError(attempt)
         return flight
 
-    def tell_event(self, event: Event, at: Moment) -> None:
+    def note_event(self, event: Event, at: Moment) -> None:
         """Take in an event; a copy of one, or one that comes late, changes nothing."""
         match event:
             case BatchPlanned(attempt, _, limit) if attempt in self._flights:
@@ -109,7 +109,7 @@ class Timeline:
             case AttemptFailed(attempt):  # also how what was given up ends
                 self._flights.pop(attempt, None)
 
-    def tell_action(self, action: Action, at: Moment) -> None:
+    def note_action(self, action: Action, at: Moment) -> None:
         """Take in an action. What is replayed as recorded was never planned: it is issued only then."""
         match action:
             case PlanBatch(attempt):

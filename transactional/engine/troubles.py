@@ -1,4 +1,4 @@
-"""`TroubleTeller`: logs a warning for each attempt that fails, and one line when the problem is resolved."""
+"""`TroubleLog`: logs a warning for each attempt that fails, and one line when the problem is resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOGGER: Final = "transactional.engine.troubles"
 _log: Final = logging.getLogger(LOGGER)
 
 
-class TroubleTeller:
+class TroubleLog:
     """Listens to the driver's events and actions; knows whether the topology has a problem, and since when."""
 
     def __init__(self, topology_id: str) -> None:
@@ -19,7 +19,7 @@ class TroubleTeller:
         self._since_ms = self._failures = self._txid = 0
         self._may_be_inherited = True  # from an earlier run, as recorded in the store
 
-    def tell_action(self, action: Action, at_ms: int) -> None:
+    def note_action(self, action: Action, at_ms: int) -> None:
         """Process a performed action."""
         match action:
             case RecordFailure(attempt, phase, reason):

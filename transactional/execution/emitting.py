@@ -160,7 +160,7 @@ class Emitter:
         """Connect a bolt in the same task to a stream."""
         self.streams[stream].inner.append(operator)
 
-    def tell(self, record: Callable[[str, pa.RecordBatch], None]) -> None:
+    def record_to(self, record: Callable[[str, pa.RecordBatch], None]) -> None:
         """Record everything that is emitted, and on which stream."""
         for stream in self.streams.values():
             stream.record = record
@@ -170,8 +170,8 @@ class Emitter:
         self.streams[stream].aggregators[committer] = aggregator
 
     def gate(self, operator: Receiver, stream: str) -> Callable[[pa.RecordBatch], None]:
-        """Have tuples for a state's update pass through an operator first; returns what it calls with those that may
-        go on."""
+        """Have tuples for a state's update pass through an operator first; returns the function that it calls with
+        those that pass."""
         self.streams[stream].gates[operator.component] = operator
         return partial(self.streams[stream].keep, operator.component)
 

@@ -63,7 +63,7 @@ def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> Tran
     return raised(text, at_fault=at_fault)
 
 
-def told_of_all(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
+def summed_up(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
     """The text of the first of several failures, and the tuples at fault: none if one failure can't be attributed to a
     tuple, because that may be the cause of the others."""
     parts = list(faults)

@@ -47,7 +47,7 @@ class Faults:
         place = self._place(row)
         failed.where = place  # the letter has columns of its own for the tuple
         exclusion = Exclusion(failed.component, fingerprint(row), _shortened(str(failed)))
-        failed.where = _told(row) + place
+        failed.where = _described(row) + place
         self._first = self._first or failed
         self._named.setdefault(exclusion.key, exclusion)
         if len(self._named) >= NAMED_MAX:
@@ -65,7 +65,7 @@ class Faults:
         return f", in {self.reading}" if self.reading else ""
 
 
-def _told(row: Tuple) -> str:
+def _described(row: Tuple) -> str:
     values = letter_text(row)
     shown = values if len(values) <= _SHOWN_CHARACTERS else values[:_SHOWN_CHARACTERS] + "…"
     stream = "" if row.stream == DEFAULT_STREAM else f", stream {row.stream!r}"

@@ -74,7 +74,7 @@ class TaskLoop(ABC):
         emitter = make_emitter(self.program, component_id, self.info.task, looks_closer=self.looks_closer)
         self.emitters[component_id] = emitter
         if self.program.record is not None:
-            emitter.tell(partial(self.program.record, self.info.attempt, component_id))
+            emitter.record_to(partial(self.program.record, self.info.attempt, component_id))
         if component_id == self.program.spout.id:
             # A bolt is held responsible for what it emits; what a spout emits is a tuple of its own.
             self.gates = make_gates(self.info, component_id, emitter, looks_closer=self.looks_closer)

@@ -13,7 +13,7 @@ from transactional.bolts import Bolt
 from transactional.dead_letters import letter_rows
 from transactional.errors import OperatingError, TransactionalError
 from transactional.execution.emitting import Emitter, make_emitter
-from transactional.execution.failures import TaskFailed, error_of, told_of_all
+from transactional.execution.failures import TaskFailed, error_of, summed_up
 from transactional.execution.map_state import MapStateView
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
@@ -126,13 +126,13 @@ class CommitPhase:
         if not is_known:
             part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
         component.state.merge(passing.attempt, part)
-        self._tell(component, changed, passing)
+        self._pass_on(component, changed, passing)
 
-    def _tell(self, component: Component, changed: pa.Table, passing: Passing) -> None:
+    def _pass_on(self, component: Component, changed: pa.Table, passing: Passing) -> None:
         """Pass on what has changed in a state."""
         emitter = make_emitter(self.program, component.id, 0)
         if self.program.record is not None:
-            emitter.tell(partial(self.program.record, passing.attempt, component.id))
+            emitter.record_to(partial(self.program.record, passing.attempt, component.id))
         try:
             for stream, schema in component.outputs.items():
                 if schema:
@@ -208,7 +208,7 @@ class CommitPhase:
         if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
             return failed.__cause__
         text = f"{info}, in the commit phase: {failed}"
-        return error_of(failed.code, *told_of_all(text, [each.at_fault for _, each in failures]))
+        return error_of(failed.code, *summed_up(text, [each.at_fault for _, each in failures]))
 
 
 class _CommitTask(TaskLoop):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from transactional.arrow import from_ipc, table_from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.errors import AttemptLost, ReplayMismatch
-from transactional.execution.failures import error_of, told_of_all
+from transactional.execution.failures import error_of, summed_up
 from transactional.execution.items import (
     Item,
     NotFinished,
@@ -77,7 +77,7 @@ def _raise_failure(failures: list[TaskFailure]) -> None:
     """Tuples are at fault only if each of the failures can be attributed to one."""
     if failures:
         first = failures[0]
-        raise error_of(first.code, *told_of_all(first.text, [failure.at_fault for failure in failures]))
+        raise error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
 
 
 def _letters(batch: BatchMetadata, letters: list[DeadLetter]) -> list[DeadLetter]:

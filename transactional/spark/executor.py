@@ -107,7 +107,7 @@ class SparkExecutor:
         if was_cancelled:
             raise AttemptLost(f"attempt {attempt} was cancelled")
         with self._lock:
-            self._packing.tell(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
+            self._packing.learn(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
         return gather(self.program, batch, items)
 
     @contextlib.contextmanager
@@ -163,7 +163,7 @@ class SparkExecutor:
         other tasks already have: such a mixture of two executions fails the attempt."""
         if self.program.plan.depth == 1:
             return
-        self._jobs.wait_until_told()
+        self._jobs.wait_for_status()
         if any(stage.currentAttemptId > 0 for stage in self._stages(tag)):
             raise AttemptLost(f"an executor was lost with what attempt {attempt} had exchanged")
 

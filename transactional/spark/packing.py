@@ -27,7 +27,7 @@ class Packing:
         self._most = self._spark_tasks = most
         self._measured: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
 
-    def tell(self, records: int, elapsed_ms: float) -> None:
+    def learn(self, records: int, elapsed_ms: float) -> None:
         """A batch of this many records took this long in all its tasks together."""
         self._measured.append((records, elapsed_ms))
 

@@ -95,9 +95,9 @@ def give_up(topology: MemoryTopology, attempt_id: AttemptId, error: str | None =
 
 def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
     """End every run that has not ended, and give up what is in flight."""
-    told = RunEnd(end.how, end.code, None if end.reason is None else storable(end.reason))
+    stored = RunEnd(end.how, end.code, None if end.reason is None else storable(end.reason))
     for run in [run for run in topology.runs.values() if run.end is None]:
-        topology.runs[run.epoch] = replace(run, ended_at_ms=at_ms, ended_at_txid=topology.committed_txid, end=told)
+        topology.runs[run.epoch] = replace(run, ended_at_ms=at_ms, ended_at_txid=topology.committed_txid, end=stored)
     for attempt_id in topology.transactions.values():
         give_up(topology, attempt_id, given_up_text(end))
 

@@ -96,7 +96,7 @@ def test_the_live_table_follows_a_transaction_through_its_phases() -> None:
     assert "transaction 1:2 committed: 8 rows in 20 ms; 400 rows/s" in screen.file.getvalue()
 
 
-def test_the_limit_of_a_sized_batch_is_told_with_its_reason() -> None:
+def test_the_limit_of_a_sized_batch_is_reported_with_its_reason() -> None:
     screen, first = Screen(), attempt(1, 2)
     with screen.display:
         screen.tell(Tick(0), PlanBatch(first, BATCH, replay=False))
@@ -174,7 +174,7 @@ def test_the_time_of_transactions_in_flight_at_once_counts_once() -> None:
         (StopRequested(), "stopping: the running commit phase will finish"),
     ],
 )
-def test_what_is_wished_of_a_run_is_told(event: Event, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wished_of_a_run_is_reported(event: Event, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     Display(World().topology(words([[]])))(1_000, event, [])
     assert capsys.readouterr().out == f"{told}\n"
     screen = Screen()

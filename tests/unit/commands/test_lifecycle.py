@@ -38,7 +38,7 @@ def leased(command: Command) -> Lease:
         ("drain", DesiredState.DRAINING, "no new transactions; the run ends once everything is committed"),
     ],
 )
-def test_a_wish_is_stored_and_told(command: Command, name: str, state: DesiredState, then: str) -> None:
+def test_a_wish_is_stored_and_reported(command: Command, name: str, state: DesiredState, then: str) -> None:
     """Storm rows T32, O4."""
     command(*RUN, "{m}:topology")
     done = command(name, "words")
@@ -67,7 +67,7 @@ def test_a_kill_of_what_does_not_run_is_refused(command: Command) -> None:
 
 
 @pytest.mark.parametrize("name", ["activate", "deactivate", "drain", "kill"])
-def test_a_topology_that_is_not_known_is_told(command: Command, name: str) -> None:
+def test_a_topology_that_is_not_known_is_reported(command: Command, name: str) -> None:
     assert command(name, "words").err.startswith("TX100: there is no store at transactional.db: ")
     command(*RUN, "{m}:topology")
     done = command(name, "wrods")

@@ -27,7 +27,7 @@ SCRIPT = Path(sys.executable).parent / "transactional"
 
 
 @pytest.mark.parametrize("target", ["{m}:topology", "{m}:build"])
-def test_a_run_tells_each_commit_and_a_summary(command: Command, target: str) -> None:
+def test_a_run_shows_each_commit_and_a_summary(command: Command, target: str) -> None:
     done = command(*RUN, "--max-pending", "3", target)
     assert (done.code, done.err) == (0, "")
     *commits, summary = done.out.splitlines()
@@ -112,7 +112,7 @@ def test_a_run_has_a_name_and_the_next_one_resumes_under_another(command: Comman
     assert command("status").out.splitlines()[3].replace("│", " ").split()[:4] == ["words", "deploy-8", "drained", "2"]
 
 
-def test_a_changed_topology_runs_when_it_is_told_so(command: Command) -> None:
+def test_a_changed_topology_runs_when_it_is_reported(command: Command) -> None:
     assert command(*RUN, "{m}:build").code == 0
     refused = command(*RUN, "{m}:changed")
     assert (refused.code, refused.err[:7]) == (1, "TX403: ")
@@ -125,7 +125,7 @@ def test_a_changed_topology_runs_when_it_is_told_so(command: Command) -> None:
 # --- what goes wrong ----------------------------------------------------------------------------------------------
 
 
-def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command: Command) -> None:
+def test_a_bolt_that_fails_is_reported_in_one_line_and_its_traceback_is_kept(command: Command) -> None:
     done = command(*RUN, "--attempts-max", "2", "{m}:failing")
     told = "TX302 task 0 of 1: component 'bolt' raised ValueError: no [/red] :cat: [0, 1)"
     told += """, on {"word": "cat"} from 'spout', in memory[0] [0, 1)"""
@@ -186,7 +186,7 @@ def test_a_bolt_that_fails_is_told_in_one_line_and_its_traceback_is_kept(command
         (("txns", "words"), "TX100: there is no store at transactional.db: "),
     ],
 )
-def test_a_mistake_is_told_in_one_line(
+def test_a_mistake_is_reported_in_one_line(
     command: Command, module: str, arguments: tuple[str, ...], expected: str
 ) -> None:
     done = command(*arguments[:1], *(("--master", "none") if arguments[0] == "run" else ()), *arguments[1:])
@@ -202,14 +202,14 @@ def test_the_module_is_sent_to_executors_by_value(module: str) -> None:
 
 
 @pytest.mark.parametrize("looking", ["status", "txns"])
-def test_a_topology_that_the_store_does_not_know_is_told(command: Command, looking: str) -> None:
+def test_a_topology_that_the_store_does_not_know_is_reported(command: Command, looking: str) -> None:
     command(*RUN, "{m}:topology")
     done = command(looking, "wrods")
     assert done.err == "TX100: there is no topology 'wrods' in the store; it has: words — did you mean 'words'?\n"
     assert done.code == 1
 
 
-def test_a_table_that_is_gone_is_told(command: Command, module: str) -> None:
+def test_a_table_that_is_gone_is_reported(command: Command, module: str) -> None:
     command(*RUN, "{m}:topology")
     del sys.modules[module]
     done = command(*RUN, "{m}:topology")

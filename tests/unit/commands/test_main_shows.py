@@ -44,7 +44,7 @@ def test_dead_letters_are_listed_and_tried_again(command: Command, module: str) 
     )
 
 
-def test_what_is_no_letter_is_told(command: Command) -> None:
+def test_what_is_no_letter_is_reported(command: Command) -> None:
     told = "TX100: 'seven' is not a dead letter; the form is TXID:NUMBER, such as 7:0\n"
     assert command("deadletters", "{m}:choosy", "seven").err == told
     none = "TX100: topology 'words' keeps no dead letters: declare them with set_dead_letters(…)\n"

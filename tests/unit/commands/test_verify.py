@@ -80,7 +80,7 @@ def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
     assert "note: the state of 'hidden' has no persistent table: it was not checked" in notes
 
 
-def test_a_wrong_history_is_told_and_the_exit_code_is_1(animals: Command) -> None:
+def test_a_wrong_history_is_reported_and_the_exit_code_is_1(animals: Command) -> None:
     update()
     done = animals("verify", "animals:build")
     assert done.code == 1
@@ -138,7 +138,7 @@ def test_a_wrong_command_is_one_line(animals: Command, arguments: tuple[str, ...
     assert done.err.count("\n") == 1
 
 
-def test_the_doctor_tells_and_repairs(animals: Command) -> None:
+def test_the_doctor_shows_and_repairs(animals: Command) -> None:
     note = "note: the state of 'hidden' is in no table that could be opened here; it was not checked\n"
     done = animals("doctor", "animals:build")
     assert (done.code, done.out) == (0, f"{note}animals: nothing is wrong\n")
@@ -154,7 +154,7 @@ def test_the_doctor_tells_and_repairs(animals: Command) -> None:
     assert animals("verify", "animals:build").code == 0
 
 
-def test_the_doctor_tells_it_as_json(animals: Command) -> None:
+def test_the_doctor_shows_it_as_json(animals: Command) -> None:
     told = json.loads(animals("doctor", "animals:build", "--json").out)
     assert (told["is_well"], told["findings"], told["repaired"]) == (True, [], [])
     update()

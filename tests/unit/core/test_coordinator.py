@@ -38,7 +38,7 @@ def test_the_next_transaction_is_planned_once_the_batch_before_it_is_known() -> 
     ]
 
 
-def test_a_source_with_nothing_for_n_is_not_asked_for_the_next() -> None:
+def test_a_source_with_nothing_for_n_is_not_requested_the_next() -> None:
     talk = Conversation()
     talk.start()
     assert talk.nothing(1) == []

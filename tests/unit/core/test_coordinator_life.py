@@ -35,7 +35,7 @@ AFTER_SEVEN = Snapshot(
 # --- an idle source -----------------------------------------------------------------------------------------------
 
 
-def test_a_source_with_nothing_is_asked_again_after_a_pause_by_the_same_attempt() -> None:
+def test_a_source_with_nothing_is_read_again_after_a_pause_by_the_same_attempt() -> None:
     """Storm row T29: a pause while there is nothing, none while there is something."""
     talk = Conversation()
     talk.start_processing(1)
@@ -267,7 +267,7 @@ def test_a_drain_of_an_idle_topology_is_done_at_once() -> None:
 
 
 @pytest.mark.parametrize("request_", [PauseRequested(), DrainRequested(), StopRequested()])
-def test_what_is_told_before_the_first_tick_holds_from_the_beginning(request_: Event) -> None:
+def test_what_is_reported_before_the_first_tick_holds_from_the_beginning(request_: Event) -> None:
     talk = Conversation()
     assert talk.tell(request_) == []
     assert talk.start() == []

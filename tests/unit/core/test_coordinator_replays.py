@@ -64,7 +64,7 @@ def with_other(start: int, until: int, **more: Any) -> BatchMetadata:
     )
 
 
-def test_a_replay_is_told_where_the_partitions_begin_that_joined_with_it_also_after_a_restart() -> None:
+def test_a_replay_is_reported_where_the_partitions_begin_that_joined_with_it_also_after_a_restart() -> None:
     """Else "the end" would be another one, and what came in between would be skipped."""
     recorded = {TxId(2): with_other(100, 100), TxId(3): with_other(100, 103)}
     talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
@@ -82,7 +82,7 @@ def test_a_partition_that_joined_later_than_what_is_replayed_keeps_its_start_as_
     assert asked.after.positions() == {WORDS: 10, OTHER: 7}
 
 
-def test_where_metadata_tell_the_place_a_replay_is_not_told_another() -> None:
+def test_where_metadata_show_the_place_a_replay_is_not_reported_another() -> None:
     recorded = {TxId(2): with_other(0, 1, metadata={OTHER: {"file": "a"}})}
     talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
     assert talk.start() == [PlanBatch(attempt(2, 10), batch(0, 10), replay=True)]

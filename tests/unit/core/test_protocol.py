@@ -30,7 +30,7 @@ EVENTS: dict[Trigger, Callable[[TransactionAttempt], AttemptEvent]] = {
     Trigger.COMMIT_SUCCEEDED: CommitSucceeded,
     Trigger.ATTEMPT_FAILED: lambda attempt: AttemptFailed(attempt, "no luck"),
 }
-DECISIONS = (Trigger.ASK_AGAIN, Trigger.ITS_TURN, Trigger.GIVEN_UP)
+DECISIONS = (Trigger.PLAN_AGAIN, Trigger.ITS_TURN, Trigger.GIVEN_UP)
 PHASES_IN_FLIGHT = [phase for phase in Phase if phase is not Phase.GONE]
 ALL_EVENTS = [*EVENTS.values(), ProgressMade]
 

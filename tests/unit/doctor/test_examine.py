@@ -443,7 +443,7 @@ def test_a_start_beside_another_leader_is_left_to_the_lease(patient: Patient) ->
             refuse_early(patient.topology(), store)
 
 
-def test_a_changed_topology_and_a_source_that_ends_too_early_are_told(patient: Patient) -> None:
+def test_a_changed_topology_and_a_source_that_ends_too_early_are_reported(patient: Patient) -> None:
     changed = replace(patient.topology(), components=patient.topology().components[:1])
     assert [each.problem for each in patient.examine(changed)] == [Problem.TOPOLOGY_CHANGED]
     cut_off = patient.topology(WORDS[:2])

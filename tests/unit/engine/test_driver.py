@@ -134,7 +134,7 @@ def test_processing_phases_overlap_and_commits_keep_their_order() -> None:
         assert names.index(("RecordCommit", before.attempt)) < names.index(("StartCommit", commit.attempt))
 
 
-def test_the_spout_is_told_of_every_commit_in_order() -> None:
+def test_the_spout_is_reported_of_every_commit_in_order() -> None:
     world, spout = World(), words()
     told: list[int] = []
     spout.committed = lambda batch: told.append(batch.record_count or 0)  # type: ignore[method-assign]
@@ -380,7 +380,7 @@ def test_the_lease_is_renewed_while_nothing_happens() -> None:
         running.result(WAIT_S)
 
 
-def test_observers_are_told_everything_once_it_was_done() -> None:
+def test_observers_are_reported_everything_once_it_was_done() -> None:
     world, recorder = World(), Recorder()
     seen: list[tuple[str, int]] = []
 

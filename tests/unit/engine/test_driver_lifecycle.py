@@ -249,7 +249,7 @@ def test_the_store_is_asked_once_a_second_and_not_for_each_transaction() -> None
             assert len(asked) == number
 
 
-def test_a_store_that_does_not_answer_is_asked_again_later() -> None:
+def test_a_store_that_does_not_answer_is_read_again_later() -> None:
     world = Operated()
     world.store.before = silent("desired", 2)
     with running(world) as run:

@@ -106,14 +106,14 @@ def positions(record: AttemptRecord) -> int:
     return max(offsets.start for offsets in record.batch.ranges.values())
 
 
-def test_the_line_of_a_transaction_tells_the_limit_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_transaction_shows_the_limit_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     Run(words([ROWS], take=10**9))
     lines = capsys.readouterr().out.splitlines()
     assert "1000 rows in 160 ms, limit 1000 (nothing is measured yet); " in lines[0]
     assert re.search(r"limit 3\d\d\d \([67]\d ms \+ 9\d(\.\d)? µs a record\); ", lines[-2])
 
 
-def test_without_a_target_nothing_is_limited_or_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_target_nothing_is_limited_or_reported(capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(words([ROWS], take=10**9), config=DRAINED)
     assert (run.limits, run.sizes) == ([], [len(ROWS)])
     assert "limit" not in capsys.readouterr().out
@@ -213,7 +213,7 @@ class Limitless(PartitionedTransactionalSpout[Span]):
         return iter([("cat",)])
 
 
-def test_a_contract_that_can_not_be_limited_is_told_so() -> None:
+def test_a_contract_that_can_not_be_limited_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"spout Limitless decides itself .* add a method limit_batches"):
         Run(Limitless())
     assert Run(Limitless(), config=DRAINED).sizes == [1]

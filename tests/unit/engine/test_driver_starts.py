@@ -225,7 +225,7 @@ def test_a_table_that_never_stands_still_is_given_up() -> None:
     assert len(tries) == FENCE_TRIES
 
 
-def test_who_was_overtaken_while_it_started_is_told_so() -> None:
+def test_who_was_overtaken_while_it_started_is_reported() -> None:
     """Seen from its old lease, the table is where it can't be; but the store is not to blame."""
     world = ran(1)
     topology = world.topology()

@@ -192,7 +192,7 @@ def test_of_silent_ticks_the_last_one_before_a_line_is_kept_and_none_over_runs(
     ]
 
 
-def test_a_difference_is_told_with_its_line(journal: JournalWriter, tmp_path: Path) -> None:
+def test_a_difference_is_reported_with_its_line(journal: JournalWriter, tmp_path: Path) -> None:
     World().run(observers=[journal])
     lines = list(read_journal(tmp_path / "journal"))
     number = next(n for n, (_, _, actions) in enumerate(lines) if any(isinstance(a, RecordCommit) for a in actions))
@@ -245,7 +245,7 @@ GOOD = json.dumps({"at_ms": 1, "event": {"is": "Tick", "now_ms": 1}, "actions": 
         b'{"at_ms": 1, "event": "Tick", "actions": []}',
     ],
 )
-def test_a_line_that_is_none_is_told_with_its_number(tmp_path: Path, line: bytes) -> None:
+def test_a_line_that_is_none_is_reported_with_its_number(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "journal"
     path.write_bytes(GOOD.encode() + b"\n" + line + b"\n")
     lines = read_journal(path)
@@ -254,7 +254,7 @@ def test_a_line_that_is_none_is_told_with_its_number(tmp_path: Path, line: bytes
         next(lines)
 
 
-def test_a_wrong_option_of_a_run_is_told(tmp_path: Path) -> None:
+def test_a_wrong_option_of_a_run_is_reported(tmp_path: Path) -> None:
     row = RunStarted(Snapshot(), TopologyConfig(), replays_exactly=True).to_json()
     row["config"]["tick_ms"] = 0
     (tmp_path / "journal").write_text(json.dumps({"at_ms": 1, "run": row}) + "\n")

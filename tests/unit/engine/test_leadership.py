@@ -119,7 +119,7 @@ def test_a_standby_of_another_topology_is_refused_before_it_waits() -> None:
 
 
 @pytest.mark.parametrize("wish", [DesiredState.DRAINING, DesiredState.KILLED])
-def test_nobody_takes_over_from_a_leader_that_was_told_to_end(wish: DesiredState) -> None:
+def test_nobody_takes_over_from_a_leader_that_was_reported_to_end(wish: DesiredState) -> None:
     world = Led()
     with in_background(world.standby()) as run:
         world.store.desire("words", wish, wait_ms=60_000)
@@ -154,7 +154,7 @@ def test_the_quicker_of_two_standbys_leads_and_the_other_goes_on_waiting() -> No
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_tells_that_it_waits_and_from_where_on_it_leads(command: Command) -> None:
+def test_the_command_shows_that_it_waits_and_from_where_on_it_leads(command: Command) -> None:
     done = command(*RUN, "--standby", "{m}:topology")
     assert done.code == 0
     waits, leads, *_, summary = done.out.splitlines()

@@ -102,14 +102,14 @@ def test_a_batch_that_was_read_from_something_else_than_was_planned_fails_the_at
         (AttemptLost("an executor is gone"), "TX305 an executor is gone"),
     ],
 )
-def test_an_error_of_the_framework_is_told_by_its_code(bench: Bench, error: Exception, reason: str) -> None:
+def test_an_error_of_the_framework_is_reported_by_its_code(bench: Bench, error: Exception, reason: str) -> None:
     bench.executor.work = raising(error)
     bench.runner.process(attempt(1), bench.batch)
     assert bench.answer() == AttemptFailed(attempt(1), reason, is_outage=isinstance(error, AttemptLost))
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), *ODD], ids=lambda error: type(error).__name__)
-def test_any_other_error_is_told_with_its_traceback(bench: Bench, error: BaseException) -> None:
+def test_any_other_error_is_reported_with_its_traceback(bench: Bench, error: BaseException) -> None:
     bench.executor.work = raising(error)
     bench.runner.process(attempt(1), bench.batch)
     failed = bench.answer()
@@ -192,7 +192,7 @@ def test_an_attempt_that_was_forgotten_has_nothing_to_commit(bench: Bench) -> No
     assert failed.reason.startswith("KeyError")
 
 
-def test_the_spout_is_told_of_a_commit_and_close_waits_for_that(bench: Bench) -> None:
+def test_the_spout_is_reported_of_a_commit_and_close_waits_for_that(bench: Bench) -> None:
     told: list[BatchMetadata] = []
     entered, go_on = threading.Event(), threading.Event()
 
@@ -202,8 +202,8 @@ def test_the_spout_is_told_of_a_commit_and_close_waits_for_that(bench: Bench) ->
         told.append(batch)
 
     bench.spout.on_committed = wait_and_note
-    bench.runner.tell_committed(attempt(1), bench.batch)
-    bench.runner.tell_committed(attempt(2), EMPTY_BATCH)
+    bench.runner.notify_committed(attempt(1), bench.batch)
+    bench.runner.notify_committed(attempt(2), EMPTY_BATCH)
     assert entered.wait(WAIT_S)
     assert told == []
     go_on.set()
@@ -212,12 +212,12 @@ def test_the_spout_is_told_of_a_commit_and_close_waits_for_that(bench: Bench) ->
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), *ODD], ids=lambda error: type(error).__name__)
-def test_a_spout_that_does_not_like_to_be_told_changes_nothing(
+def test_a_spout_that_does_not_like_to_be_reported_changes_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     """Storm rows T53, T55."""
     bench.spout.on_committed = raising(error)
-    bench.runner.tell_committed(attempt(1), bench.batch)
+    bench.runner.notify_committed(attempt(1), bench.batch)
     bench.runner.plan(attempt(2), EMPTY_BATCH, replay=False)
     assert bench.answer() == BatchPlanned(attempt(2), replace(bench.batch, facts=BatchFacts(7)))
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == [

@@ -79,7 +79,7 @@ def test_what_was_processed_and_aborted_can_not_be_committed(bench: Bench) -> No
 # --- progress and end ---------------------------------------------------------------------------------------------
 
 
-def test_progress_is_told_once_for_each_step_forward(bench: Bench) -> None:
+def test_progress_is_reported_once_for_each_step_forward(bench: Bench) -> None:
     held = bench.executor.work = Held()
     bench.runner.process(attempt(1), bench.batch)
     assert held.entered.wait(WAIT_S)

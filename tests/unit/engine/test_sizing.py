@@ -134,9 +134,9 @@ class Told:
 
     def plan(self, attempt: TransactionAttempt, size: int, at_ms: float) -> None:
         """The batch is planned and recorded."""
-        self.timeline.tell_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), at(at_ms))
-        self.timeline.tell_event(BatchPlanned(attempt, batch_of(size), self.sizer.limit), at(at_ms))
-        self.timeline.tell_action(RecordAttempt(attempt, batch_of(size), forget_later=False), at(at_ms))
+        self.timeline.note_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), at(at_ms))
+        self.timeline.note_event(BatchPlanned(attempt, batch_of(size), self.sizer.limit), at(at_ms))
+        self.timeline.note_action(RecordAttempt(attempt, batch_of(size), forget_later=False), at(at_ms))
 
     def commit(
         self,
@@ -148,10 +148,10 @@ class Told:
         record_bytes: int = 0,
     ) -> None:
         """All that comes after."""
-        self.timeline.tell_event(ProcessingSucceeded(attempt), at(processed_at_ms))
-        self.timeline.tell_action(StartCommit(attempt, batch_of(size)), at(started_at_ms))
+        self.timeline.note_event(ProcessingSucceeded(attempt), at(processed_at_ms))
+        self.timeline.note_action(StartCommit(attempt, batch_of(size)), at(started_at_ms))
         batch = batch_of(size, record_bytes)
-        self.timeline.tell_action(RecordCommit(attempt, batch), at(ended_at_ms))
+        self.timeline.note_action(RecordCommit(attempt, batch), at(ended_at_ms))
         self.sizer.learn(self.timeline[attempt], batch)
 
     def one(self, number: int, size: int, *, processing_ms: int = 100, record_bytes: int = 0) -> BatchLimit:
@@ -279,12 +279,12 @@ def test_the_limit_says_why_it_is_what_it_is() -> None:
     assert told.one(4, 50_000, processing_ms=300).records == 50_000
 
 
-def test_the_reason_tells_when_commits_stand_in_line() -> None:
+def test_the_reason_shows_when_commits_stand_in_line() -> None:
     reason = Pipeline(3).run(DEAR_COMMITS, 40)[-1].reason
     assert re.fullmatch(r"3 commits in turn take (5\d|6\d) ms \+ (29|30|31)(\.\d)? µs a record", reason)
 
 
-def test_the_least_is_told() -> None:
+def test_the_least_is_reported() -> None:
     pipeline = Pipeline(records_min=100)
     assert pipeline.run(Load(processing_record_ms=100), 20)[-1].reason.endswith(", but at least batch_records_min")
     assert pipeline.batches[-1].size == 100
@@ -315,7 +315,7 @@ def test_replays_as_recorded_are_measured() -> None:
     told = Told(sizer)
     told.one(0, 1_000)
     again = TransactionAttempt(TxId(2), AttemptId(9))
-    told.timeline.tell_action(RecordAttempt(again, batch_of(1_000), forget_later=False), at(20_000))
+    told.timeline.note_action(RecordAttempt(again, batch_of(1_000), forget_later=False), at(20_000))
     told.commit(again, 1_000, 20_100, 20_100, 20_110)
     assert sizer.limit.records == 8_000
 

@@ -40,7 +40,7 @@ def tidied_by(world: World, topology: Any, table: str, gate: Gate | None = None)
     return tidy
 
 
-def test_every_table_is_told_in_the_commit_thread_which_transaction_is_committed() -> None:
+def test_every_table_is_reported_in_the_commit_thread_which_transaction_is_committed() -> None:
     world = World()
     topology = world.topology()
     tidied = [tidied_by(world, topology, table) for table in ("counts", "total")]

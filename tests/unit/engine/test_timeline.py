@@ -30,7 +30,7 @@ def at(wall_ms: int) -> Moment:
 
 
 def plan(times: Timeline, which: TransactionAttempt, wall_ms: int) -> None:
-    times.tell_action(PlanBatch(which, batch(0, 0), replay=False), at(wall_ms))
+    times.note_action(PlanBatch(which, batch(0, 0), replay=False), at(wall_ms))
 
 
 def issued(*attempt_ids: int) -> Timeline:
@@ -38,7 +38,7 @@ def issued(*attempt_ids: int) -> Timeline:
     times = Timeline()
     for txid, attempt_id in enumerate(attempt_ids, 1):
         plan(times, attempt(txid, attempt_id), 10)
-        times.tell_action(RecordAttempt(attempt(txid, attempt_id), batch(0, 10), forget_later=False), at(15))
+        times.note_action(RecordAttempt(attempt(txid, attempt_id), batch(0, 10), forget_later=False), at(15))
     return times
 
 
@@ -49,22 +49,22 @@ def test_each_moment_is_that_of_its_event() -> None:
         FIRST, "processing", batch(0, 10), None, 10, 15, None, None, None, error=None
     )
     assert (flight.step, flight.since, flight.processed) == ("processing", at(15), NEVER)
-    times.tell_event(ProcessingSucceeded(FIRST, {}), at(20))
+    times.note_event(ProcessingSucceeded(FIRST, {}), at(20))
     assert (flight.step, flight.since, flight.processed) == ("processed", at(20), at(20))
-    times.tell_action(StartCommit(FIRST, batch(0, 10)), at(30))
+    times.note_action(StartCommit(FIRST, batch(0, 10)), at(30))
     assert (flight.step, flight.commit_started) == ("committing", at(30))
-    times.tell_action(RecordCommit(FIRST, batch(0, 10)), at(37))
+    times.note_action(RecordCommit(FIRST, batch(0, 10)), at(37))
     assert (flight.step, flight.committed) == ("committed", at(37))
     assert (flight.processing_ms, flight.commit_ms) == (10, 14), "by the monotonic clock"
 
 
 def test_a_replay_as_recorded_is_issued_with_its_record() -> None:
     times = Timeline()
-    times.tell_action(RecordAttempt(FIRST, batch(0, 10), forget_later=False), at(15))
+    times.note_action(RecordAttempt(FIRST, batch(0, 10), forget_later=False), at(15))
     assert times[FIRST].issued == times[FIRST].planned == at(15)
 
 
-def test_an_idle_source_that_is_asked_again_counts_from_the_first_time() -> None:
+def test_an_idle_source_that_is_read_again_counts_from_the_first_time() -> None:
     times = issued(1)
     plan(times, FIRST, 99)
     assert (times[FIRST].issued, times[FIRST].since) == (at(10), at(99))
@@ -73,27 +73,27 @@ def test_an_idle_source_that_is_asked_again_counts_from_the_first_time() -> None
 def test_the_limit_is_the_one_that_the_batch_was_planned_with() -> None:
     times = Timeline()
     plan(times, FIRST, 10)
-    times.tell_event(BatchPlanned(FIRST, batch(0, 10), LIMIT), at(12))
-    times.tell_event(BatchPlanned(attempt(4, 4), batch(0, 10), LIMIT), at(12))
+    times.note_event(BatchPlanned(FIRST, batch(0, 10), LIMIT), at(12))
+    times.note_event(BatchPlanned(attempt(4, 4), batch(0, 10), LIMIT), at(12))
     assert [flight.limit for flight in times] == [LIMIT]
 
 
 def test_a_copy_of_an_event_changes_nothing() -> None:
     times = issued(1)
-    times.tell_event(ProcessingSucceeded(FIRST, {}), at(20))
-    times.tell_action(StartCommit(FIRST, batch(0, 10)), at(30))
-    times.tell_event(ProcessingSucceeded(FIRST, {}), at(40))
+    times.note_event(ProcessingSucceeded(FIRST, {}), at(20))
+    times.note_action(StartCommit(FIRST, batch(0, 10)), at(30))
+    times.note_event(ProcessingSucceeded(FIRST, {}), at(40))
     assert (times[FIRST].processed, times[FIRST].step) == (at(20), "committing")
 
 
 @pytest.mark.parametrize("late", [FIRST, attempt(1, 7)])
 def test_nothing_is_kept_of_what_has_failed_or_was_given_up(late: TransactionAttempt) -> None:
     times = issued(1)
-    times.tell_action(AbortAttempt(FIRST, "no luck"), at(25))
+    times.note_action(AbortAttempt(FIRST, "no luck"), at(25))
     assert times[FIRST].step == "aborting"
-    times.tell_event(AttemptFailed(FIRST, "no luck"), at(30))
-    times.tell_event(ProcessingSucceeded(late, {}), at(40))
-    times.tell_action(AbortAttempt(late, "no luck"), at(40))
+    times.note_event(AttemptFailed(FIRST, "no luck"), at(30))
+    times.note_event(ProcessingSucceeded(late, {}), at(40))
+    times.note_action(AbortAttempt(late, "no luck"), at(40))
     assert (len(times), times.find(FIRST)) == (0, None)
     with pytest.raises(KeyError):
         times[FIRST]
@@ -109,7 +109,7 @@ def test_a_new_attempt_takes_the_place_of_one_that_had_no_batch_and_was_given_up
 def test_a_transaction_commit_ends_all_that_came_before_it() -> None:
     times = issued(3, 4, 5)
     for txid, attempt_id in ((1, 3), (2, 4)):
-        times.tell_action(RecordCommit(attempt(txid, attempt_id), batch(0, 10)), at(50))
+        times.note_action(RecordCommit(attempt(txid, attempt_id), batch(0, 10)), at(50))
         assert [flight.attempt.txid for flight in times] == list(range(txid + 1, 4))
         assert times[attempt(txid, attempt_id)].committed == at(50), "the last one can be asked for"
     assert times.find(attempt(1, 3)) is None
@@ -117,6 +117,6 @@ def test_a_transaction_commit_ends_all_that_came_before_it() -> None:
 
 def test_it_is_known_how_many_were_committed_before() -> None:
     times = issued(3, 4)
-    times.tell_action(RecordCommit(attempt(1, 3), batch(0, 10)), at(50))
+    times.note_action(RecordCommit(attempt(1, 3), batch(0, 10)), at(50))
     plan(times, attempt(3, 5), 60)
     assert [flight.commits_before for flight in times] == [0, 1]

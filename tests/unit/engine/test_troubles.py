@@ -11,7 +11,7 @@ from tests.unit.drivers import DRAINED, World
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailure
-from transactional.engine.troubles import LOGGER, TroubleTeller
+from transactional.engine.troubles import LOGGER, TroubleLog
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
 from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd
@@ -30,12 +30,12 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_each_failure_is_a_warning_and_so_is_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    teller = TroubleTeller("flights")
-    teller.tell_action(failed(tried(3, 7)), 1_000)
-    teller.tell_action(failed(tried(3, 8)), 1_500)
-    teller.tell_action(RecordCommit(tried(2, 6), EMPTY_BATCH), 1_600)
-    teller.tell_action(RecordCommit(tried(3, 9), EMPTY_BATCH), 2_000)
-    teller.tell_action(RecordCommit(tried(4, 10), EMPTY_BATCH), 2_100)
+    teller = TroubleLog("flights")
+    teller.note_action(failed(tried(3, 7)), 1_000)
+    teller.note_action(failed(tried(3, 8)), 1_500)
+    teller.note_action(RecordCommit(tried(2, 6), EMPTY_BATCH), 1_600)
+    teller.note_action(RecordCommit(tried(3, 9), EMPTY_BATCH), 2_000)
+    teller.note_action(RecordCommit(tried(4, 10), EMPTY_BATCH), 2_100)
     assert told(caplog) == [
         "topology 'flights': attempt 3:7 failed in planning: TX301 no broker answers",
         "topology 'flights': attempt 3:8 failed in planning: TX301 no broker answers",
@@ -45,8 +45,8 @@ def test_each_failure_is_a_warning_and_so_is_the_end(caplog: pytest.LogCaptureFi
 
 
 def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only(caplog: pytest.LogCaptureFixture) -> None:
-    teller = TroubleTeller("flights")
-    teller.tell_action(failed(tried(3, 7)), 1_000)
+    teller = TroubleLog("flights")
+    teller.note_action(failed(tried(3, 7)), 1_000)
     assert not teller.is_over(BatchPlanned(tried(4, 8), None), 1_100)  # 3 is still tried again
     assert not teller.is_over(BatchPlanned(tried(3, 9), EMPTY_BATCH), 1_200)
     assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
@@ -55,7 +55,7 @@ def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only(caplog: py
 
 def test_a_trouble_of_an_earlier_run_is_over_when_there_is_nothing_to_commit() -> None:
     """What the store knows of it this process has not seen."""
-    teller = TroubleTeller("flights")
+    teller = TroubleLog("flights")
     assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
     assert not teller.is_over(BatchPlanned(tried(3, 9), None), 1_400)
 

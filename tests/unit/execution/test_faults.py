@@ -392,7 +392,7 @@ def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
 # --- what is told ----------------------------------------------------------------------------------------------------
 
 
-def test_the_error_tells_where_the_tuple_is_from(tmp_path: Path) -> None:
+def test_the_error_shows_where_the_tuple_is_from(tmp_path: Path) -> None:
     numbers = Numbers(tmp_path)
     numbers.builder.set_bolt("bad", function, 2, output=NUMBER).shuffle_grouping("spout")
     with pytest.raises(RetriesExhausted) as caught:
@@ -405,7 +405,7 @@ def placed(row: Tuple) -> None:
     raise ValueError("no")
 
 
-def test_the_error_tells_topic_partition_and_offset_where_they_are_known(tmp_path: Path) -> None:
+def test_the_error_shows_topic_partition_and_offset_where_they_are_known(tmp_path: Path) -> None:
     spout = OpaqueMemoryTransactionalSpout([[("orders", 3, 77)]], "topic string, partition int, offset long", 10)
     made = TransactionalTopologyBuilder("numbers", "spout", spout)
     made.set_bolt("bad", placed, output=NUMBER).shuffle_grouping("spout")

@@ -311,7 +311,7 @@ def test_hooks_are_called_in_order() -> None:
     assert calls == ["prepare", "init_state", "execute cat", "execute dog", "pre_prepare 1", "pre_commit 1"]
 
 
-def test_a_rollback_is_told_of_before_the_state_is_given_and_only_if_something_was_written() -> None:
+def test_a_rollback_is_reported_of_before_the_state_is_given_and_only_if_something_was_written() -> None:
     calls: list[str] = []
     topology = counting(Noting(calls), MemoryTable(), [("cat",)])
     for attempt_id in (10, 11):

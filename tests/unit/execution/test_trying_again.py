@@ -203,7 +203,7 @@ def test_a_recorded_letter_of_a_bolt_that_is_gone_is_not_lost(tmp_path: Path) ->
     assert "topology 'words' no longer has such a subscription" in again["error"]
 
 
-def test_letters_that_can_not_be_tried_again_are_told(tmp_path: Path) -> None:
+def test_letters_that_can_not_be_tried_again_are_reported(tmp_path: Path) -> None:
     made, _, _ = topology(Picky())
     run(made, tmp_path)
     topology_now = made.build()

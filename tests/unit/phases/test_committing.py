@@ -169,14 +169,14 @@ def test_an_error_of_the_framework_stays_what_it_is() -> None:
         (lambda state: state.put(1, 1), "the given values do not match: "),
     ],
 )
-def test_what_does_not_fit_the_state_is_told(finish: Callable[[MapState], Any], expected: str) -> None:
+def test_what_does_not_fit_the_state_is_reported(finish: Callable[[MapState], Any], expected: str) -> None:
     state = counts()
     with pytest.raises(SchemaMismatch, match=expected):
         finished(finish, state)
     assert state.stored.version is None
 
 
-def test_too_few_values_are_told() -> None:
+def test_too_few_values_are_reported() -> None:
     state = MemoryMapState("word string", "count long, last string")
     with pytest.raises(SchemaMismatch, match="committer 'it' put 1 values; its state has count, last"):
         finished(lambda state: state.put("cat", (1,)), state)

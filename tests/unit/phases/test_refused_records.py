@@ -159,7 +159,7 @@ def test_a_topology_that_sets_records_aside_needs_a_table_for_them() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kafka_spout_tells_that_it_sets_records_aside(kind: str) -> None:
+def test_a_kafka_spout_shows_that_it_sets_records_aside(kind: str) -> None:
     assert OpaqueKafkaSpout("localhost:1", "flights", translator=KINDS[kind][1]).sets_records_aside
     assert not OpaqueKafkaSpout("localhost:1", "flights", translator=JsonTranslator(NUMBER)).sets_records_aside
 

@@ -81,7 +81,7 @@ class Held(Upper):
         self.held = held
 
 
-def test_a_bolt_that_can_not_be_sent_is_told_before_anything_runs() -> None:
+def test_a_bolt_that_can_not_be_sent_is_reported_before_anything_runs() -> None:
     made = builder()
     made.set_bolt("held", Held(iter(()) for _ in WORDS)).shuffle_grouping("spout")
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("held")
@@ -92,7 +92,7 @@ def test_a_bolt_that_can_not_be_sent_is_told_before_anything_runs() -> None:
         LocalExecutor(topology)
 
 
-def test_options_that_can_not_be_sent_are_told() -> None:
+def test_options_that_can_not_be_sent_are_reported() -> None:
     made = builder()
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("spout")
     topology = made.build(options={"lines": (row for row in WORDS)})
@@ -275,7 +275,7 @@ def test_items_may_come_in_any_order() -> None:
     assert run_tampered(counted_words(), lambda items: items[::-1]) == expected
 
 
-def test_the_first_failure_is_told() -> None:
+def test_the_first_failure_is_reported() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
         return TaskFailure((stage, task, 0), "upper", code, f"failed in {stage}, {task}")
 

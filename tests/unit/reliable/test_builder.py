@@ -163,19 +163,19 @@ def no_bolt(made: TopologyBuilder) -> None:
         (custom, "may give a tuple to several tasks or to none, so it can't be followed"),
     ],
 )
-def test_a_mistake_is_told(mistake: Callable[[TopologyBuilder], object], expected: str) -> None:
+def test_a_mistake_is_reported(mistake: Callable[[TopologyBuilder], object], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected.replace("(", r"\(")):
         mistake(builder())
 
 
-def test_a_taken_stream_is_told() -> None:
+def test_a_taken_stream_is_reported() -> None:
     made = builder()
     made.set_bolt("streams", Streams()).shuffle_grouping("spout")
     with pytest.raises(ConfigError, match="bolt 'streams': stream '__ack' is that of the ackers"):
         made.build()
 
 
-def test_what_is_no_guarantee_is_told() -> None:
+def test_what_is_no_guarantee_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"guarantee is one of .*; got 'at-least' — did you mean 'at-least-once'"):
         TopologyBuilder("words", guarantee="at-least")
     with pytest.raises(ConfigError, match="ackers is a number of tasks, or 0 for none; got -1"):

@@ -12,7 +12,7 @@ from transactional.spark.packing import REMEMBERED, TASK_MS, Packing
 def told(most: int, *measured: tuple[int, float]) -> Packing:
     packing = Packing(most)
     for records, elapsed_ms in measured:
-        packing.tell(records, elapsed_ms)
+        packing.learn(records, elapsed_ms)
     return packing
 
 
@@ -53,11 +53,11 @@ def test_changes_only_for_a_difference_that_is_worth_it() -> None:
     counts = [packing.spark_tasks(1_000)]
     for elapsed_ms in (30.0, 38.0, 45.0, 60.0, 38.0, 25.0, 22.0, 15.0):
         for _ in range(REMEMBERED):
-            packing.tell(1_000, elapsed_ms)
+            packing.learn(1_000, elapsed_ms)
         counts.append(packing.spark_tasks(1_000))
     assert counts == [1, 1, 1, 2, 2, 2, 2, 2, 1]
     assert sum(before != after for before, after in pairwise(counts)) == 2
 
 
-def test_an_empty_batch_tells_too() -> None:
+def test_an_empty_batch_shows_too() -> None:
     assert told(4, (0, 1.0)).spark_tasks(0) == 1

@@ -63,12 +63,12 @@ class TestTransactionalSpout:
         assert following is not None
         assert sorted(tuples_of(spout, following)) == [(4,), (5,), (6,), (7,)]
 
-    def test_nothing_is_asked_for_as_long_as_it_is_not_ready(self) -> None:
+    def test_nothing_is_requested_as_long_as_it_is_not_ready(self) -> None:
         numbers = Numbers(ready=False)
         assert numbers.as_spout(1).plan(EMPTY_BATCH, replay=False) is None
         assert numbers.asked == []
 
-    def test_it_is_told_of_each_batch_once_however_many_parts_that_has(self) -> None:
+    def test_it_is_reported_of_each_batch_once_however_many_parts_that_has(self) -> None:
         """Storm row T9."""
         numbers = Numbers()
         spout = numbers.as_spout(3)
@@ -154,7 +154,7 @@ class TestPartitions:
         lists.words = {}
         assert spout.plan(first, replay=True) == BatchMetadata({A: step(1, 1), B: step(1, 1)}, metadata=first.metadata)
 
-    def test_it_is_told_of_the_partitions_that_a_batch_has_something_of(self) -> None:
+    def test_it_is_reported_of_the_partitions_that_a_batch_has_something_of(self) -> None:
         """Storm row T9."""
         lists = WordLists(words())
         spout = lists.as_spout(1)

@@ -114,7 +114,7 @@ WHERE = "Emits.emit_partition_batch for partition 'a' "
         (raises(SourceUnavailable("the disk is away")), SourceUnavailable, "^the disk is away$"),
     ],
 )
-def test_what_is_emitted_wrongly_is_told(emission: Any, error: type[Exception], message: str) -> None:
+def test_what_is_emitted_wrongly_is_reported(emission: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         read(emission)
 
@@ -149,7 +149,7 @@ def test_what_json_keeps_is_kept(value: Any) -> None:
         ("x" * METADATA_CHARACTERS_MAX, "metadata of 1000002 characters, at most 1000000 are kept per partition"),
     ],
 )
-def test_what_json_does_not_keep_is_told(value: Any, message: str) -> None:
+def test_what_json_does_not_keep_is_reported(value: Any, message: str) -> None:
     """Storm row T58."""
     with pytest.raises(ConfigError, match=message):
         as_json("Spout.next_batch", value)
@@ -183,14 +183,14 @@ class Answers(WordLists):
         ({"next_batch": SourceUnavailable("later")}, SourceUnavailable, "^later$"),
     ],
 )
-def test_what_the_drivers_side_does_wrongly_is_told(
+def test_what_the_drivers_side_does_wrongly_is_reported(
     answers: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         Answers(**answers).as_spout(1).plan(EMPTY_BATCH, replay=False)
 
 
-def test_an_output_that_is_missing_or_wrong_is_told_by_the_builder() -> None:
+def test_an_output_that_is_missing_or_wrong_is_reported_by_the_builder() -> None:
     class Forgetful(Numbers):
         output = ""
 
@@ -203,7 +203,7 @@ def test_an_output_that_is_missing_or_wrong_is_told_by_the_builder() -> None:
         TransactionalTopologyBuilder("t", "numbers", Misspelt())
 
 
-def test_a_class_instead_of_an_instance_is_told_by_the_builder() -> None:
+def test_a_class_instead_of_an_instance_is_reported_by_the_builder() -> None:
     with pytest.raises(ConfigError, match=r"is the class Numbers; pass an instance: Numbers\(…\)"):
         TransactionalTopologyBuilder("t", "numbers", Numbers)  # type: ignore[arg-type]
 

@@ -54,7 +54,7 @@ def test_a_replay_counts_once(take: int) -> None:
     assert len(lists.told) == summary.transactions
 
 
-def test_it_is_told_in_the_order_of_txids_and_what_it_raises_then_does_no_harm(
+def test_it_is_reported_in_the_order_of_txids_and_what_it_raises_then_does_no_harm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Storm row T9."""

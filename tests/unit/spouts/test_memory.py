@@ -127,7 +127,7 @@ def test_take_may_change_between_two_attempts() -> None:
         ({"a": []}, "word string", 3, ConfigError, "'a' is not such a number"),
     ],
 )
-def test_what_does_not_fit_is_told_at_once(
+def test_what_does_not_fit_is_reported_at_once(
     data: Any, fields: str, take: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

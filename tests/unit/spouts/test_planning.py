@@ -123,7 +123,7 @@ def test_a_given_start_is_recorded_even_when_there_is_nothing_to_read() -> None:
 # --- what the source has lost -------------------------------------------------------------------------------------
 
 
-def test_an_opaque_spout_skips_what_is_lost_and_tells_the_gap() -> None:
+def test_an_opaque_spout_skips_what_is_lost_and_shows_the_gap() -> None:
     """Storm row K7e."""
     plan = opaque(BatchMetadata({A: span(0, 5), B: span(0, 5)}), {A: log(8, 10), B: log(2, 6)})
     assert plan == Plan(BatchMetadata({A: span(8, 10), B: span(5, 6)}), (Gap(A, span(5, 8)),))
@@ -170,7 +170,7 @@ def test_a_recorded_batch_that_is_there_may_be_replayed() -> None:
         ({A: log(0, 4)}, SourceUnavailable, "offset 5 is expected"),
     ],
 )
-def test_a_recorded_batch_that_is_not_there_is_told(logs: Logs, error: type[Exception], message: str) -> None:
+def test_a_recorded_batch_that_is_not_there_is_reported(logs: Logs, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_ranges(BatchMetadata({A: span(3, 5)}), logs)
 

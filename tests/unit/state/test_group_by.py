@@ -102,7 +102,7 @@ def test_a_wrong_variant_is_found_out(wrong: str, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_nobody_names_is_told(kind: str, tmp_path: Path) -> None:
+def test_a_key_that_nobody_names_is_reported(kind: str, tmp_path: Path) -> None:
     state = state_of(kind, tmp_path)
     told = r"has no key: give key='word', or let its update name it: \.count\(\)\.group_by\('word'\)"
     asks: list[Callable[[], Any]] = [lambda: flights(state.count()), lambda: state.key, lambda: state.columns]
@@ -111,7 +111,7 @@ def test_a_key_that_nobody_names_is_told(kind: str, tmp_path: Path) -> None:
             ask()
 
 
-def test_a_key_that_the_update_contradicts_is_told() -> None:
+def test_a_key_that_the_update_contradicts_is_reported() -> None:
     update = MemoryMapState("carrier string").max("delay")
     told = r"state 'memory' has the key \(carrier\), and its update groups by \(day, carrier\): make them agree"
     with pytest.raises(ConfigError, match=told):
@@ -132,12 +132,12 @@ def test_a_key_that_the_update_contradicts_is_told() -> None:
         (lambda s: s.aggregate(day=Max("day")).group_by("day"), "collide"),
     ],
 )
-def test_fields_that_do_not_fit_are_told_when_it_is_built(make: Callable[[Any], StateUpdate], told: str) -> None:
+def test_fields_that_do_not_fit_are_reported_when_it_is_built(make: Callable[[Any], StateUpdate], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         flights(make(MemoryMapState()))
 
 
-def test_a_field_that_is_no_key_is_told() -> None:
+def test_a_field_that_is_no_key_is_reported() -> None:
     made = builder(MemoryTransactionalSpout([[(1.5,)]], "ratio double", take=1))
     made.set_committer_bolt("count", MemoryMapState().count().group_by("ratio")).fields_grouping("spout", "ratio")
     with pytest.raises(ConfigError, match="key column 'ratio' is a double"):

@@ -74,7 +74,7 @@ def test_columns_follow_from_the_input(make: Make, values: str) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_the_input_is_told_when_the_topology_is_built(make: Make, key: str, message: str) -> None:
+def test_what_does_not_fit_the_input_is_reported_when_the_topology_is_built(make: Make, key: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         built(make, key)
 

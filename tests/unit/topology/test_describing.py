@@ -30,7 +30,7 @@ def picture() -> Topology:
     return made.build()
 
 
-def test_the_flowchart_tells_phases_and_groupings() -> None:
+def test_the_flowchart_shows_phases_and_groupings() -> None:
     assert as_mermaid(picture()) == MERMAID.strip()
 
 
@@ -70,7 +70,7 @@ def test_json_holds_all_of_it() -> None:
     ]
 
 
-def test_streams_and_fields_are_told() -> None:
+def test_streams_and_fields_are_reported() -> None:
     made = builder()
     made.set_bolt("split", Splitting()).shuffle_grouping("spout")
     made.set_bolt("direct", Splitting()).direct_grouping("split", stream="chosen")

@@ -76,7 +76,9 @@ class Instance:
         (of_a_frame, FunctionKind.DATAFRAME),
     ],
 )
-def test_what_a_function_works_on_is_told_by_its_annotation(function: Callable[[Any], Any], kind: FunctionKind) -> None:
+def test_what_a_function_works_on_follows_from_its_annotation(
+    function: Callable[[Any], Any], kind: FunctionKind
+) -> None:
     assert built(function, output=WORD) == BoltFunction(function, kind, Schema.parse(WORD))
 
 
@@ -160,6 +162,6 @@ def keyword(*, row: Tuple) -> Any: ...
         (max, WORD, "bolt 'bolt': max must take one argument"),
     ],
 )
-def test_a_bolt_that_is_none_is_told(function: Any, output: str | None, expected: str) -> None:
+def test_a_bolt_that_is_none_is_reported(function: Any, output: str | None, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
         built(function, output)

@@ -418,7 +418,7 @@ class Origins(ArrowBatchBolt):
             self.collector.emit(f"{word} of {source}/{stream}")
 
 
-def test_an_arrow_bolt_with_several_inputs_can_tell_where_a_batch_is_from() -> None:
+def test_an_arrow_bolt_with_several_inputs_can_show_where_a_batch_is_from() -> None:
     made = builder(words([[("cat",)]]))
     made.set_bolt("upper", Upper()).shuffle_grouping("spout")
     made.set_committer_bolt("late", Quoting(), state=in_all("late")).global_grouping("spout")

@@ -356,7 +356,7 @@ def test_a_mistake_gets_one_clear_error(mistake: Callable[[TransactionalTopology
     assert str(caught.value) == expected
 
 
-def test_an_id_that_is_no_text_is_told() -> None:
+def test_an_id_that_is_no_text_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"^bolt id <.*Upper object.*> must be made of letters, digits and - _ \.$"):
         no_id(builder())
 
@@ -385,7 +385,7 @@ def test_a_topology_without_committer_has_no_effect() -> None:
         ),
     ],
 )
-def test_a_wrong_beginning_is_told(arguments: tuple[Any, ...], expected: str) -> None:
+def test_a_wrong_beginning_is_reported(arguments: tuple[Any, ...], expected: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
         TransactionalTopologyBuilder(*arguments)
 

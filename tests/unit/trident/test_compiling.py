@@ -142,7 +142,7 @@ def test_a_shape_is_compiled_as_was_read_by_eye(name: str) -> None:
     assert shape(name) == golden()[name]
 
 
-def test_there_is_no_shape_that_nobody_asks_for() -> None:
+def test_there_is_no_shape_that_nobody_requests() -> None:
     assert list(golden()) == list(SHAPES)
 
 

@@ -205,7 +205,7 @@ MISMATCHES: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("name", MISMATCHES)
-def test_what_a_function_returns_that_does_not_fit_is_told(name: str) -> None:
+def test_what_a_function_returns_that_does_not_fit_is_reported(name: str) -> None:
     make, message = MISMATCHES[name]
     with pytest.raises(TransactionalError) as raised:
         emitted(make, PAIR_ROWS, PAIRS)

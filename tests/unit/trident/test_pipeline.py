@@ -140,7 +140,7 @@ def test_new_values_meet_a_stream_of_the_processing_phase() -> None:
     assert stored(tables["all"]) == {word: 2 * n for word, n in long.items()}
 
 
-def test_aggregates_of_a_batch_are_told_once_even_if_it_is_empty() -> None:
+def test_aggregates_of_a_batch_are_reported_once_even_if_it_is_empty() -> None:
     topology = TridentTopology("words", parallelism=2)
     words = lines(topology, LINES, take=1).flat_map(split).filter(field("word") == "four")
     words.aggregate(n=Count(), most=Max("word")).named("end").persistent_aggregate(MemoryMapState(), Max("n"))

@@ -266,7 +266,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_at_its_line(name: str) -> None:
+def test_a_mistake_is_reported_at_its_line(name: str) -> None:
     make, message = MISTAKES[name]
     with pytest.raises(ConfigError) as raised:
         make(pairs())

@@ -337,7 +337,7 @@ def test_a_falsified_table_is_caught(
         (break_a_row, Kind.BROKEN_ROW),
     ],
 )
-def test_rows_tell_it_even_where_nothing_is_counted(
+def test_rows_show_it_even_where_nothing_is_counted(
     history: History, falsify: Callable[[History, str], None], expected: Kind
 ) -> None:
     falsify(history, "count")
@@ -424,7 +424,7 @@ def test_a_stale_copy_of_a_table_is_caught(right: History, history: History, tmp
         (None, ID, CheckedTable("count", "count", counts="cuont"), "no value column 'cuont'"),
     ],
 )
-def test_a_wrong_question_is_told(
+def test_a_wrong_question_is_reported(
     history: History, url: str | None, topology_id: str, table: CheckedTable | None, expected: str
 ) -> None:
     tables = [CheckedTable("count", history.path("count"), counts=table.counts)] if table else []

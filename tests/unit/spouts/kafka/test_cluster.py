@@ -33,7 +33,7 @@ from transactional.errors import ConfigError
         ({"options": {"enable.auto.commit": True}}, "group_id= mirrors them"),
     ],
 )
-def test_what_can_not_be_right_is_told_at_once(options: dict[str, Any], message: str) -> None:
+def test_what_can_not_be_right_is_reported_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OpaqueKafkaSpout(**{"bootstrap_servers": "localhost:9092", "topics": ["flights"], **options})
 

@@ -99,7 +99,7 @@ def test_the_story_with_a_transactional_spout() -> None:
 # --- what is lost, and what is told -------------------------------------------------------------------------------
 
 
-def test_what_retention_takes_before_the_first_commit_is_told_also_after_a_restart() -> None:
+def test_what_retention_takes_before_the_first_commit_is_reported_also_after_a_restart() -> None:
     story = Story(of(OpaqueKafkaSpout, {A: log(0, 100), B: log(0, 20)}))
     story.tick()
     restarted = Story(of(OpaqueKafkaSpout, {A: log(95, 100), B: log(12, 20)}))
@@ -178,7 +178,7 @@ def test_the_limits_hold_together() -> None:
     assert sorted(counts(planned(after, Limits(1, None, 1_500), a=1000, b=1000))) == [0, 1]
 
 
-def test_only_batches_that_were_read_tell_sizes() -> None:
+def test_only_batches_that_were_read_show_sizes() -> None:
     ranges = {A: span(0, 4), B: span(0, 4), C: span(0, 4)}
     digests = {A: Digest(2, 0, 50), B: Digest(0, 0, 0), C: Digest(4, 0)}
     assert record_bytes(BatchMetadata(ranges, digests)) == {A: 25.0}, "nothing was read of B, nothing measured of C"
@@ -249,6 +249,6 @@ def test_a_large_range_is_for_several_tasks() -> None:
         ({"batch_bytes_max": 0}, "batch_bytes_max takes a whole number"),
     ],
 )
-def test_a_limit_that_can_not_be_right_is_told(options: dict[str, Any], message: str) -> None:
+def test_a_limit_that_can_not_be_right_is_reported(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OpaqueKafkaSpout("localhost:9092", ["tuples"], **options)

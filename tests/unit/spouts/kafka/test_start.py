@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.offsets import Asked, OffsetTeller
+from spouts.kafka.offsets import OffsetReader, Queried
 from spouts.kafka.start import GroupOffsets, StartPositions
 from spouts.kafka.subscription import TopicNames, TopicPartitions, TopicPattern, subscription_of
 from spouts.planning import Limits, Logs, PartitionLog, plan_batch
@@ -22,17 +22,17 @@ OTHER = PartitionId("trains#x", 0)
 NAMES = TopicNames(("flights", "trains"))
 
 
-class Teller(OffsetTeller):
+class Teller(OffsetReader):
     """Answers out of what the test says, and notes what it was asked for."""
 
     def __init__(self, times: Mapping[PartitionId, int | None] | None = None) -> None:
         self.times, self.committed, self.asked = dict(times or {}), dict(times or {}), list[str]()
 
-    def at_time(self, asked: Asked, time_ms: int) -> dict[PartitionId, Offset | None]:
+    def at_time(self, asked: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} at {time_ms}" for partition in asked]
         return {p: self._told_offset(self.times[p]) for p in asked if p in self.times}
 
-    def of_group(self, asked: Asked, group_id: str) -> dict[PartitionId, Offset | None]:
+    def of_group(self, asked: Queried, group_id: str) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} of {group_id}" for partition in asked]
         return {p: self._told_offset(self.committed.get(p)) for p in asked}
 
@@ -50,7 +50,7 @@ def after(**ends: int) -> BatchMetadata:
 
 
 def starting(start: Any, subscription: Any = NAMES, group_id: str | None = None) -> StartPositions:
-    return StartPositions(start, subscription, group_id, tell=TOLD.append)
+    return StartPositions(start, subscription, group_id, warn=TOLD.append)
 
 
 TOLD: list[str] = []
@@ -124,7 +124,7 @@ def test_the_groups_offsets_and_otherwise() -> None:
 
 
 @pytest.mark.parametrize("lost", [2, 10])
-def test_a_groups_offset_that_is_no_longer_there_is_told(lost: int) -> None:
+def test_a_groups_offset_that_is_no_longer_there_is_reported(lost: int) -> None:
     starts = starting(GroupOffsets("latest"), group_id="g")
     assert begins(starts, EMPTY_BATCH, {A: log(3, 9)}, Teller({A: lost})) == {"flights#old[0]": 9}
     [told] = TOLD
@@ -144,7 +144,7 @@ def test_given_offsets_and_the_earliest_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("offset", [2, 10])
-def test_a_given_offset_that_is_not_there_is_told(offset: int) -> None:
+def test_a_given_offset_that_is_not_there_is_reported(offset: int) -> None:
     told = rf"offset {offset} for partition 0 of topic 'flights', but the available offsets are \[3, 9\)"
     with pytest.raises(ConfigError, match=told):
         begins(starting({"flights": {0: offset}}), EMPTY_BATCH, {A: log(3, 9)})
@@ -229,7 +229,7 @@ def test_a_partition_without_an_answer_has_no_start() -> None:
         ({"flights": {"0": 1}}, "gives '0': 1 for topic 'flights'"),
     ],
 )
-def test_a_start_that_can_not_be_right_is_told(start: Any, message: str) -> None:
+def test_a_start_that_can_not_be_right_is_reported(start: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         starting(start, group_id="g")
 
@@ -239,7 +239,7 @@ def test_a_groups_start_needs_a_group() -> None:
         starting("group")
 
 
-def test_a_given_offset_of_a_partition_that_is_not_read_is_told() -> None:
+def test_a_given_offset_of_a_partition_that_is_not_read_is_reported() -> None:
     with pytest.raises(ConfigError, match="partition 1 of 'flights', which is not read"):
         starting({"flights": {1: 5}}, TopicPartitions({"flights": [0]}))
 
@@ -275,6 +275,6 @@ def test_partitions_are_sorted_and_distinct() -> None:
         (lambda: subscription_of(7), "topics takes names, a TopicPattern or TopicPartitions, got 7"),
     ],
 )
-def test_a_subscription_that_can_not_be_right_is_told(given: Any, message: str) -> None:
+def test_a_subscription_that_can_not_be_right_is_reported(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         given()

@@ -114,7 +114,7 @@ def test_every_type_has_its_json(type_: str, text: str, expected: object) -> Non
         (b'{"a":"x\ny"}', "string", "Invalid encoding"),
     ],
 )
-def test_bad_json_is_told_with_its_place_or_made_null_or_skipped(value: bytes | None, type_: str, reason: str) -> None:
+def test_bad_json_is_reported_with_its_place_or_null_or_skipped(value: bytes | None, type_: str, reason: str) -> None:
     good = b"{}"
     told = rf"offset 101 of partition 2 of topic 'flights' is not a JSON object of 'a {type_.split('(')[0]}.*{reason}"
     with pytest.raises(SchemaMismatch, match=f"(?s){told}.*on_error"):
@@ -175,7 +175,7 @@ def test_a_record_is_good_or_bad_by_itself(values: list[bytes | None]) -> None:
         (lambda: SimpleTranslator("f", "a long"), "takes a function of a KafkaRecord, got 'f'"),  # type: ignore[arg-type]
     ],
 )
-def test_a_translator_that_can_not_be_right_is_told(make: Any, message: str) -> None:
+def test_a_translator_that_can_not_be_right_is_reported(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
@@ -208,13 +208,13 @@ def test_a_function_gets_all_of_a_record() -> None:
         (("x",), "'translator' declares field 'a' as long.*'x'.*; for offset 101 of partition 2 of topic 'flights'"),
     ],
 )
-def test_what_a_function_may_not_return_is_told_with_its_place(returned: Any, message: str) -> None:
+def test_what_a_function_may_not_return_is_reported_with_its_place(returned: Any, message: str) -> None:
     wrong = SimpleTranslator(lambda record: (1,) if record.value == b"fine" else returned, "a long")
     with pytest.raises(SchemaMismatch, match=message):
         translated(wrong, b"fine", b"not")
 
 
-def test_what_a_function_raises_is_told_with_its_place() -> None:
+def test_what_a_function_raises_is_reported_with_its_place() -> None:
     wrong = SimpleTranslator(lambda record: (int(record.value or 0),), "a long")
     told = r"(?s)raised ValueError: .*'x', for offset 101 of partition 2 of topic 'flights'\nTraceback"
     with pytest.raises(BoltFailed, match=told):
@@ -286,7 +286,7 @@ def test_a_spouts_fields_are_its_translators() -> None:
         ({"translator": ByTopicTranslator()}, "has no topic yet"),
     ],
 )
-def test_what_does_not_go_with_a_translator_is_told(options: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_with_a_translator_is_reported(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OpaqueKafkaSpout(**{"bootstrap_servers": "a:1", "topics": ["new"], "translator": new_and_old(), **options})
 

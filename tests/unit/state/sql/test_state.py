@@ -70,12 +70,12 @@ class TestUrls:
             ("sqlite:////no/such/folder/counts.db", "the folder of a state, /no/such/folder/counts.db, does not exist"),
         ],
     )
-    def test_that_cannot_be_used_are_told(self, url: str, told: str) -> None:
+    def test_that_cannot_be_used_are_reported(self, url: str, told: str) -> None:
         with pytest.raises(ConfigError, match=told) as caught:
             SqlMapState(url, "words", "word string")
         assert "hidden" not in str(caught.value)
 
-    def test_a_missing_driver_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_driver_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg", None)
         with pytest.raises(
             ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
@@ -149,14 +149,14 @@ class TestNamesAndTypes:
         state.sum("delay").check_input(Schema.parse("carrier string, delay decimal(10,2)"), used_by="bolt 'delays'")
         assert (str(state.key), str(state.values)) == ("carrier string", "sum_delay decimal(20,2)")
 
-    def test_a_sum_that_no_longer_fits_is_told_and_nothing_is_written(self, place: Place) -> None:
+    def test_a_sum_that_no_longer_fits_is_reported_and_nothing_is_written(self, place: Place) -> None:
         state = opened(place)
         state.merge(place.attempt(1, 1), counts({"a": 2**62}))
         with pytest.raises(SumOverflow, match="does not fit"):
             state.merge(place.attempt(2, 2), counts({"b": 1, "a": 2**62}))
         assert (state.version(), content(state)) == (1, {"a": 2**62})
 
-    def test_what_a_database_refuses_is_told_in_the_task_with_column_and_key(self, place: Place) -> None:
+    def test_what_a_database_refuses_is_reported_in_the_task_with_column_and_key(self, place: Place) -> None:
         for limits in (ValueLimits("'s'", zero_bytes=False), ValueLimits("'s'")):
             rows = pa.table({"word": ["a", "b\0"], "note": [None, "c"]})
             if limits.zero_bytes:
@@ -230,7 +230,7 @@ class TestTables:
         ):
             opened(place)
 
-    def test_one_that_was_dropped_is_told_with_the_way_out(self, place: Place) -> None:
+    def test_one_that_was_dropped_is_reported_with_the_way_out(self, place: Place) -> None:
         opened(place).close()
         execute(place, "DROP TABLE words")
         with pytest.raises(SchemaMismatch, match="the table does not exist, but transactional_states lists it"):
@@ -243,7 +243,7 @@ class TestTables:
         with pytest.raises(StoreMismatch, match="rows of transaction 7, written by words/count and not by other/count"):
             opened(place, owner="other/count")
 
-    def test_an_empty_one_goes_to_another_topology_and_its_first_owner_is_told(self, place: Place) -> None:
+    def test_an_empty_one_goes_to_another_topology_and_its_first_owner_is_reported(self, place: Place) -> None:
         first = opened(place)
         place.fence(first, 0, 5)
         second = opened(place, owner="other/count")
@@ -256,7 +256,7 @@ class TestTables:
         second.merge(place.attempt(1, 1), counts({"a": 1}))
         assert content(second) == {"a": 1}
 
-    def test_a_registry_that_was_deleted_under_a_running_topology_is_told(self, place: Place) -> None:
+    def test_a_registry_that_was_deleted_under_a_running_topology_is_reported(self, place: Place) -> None:
         state = opened(place)
         execute(place, "DELETE FROM transactional_states")
         with pytest.raises(StoreMismatch, match="was the table of words/count and is no longer there"):
