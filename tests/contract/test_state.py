@@ -403,7 +403,7 @@ class TestKeys:
         assert content(state) == {some: 1, others: 2, nothing: 2}
 
     def test_of_one_instant_are_one_key_in_whatever_zone_they_are_given(self, quick_place: Place) -> None:
-        """Without a zone it is UTC."""
+        """Without a zone it is UTC. A batch reads what it has written: Storm row R25."""
         aware = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
         naive = aware.replace(tzinfo=None)
         there = aware.astimezone(datetime.timezone(datetime.timedelta(hours=5)))

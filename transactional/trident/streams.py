@@ -89,9 +89,9 @@ class Stream(Operations):
         *,
         name: str | None = None,
     ) -> TridentState:
-        """Update a state in the commit phase, in the order of transactions: `updater(rows, state)` is called with the
-        tuples of each task, and the state as a `MapState`. What it returns, rows with the fields in `output`, is the
-        stream `new_values()`. The state is declared with key and values."""
+        """Update a state in the commit phase, in the order of transactions: the function is called with the tuples of
+        each task, and with the state as a `MapState`. What it returns, rows with the fields in `output`, is the stream
+        `new_values()`. The state is declared with key and values."""
         return persisted_by_updater(self, state, updater, output, name)
 
     def merge(self, *others: Stream) -> Stream:

@@ -1,4 +1,7 @@
-"""What streams are compiled to: shapes as text, read by eye; the same in every build."""
+"""What streams are compiled to: shapes as text, read by eye; the same in every build.
+
+Storm rows R2, R13, R17 and R20.
+"""
 
 from __future__ import annotations
 

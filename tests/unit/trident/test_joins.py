@@ -1,4 +1,4 @@
-"""Joins of the tuples of a batch, of two and three streams, against plain Python; Storm's are among them."""
+"""Joins of the tuples of a batch, of two and three streams, against plain Python; Storm row R3."""
 
 from __future__ import annotations
 

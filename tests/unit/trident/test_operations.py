@@ -1,4 +1,4 @@
-"""Every operation on tuples means what it means in plain Python; on rows and in Arrow it is the same."""
+"""Every operation on tuples means what it means in plain Python; on rows and in Arrow it is the same (Storm row R6)."""
 
 from __future__ import annotations
 

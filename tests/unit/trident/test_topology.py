@@ -1,4 +1,4 @@
-"""Mistakes are told at the line that makes them, in one line, with the names there are."""
+"""Mistakes are told at the line that makes them, in one line, with the names there are (Storm row R5)."""
 
 from __future__ import annotations
 
