@@ -3,7 +3,7 @@ the file. It is no part of the table until the driver commits it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -41,6 +41,18 @@ class Stager(Protocol):
 
     def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
         """Write rows, one per key, to a file of a new name. Raises `OperatingError`, and leaves no part of it."""
+
+    def leave_mark(self, *, create: bool = False) -> str:
+        """Write an empty file of a new name, for the check that all see the same folder; `create` the folder before.
+
+        Raises `OperatingError`.
+        """
+
+    def missing(self, marks: Sequence[str]) -> list[str]:
+        """Those of the marks that are not to be seen from here."""
+
+    def remove_marks(self, marks: Sequence[str]) -> None:
+        """Delete them."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
 
+from state.delta import folds_apart
 from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, settle_feature, under_fence
 from state.delta.folding import (
     Fold,
@@ -31,6 +32,7 @@ from state.delta.folding import (
     stored_combine,
     whole_fold,
 )
+from state.delta.folds_apart import FoldsApart
 from state.delta.layout import Layout, Writer
 from state.delta.lookup import EVERY_TXID, SegmentCopies, measured, newest_rows, with_keys
 from state.delta.sql import DATA_FUSION, Dialect
@@ -62,7 +64,7 @@ class SegmentsTable(Layout):
         self._folding = folding or LogLayout()
         self._copies = SegmentCopies(self.columns.key.names, self._load_segment)
         self._came, self._folded_rows, self._files = 0, 0, 0
-        self._orphans = StagedOrphans(loaded.location)
+        self._orphans, self._apart = StagedOrphans(loaded.location), FoldsApart()
         self._swept_at_s = time.monotonic()
         self._bounds: tuple[TxId, SumBounds] | None = None
 
@@ -262,11 +264,12 @@ class SegmentsTable(Layout):
 
     def due(self, newest: TxId) -> Callable[[], object] | None:
         """Folding."""
-        is_due = is_time(self.folded_txid, newest, self._folding, files=self._files)
+        is_due = self._apart.is_pending or is_time(self.folded_txid, newest, self._folding, files=self._files)
         return (lambda: self._fold_due(newest)) if is_due else None
 
     def fold(self, newest: TxId) -> None:
         """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
+        self._apart.forget()
         fold = whole_fold(self.segments(), newest)
         try:
             if fold is not None:
@@ -287,9 +290,39 @@ class SegmentsTable(Layout):
         self._note(fold)
 
     def _fold_due(self, newest: TxId) -> None:
-        fold = due_fold(self.segments(), self.folded_txid, newest, self._folding, files=self._files)
-        if fold is not None:
+        if self._apart.is_pending:
+            self._commit_apart()
+            return
+        segments = self.segments()
+        fold = due_fold(segments, self.folded_txid, newest, self._folding, files=self._files)
+        if fold is None:
+            return
+        if fold.rows < folds_apart.APART_ROWS or self.loaded.location.scheme != "file":
             self.make_one(fold)
+            return
+        query = self._query()
+        assert query is not None, "a table with rows says how they are combined"
+        settle_feature(self.loaded, STAGED_FEATURE)
+        self._apart.start(folds_apart.fold_task(self.loaded, query.combine, fold, segments).write)
+
+    def _commit_apart(self) -> None:
+        """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""
+        if (written := self._apart.written()) is None:
+            return
+        self.loaded.make_durable()
+        try:
+            is_committed = folds_apart.commit_fold(self.loaded, written)
+        except OperatingError as error:
+            self._apart.forget()
+            raise WriteRefused(str(error), is_conflict=False) from error
+        if is_committed:
+            self._note(written.fold)
+        else:
+            _log.warning(
+                "Delta table %s: a fold up to transaction %d was dropped: somebody has rewritten what it was made of",
+                *(self.loaded.location, written.fold.until),
+            )
+        self._apart.forget()
 
     def _note(self, fold: Fold) -> None:
         written = next(segment.rows for segment in self.segments() if segment.txid == fold.until)
@@ -308,7 +341,9 @@ class SegmentsTable(Layout):
     def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
         """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
         super().tidy(newest, may_go_on)
-        if self.loaded.location.scheme == "file" and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
+        # What a fold has written and not committed yet looks like what nobody commits.
+        may_sweep = self.loaded.location.scheme == "file" and not self._apart.is_pending
+        if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try(self.sweep, may_go_on)
 

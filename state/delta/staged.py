@@ -23,7 +23,7 @@ from state.delta.staging import RUNS, attempt_of
 from state.delta.table import DeltaLocation
 from state.delta.version import TableVersion
 from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, ProtocolError
 from transactional.schema import Schema
 from transactional.staged import StagedFile
@@ -38,6 +38,12 @@ def check_staged(location: DeltaLocation, attempt: TransactionAttempt, staged: S
         if attempt_of(file.path) != attempt or not file.is_synced:
             why = f"of another attempt than {attempt}" if file.is_synced else "not synced"
             raise ProtocolError(f"Delta table {location}: staged file {file.path} was reported, which is {why}")
+    check_there(location, staged)
+
+
+def check_there(location: DeltaLocation, staged: Sequence[StagedFile]) -> None:
+    """Raise `OperatingError` for a file that is not there as it was reported."""
+    for file in staged:
         path = Path(location.uri, file.path)
         try:
             size = path.stat().st_size
@@ -71,11 +77,23 @@ def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequ
     """
     txid = table.columns.txid
     own = [file for file in table.files() if str(file["partition"][txid]) == str(attempt.txid)]
-    at_ms = max(int(Path(table.location.uri, file.path).stat().st_mtime * 1000) for file in staged)
-    values: dict[str, str | None] = {txid: str(int(attempt.txid))}
+    commit_files(table, replaced(table, own, staged, attempt.txid), as_attempt(table, attempt.attempt_id, attempt))
+
+
+def replaced(
+    table: TableVersion, gone: Sequence[Mapping[str, Any]], staged: Sequence[StagedFile], txid: TxId
+) -> list[AddAction | RemoveAction]:
+    """The actions that put staged files in place of others, as rows of a transaction."""
+    column, uri = table.columns.txid, table.location.uri
+    at_ms = max(int(Path(uri, file.path).stat().st_mtime * 1000) for file in staged)
+    values: dict[str, str | None] = {column: str(int(txid))}
     added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged]
-    removed = [RemoveAction(_plain(table.location, file), True, at_ms, file["size_bytes"], values) for file in own]
-    commit_files(table, [*removed, *added], as_attempt(table, attempt.attempt_id, attempt))
+    return [*(_removed(table, file, at_ms) for file in gone), *added]
+
+
+def _removed(table: TableVersion, file: Mapping[str, Any], at_ms: int) -> RemoveAction:
+    values: dict[str, str | None] = {name: str(value) for name, value in file["partition"].items()}
+    return RemoveAction(_plain(table.location, file), True, at_ms, file["size_bytes"], values)
 
 
 def _plain(location: DeltaLocation, file: Mapping[str, Any]) -> str:

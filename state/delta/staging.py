@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -35,6 +36,7 @@ DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much of one transaction goes through the driver, for each committer."""
 STAGED_BYTES: Final = 4 * 1024 * 1024
 """What a task has aggregated goes through the driver up to this size: a file of its own would cost more."""
+ROWS_OF_GROUP: Final = 500_000
 _NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet", re.ASCII)
 
 
@@ -68,6 +70,19 @@ class FileStager:
         """Write rows, one per key, and sync the file and its name. Raises `OperatingError`."""
         path = self.folder / staged_name(self.owner, attempt)
         rows = rows.cast(arrow_schema(self.columns))
+        size = self._write(path, pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
+        sums = [field.name for field in self.columns if limits_of(field.type) is not None]
+        bounds = {name: largest(rows[name]) for name in sums}
+        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, statistics(rows), bounds, is_synced=True)
+
+    def stage_all(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
+        """As `stage`, for rows that come one batch after the other; their largest values are not known."""
+        path = self.folder / staged_name(self.owner, attempt)
+        size = self._write(path, rows)
+        written = parquet.read_metadata(path)
+        return StagedFile(f"{RUNS}/{path.name}", size, written.num_rows, footer_statistics(written), {}, is_synced=True)
+
+    def _write(self, path: Path, rows: pa.RecordBatchReader) -> int:
         try:
             path.parent.mkdir(exist_ok=True)
             with path.open("xb") as file:
@@ -75,9 +90,26 @@ class FileStager:
             sync({path.parent, self.folder})
         except (OSError, pa.ArrowException) as error:
             raise self._failed(error) from error
-        sums = [field.name for field in self.columns if limits_of(field.type) is not None]
-        bounds = {name: largest(rows[name]) for name in sums}
-        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, statistics(rows), bounds, is_synced=True)
+        return size
+
+    def leave_mark(self, *, create: bool = False) -> str:
+        """Write an empty file of a new name; `create` the folder before. Raises `OperatingError`."""
+        name = f"mark-{uuid.uuid4()}"
+        try:
+            (self.folder / RUNS).mkdir(exist_ok=True, parents=create)
+            (self.folder / RUNS / name).touch(exist_ok=False)
+        except OSError as error:
+            raise self._failed(error) from error
+        return name
+
+    def missing(self, marks: Sequence[str]) -> list[str]:
+        """Those of the marks that are not to be seen from here."""
+        return [mark for mark in marks if not (self.folder / RUNS / mark).exists()]
+
+    def remove_marks(self, marks: Sequence[str]) -> None:
+        """Delete them."""
+        for mark in marks:
+            (self.folder / RUNS / mark).unlink(missing_ok=True)
 
     def _failed(self, error: Exception) -> OperatingError:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
@@ -90,16 +122,45 @@ class FileStager:
         return OperatingError(f"what a task has aggregated can't be written to {where}: {reason}")
 
 
-def _write(file: BinaryIO, path: Path, rows: pa.Table) -> int:
+def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
     """Write and sync a file that was just created; its size. What can't be written is gone afterwards."""
     try:
-        parquet.write_table(rows, file, compression="snappy", store_schema=False)
+        with parquet.ParquetWriter(file, rows.schema, compression="snappy", store_schema=False) as writer:
+            for group in _groups(rows):
+                writer.write_table(group)
         file.flush()
         os.fsync(file.fileno())
     except BaseException:
         path.unlink()
         raise
     return file.tell()
+
+
+def _groups(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The rows in parts that are worth a row group."""
+    batches, count = list[pa.RecordBatch](), 0
+    for batch in rows:
+        batches.append(batch)
+        count += batch.num_rows
+        if count >= ROWS_OF_GROUP:
+            yield pa.Table.from_batches(batches)
+            batches, count = [], 0
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def footer_statistics(written: parquet.FileMetaData) -> str:
+    """The same of a file that is written, from its footer: whose bounds of integers are exact."""
+    told: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    for number, column in enumerate(written.schema.to_arrow_schema()):
+        parts = [written.row_group(group).column(number).statistics for group in range(written.num_row_groups)]
+        if all(part is not None and part.has_null_count for part in parts):
+            told["nullCount"][column.name] = sum(part.null_count for part in parts)
+        is_told = pa.types.is_integer(column.type) and all(part is not None and part.has_min_max for part in parts)
+        if is_told and parts:
+            told["minValues"][column.name] = min(part.min for part in parts)
+            told["maxValues"][column.name] = max(part.max for part in parts)
+    return json.dumps({"numRecords": written.num_rows, **told})
 
 
 def statistics(rows: pa.Table) -> str:

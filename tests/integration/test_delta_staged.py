@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -368,6 +368,85 @@ class TestFolds:
         table = DeltaTable(state.location.uri)
         rows = table.to_pyarrow_dataset().to_table().to_pylist()
         assert Counter(row["txid"] for row in rows) == {1: 1, 2: 2}
+
+
+class TestFoldsApart:
+    """Large folds are written in a thread of their own, while transactions go on."""
+
+    @pytest.fixture
+    def state(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
+        """Every fold is a large one; three transactions of two files each are there, and a fold of two is written."""
+        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        state = opened(place, fold_after=2, fan_out=2)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
+        state.tidy(TxId(3), lambda: True)
+        self.wait(state)
+        return state
+
+    EXPECTED: ClassVar = {"a": 6, "1": 1, "2": 1, "3": 1}
+
+    def wait(self, state: DeltaMapState) -> None:
+        """Until the fold is written."""
+        future = segments(state)._apart._future
+        assert future is not None
+        future.exception(timeout=60)
+
+    def test_one_is_committed_with_the_next_tidying(self, place: Place, state: DeltaMapState) -> None:
+        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
+        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
+        assert content(state, committed_txid=3) == self.EXPECTED
+        rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
+        assert Counter(rows["txid"].to_pylist()) == {2: 3, 3: 3, 4: 2}
+
+    def test_one_whose_files_somebody_has_rewritten_is_dropped(
+        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        DeltaTable(state.location.uri).optimize.compact()
+        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert "a fold up to transaction 2 was dropped" in caplog.text
+        assert (segments(state).folded_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
+        state.tidy(TxId(4), lambda: True)
+        self.wait(state)
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
+
+    def test_one_that_is_refused_is_tried_again(self, place: Place, state: DeltaMapState) -> None:
+        DeltaTable(state.location.uri).alter.set_table_properties({"delta.checkpointInterval": "50"})
+        state.tidy(TxId(3), lambda: True)
+        assert segments(state).folded_txid == 0
+        merge(state, place.attempt(4, 4), {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
+
+    def test_that_of_a_zombie_is_not_committed(self, place: Place, state: DeltaMapState) -> None:
+        leader = opened(place)
+        leader.version()
+        leader.fence(place.attempt(3, 9).attempt_id)
+        state.tidy(TxId(3), lambda: True)
+        merge(leader, place.attempt(4, 10), {"a": 1}, {"a": 1})
+        state.tidy(TxId(3), lambda: True)
+        assert (segments(leader).folded_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
+
+    def test_one_whose_file_is_gone_is_not_committed(
+        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        [written] = segments(state)._apart._written
+        (place.folder / "t" / written.files[0].path).unlink()
+        state.tidy(TxId(3), lambda: True)
+        assert "could not be tidied up" in caplog.text
+        assert "does not find it" in caplog.text
+        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
+
+    def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
+        [written] = segments(state)._apart._written
+        segments(state)._swept_at_s = -1e9
+        state.tidy(TxId(3), lambda: True)
+        assert segments(state).folded_txid == 2
+        assert written.files[0].path in live(state)
 
 
 LINES = ("the cat saw the dog and the cat ran", "a cat a dog")

@@ -39,7 +39,9 @@ def live(setting: Setting, folder: Path, crash_at: Point | None = None, *, take:
     on_spark = setting.engine == "spark"
     with (
         closing(NumberedStore(store_url(folder), effects)) as store,
-        numbered_delta(effects, folder, spark=on_spark, merges=setting.pending % 2 == 1),
+        numbered_delta(
+            effects, folder, spark=on_spark, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"
+        ),
     ):
         driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof")
         # A crash in another thread than the driver's would leave the driver waiting for its answer.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,12 @@ from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import commit as delta_commit
+from state.delta import folds_apart
 from state.delta import layout as delta_layout
 from state.delta import merged as delta_merged
 from state.delta import segments as delta_segments
 from state.delta import small as delta_small
+from state.delta.folds_apart import FoldsApart, WrittenFold
 from state.delta.staged import StagedOrphans
 from state.delta.staging import FileStager
 from state.store.sql_store import SqlCoordinatorStore
@@ -200,10 +203,11 @@ class DeltaLogs:
 
 
 @contextmanager
-def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool) -> Iterator[None]:
+def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool, apart: bool) -> Iterator[None]:
     """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time.
 
-    With `merges` small tables are merged as large ones are, and so have files that are put together.
+    With `merges` small tables are merged as large ones are, and so have files that are put together. With `apart` small
+    folds are written apart, as large ones are.
     """
     logs = DeltaLogs(folder)
 
@@ -238,11 +242,21 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool)
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
         wrap(patch, FileStager, "stage", lambda stager: stager.folder.name)
+        wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name)
+        patch.setattr(FoldsApart, "start", fold_at_once)
+        if apart:
+            patch.setattr(folds_apart, "APART_ROWS", 0)
         wrap(patch, StagedOrphans, "delete", lambda orphans: name_of(orphans.location.uri))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
         yield
         if not effects.is_dead or effects.has_given_up:
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
+
+
+def fold_at_once(apart: FoldsApart, write: Callable[[], WrittenFold]) -> None:
+    """A fold is written in the thread that wants it, so that its effects always come at the same place."""
+    apart._written, apart._future = [write()], Future()
+    apart._future.set_result(None)
 
 
 def numbered_create(numbered: Callable[[str], AbstractContextManager[None]]) -> Any:

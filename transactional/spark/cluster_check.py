@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark import SparkContext
 
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, OperatingError
 from transactional.spark_internals import log_level
+from transactional.staged import Stager
 
 PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
 
@@ -65,6 +67,43 @@ def check_program(context: SparkContext, program: object) -> None:
             "are not installed are sent along where they can be pickled; install this one on every worker, or ship it "
             "with spark.submit.pyFiles"
         ) from error
+
+
+def check_folders(context: SparkContext, stagers: Mapping[str, Stager]) -> None:
+    """Have executors and the driver see what each other write where tables lie. Raises `ConfigError`."""
+    for committer, stager in stagers.items():
+        marks = [stager.leave_mark(create=True)]
+        try:
+            for _ in range(2):  # in the second job executors look for each other's
+                for host, mark, why in _marked(context, stager, marks):
+                    if mark:
+                        marks.append(mark)
+                    if why or stager.missing(marks):
+                        raise ConfigError(
+                            f"component {committer!r}: {why or f'what {host} writes is not seen by the driver'}. Tasks "
+                            "write large partial aggregates where the state's table lies: put it on storage that the "
+                            "driver and every executor mount at the same path, or set LogLayout(staged_bytes=None)"
+                        )
+        finally:
+            stager.remove_marks(marks)
+
+
+def _marked(context: SparkContext, stager: Stager, marks: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Host, the mark that it has left, and what is wrong there, of every task of a job."""
+
+    def mark(numbers: Iterable[int]) -> Iterator[tuple[str, str, str]]:
+        for _ in numbers:
+            pass
+        host = socket.gethostname()
+        if missing := stager.missing(marks):
+            return iter([(host, "", f"an executor on {host} does not see {missing[0]}, which others have written")])
+        try:
+            return iter([(host, stager.leave_mark(), "")])
+        except OperatingError as error:
+            return iter([(host, "", str(error))])
+
+    tasks = max(2, context.defaultParallelism)
+    return context.parallelize(range(tasks), tasks).mapPartitions(mark).collect()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from transactional.phases.staging import staged, stagers_of
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
-from transactional.spark.cluster_check import check_executors, check_program
+from transactional.spark.cluster_check import check_executors, check_folders, check_program
 from transactional.spark.dataframes import dataframe_items
 from transactional.spark.packing import Packing
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
@@ -82,6 +82,7 @@ class SparkExecutor:
         # Spark pickles the program again whenever it packs tasks differently, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)
+        check_folders(self.context, self.program.stagers)
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:

@@ -1,0 +1,137 @@
+"""Large folds are written apart: as staged files, while transactions go on; and committed between two of them.
+
+What was written says the same as the files that it was made of. So it may be committed over a later version of the
+table than the one it has read, if all those files are still live then, no other file is live in the folded range, and
+the version is the owner's own; else it is dropped, and goes with the other files that nobody commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Transaction
+
+from state.delta.commit import commit_files, noted
+from state.delta.folding import Fold, Segment, SegmentColumns, SegmentQuery, join_settings
+from state.delta.sql import DATA_FUSION
+from state.delta.staged import check_there, replaced
+from state.delta.staging import FileStager
+from state.delta.table import DeltaLocation
+from state.delta.version import TableVersion
+from state.fence import WriteRefused
+from transactional.arrow import arrow_schema
+from transactional.attempt import TransactionAttempt, TxId
+from transactional.errors import OperatingError
+from transactional.names import fold_of
+from transactional.pools import DaemonPool
+from transactional.schema import Schema
+from transactional.staged import StagedFile
+
+APART_ROWS = 2_000_000
+"""Folds of so many rows are written apart; smaller ones take less time than one more Delta commit is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFold:
+    """A fold whose rows are written, and the files that they were made of."""
+
+    fold: Fold
+    inputs: frozenset[str]
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """What is to be folded, of a table as it was loaded. `base` is the oldest segment, if its keys are unique."""
+
+    location: DeltaLocation
+    owner: str
+    columns: SegmentColumns
+    combine: Mapping[str, str]
+    fold: Fold
+    base: TxId | None
+    settings: Mapping[str, str]
+
+    def write(self) -> WrittenFold:
+        """Read the newest version, and write its rows of the folded range. Raises `OperatingError`, `DeltaError`, …"""
+        table = TableVersion(self.location, self.owner, self.columns)
+        version = table.version()
+        if version is None:
+            raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
+        inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
+        columns = Schema((*self.columns.key, *self.columns.values))
+        query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base)
+        reader = pa.RecordBatchReader.from_stream(table.query(query, self.settings))
+        stager = FileStager(Path(self.location.uri), self.owner, columns)
+        attempt = TransactionAttempt(self.fold.until, version)
+        file = stager.stage_all(attempt, reader.cast(arrow_schema(columns)))
+        return WrittenFold(self.fold, inputs, (file,))
+
+
+def in_range(table: TableVersion, fold: Fold) -> list[dict[str, Any]]:
+    """The live files of the folded transactions."""
+    txid = table.columns.txid
+    return [file for file in table.files() if fold.after < int(file["partition"][txid]) <= fold.until]
+
+
+def commit_fold(table: TableVersion, written: WrittenFold) -> bool:
+    """Commit a fold over the version that was judged; False: it says something else than the table by now.
+
+    Raises `WriteRefused`, `OperatingError` for a file that is not there.
+    """
+    own = in_range(table, written.fold)
+    if {str(file["path"]) for file in own} != written.inputs:
+        return False
+    check_there(table.location, written.files)
+    properties = noted(table, Transaction(fold_of(table.owner), written.fold.until))
+    commit_files(table, replaced(table, own, written.files, written.fold.until), properties)
+    return True
+
+
+class FoldsApart:
+    """At most one fold of a table that is written apart, or waits for its commit."""
+
+    def __init__(self) -> None:
+        self._pool = DaemonPool(1, "fold")
+        self._future: Future[None] | None = None
+        self._written = list[WrittenFold]()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether one is being written, or is not committed yet."""
+        return self._future is not None
+
+    def start(self, write: Callable[[], WrittenFold]) -> None:
+        """Begin to write one."""
+        written = self._written = []
+        self._future = self._pool.submit(lambda: written.append(write()))
+
+    def written(self) -> WrittenFold | None:
+        """The one that is written; None: not yet. Raises what has come in the way, and forgets it."""
+        if self._future is None or not self._future.done():
+            return None
+        try:
+            self._future.result()
+        except OperatingError as error:
+            self.forget()
+            raise WriteRefused(str(error), is_conflict=False) from error
+        except BaseException:
+            self.forget()
+            raise
+        return self._written[0]
+
+    def forget(self) -> None:
+        """It is committed, or will never be."""
+        self._future, self._written = None, []
+
+
+def fold_task(table: TableVersion, combine: Mapping[str, str], fold: Fold, segments: Sequence[Segment]) -> FoldTask:
+    """What has to be written for a fold of these segments, oldest first."""
+    columns = SegmentColumns(table.columns.key, table.columns.values, table.columns.names)
+    base = segments[0].txid if segments[0].is_unique else None
+    return FoldTask(table.location, table.owner, columns, combine, fold, base, join_settings(segments))

@@ -1,0 +1,83 @@
+"""Staged files on Spark: its tasks write them, its readers read them, its VACUUM leaves them alone; and the check that
+executors see the folder of the table."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spouts import MemoryTransactionalSpout
+from state.delta.folding import LogLayout
+from state.delta.staging import RUNS, FileStager
+from state.delta.state import DeltaMapState
+from state.updates import rows_of
+from tests.contract.states import content
+from transactional.config import TopologyConfig
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import ConfigError
+from transactional.schema import Schema
+from transactional.spark.cluster_check import check_folders
+from transactional.spark.executor import SparkExecutor
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.builder import TransactionalTopologyBuilder
+
+pytestmark = pytest.mark.spark
+LINES = ["the cat saw the dog", "a cat a dog a"]
+EXPECTED = Counter(" ".join(LINES).split(" "))
+
+
+def counted(folder: Path, session: SparkSession) -> DeltaMapState:
+    """Run a topology to its end; its state."""
+    rows = [[(word,) for word in line.split(" ")] for line in LINES]
+    builder = TransactionalTopologyBuilder("words", "lines", MemoryTransactionalSpout(rows, "word string", take=2), 2)
+    layout = LogLayout(fold_after=None, staged_bytes=0)
+    state = DeltaMapState(folder / "t", "word string", "count long", layout=layout)
+    builder.set_committer_bolt("count", state.count()).fields_grouping("lines", "word")
+    topology = builder.build()
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1)
+    TopologyDriver(topology, MemoryCoordinatorStore(), SparkExecutor(topology, session), config).run()
+    return state
+
+
+def test_spark_writes_reads_and_vacuums(tmp_path: Path, spark: SparkSession) -> None:
+    state = counted(tmp_path, spark)
+    live = set(pa.table(DeltaTable(state.location.uri).get_add_actions())["path"].to_pylist())
+    there = {f"{RUNS}/{name}" for name in os.listdir(tmp_path / "t" / RUNS)}
+    assert live == there, "each Spark task has written a file, and the marks of the check are gone"
+    assert len(live) >= 4
+    assert content(state) == EXPECTED
+    table = f"delta.`{state.location.uri}`"
+    others = spark.newSession()
+    others.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # It lists a folder in so many tasks.
+    others.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+    others.sql(f"VACUUM {table} RETAIN 0 HOURS").toArrow()
+    assert {f"{RUNS}/{name}" for name in os.listdir(tmp_path / "t" / RUNS)} == there
+    [raw] = rows_of(spark.sql(f"SELECT sum(`count`), count(*), max(`count`) FROM {table}").toArrow())
+    rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
+    assert raw == (EXPECTED.total(), rows.num_rows, max(rows["count"].to_pylist()))
+    assert dict(rows_of(spark.sql(state.view(table)).toArrow())) == EXPECTED
+
+
+class Elsewhere(FileStager):
+    """Executors have another folder in the place of the driver's."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return FileStager, (self.folder.with_name("of executors"), self.owner, self.columns)
+
+
+def test_executors_that_do_not_see_the_folder_are_one_clear_line(tmp_path: Path, spark: SparkSession) -> None:
+    columns = Schema.parse("word string, count long")
+    check_folders(spark.sparkContext, {"count": FileStager(tmp_path / "t", "words/count", columns)})
+    (tmp_path / "of executors" / RUNS).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"an executor on .* does not see mark-.*every executor mou"):
+        check_folders(spark.sparkContext, {"count": Elsewhere(tmp_path / "t", "words/count", columns)})
+    assert os.listdir(tmp_path / "t" / RUNS) == os.listdir(tmp_path / "of executors" / RUNS) == []
