@@ -19,7 +19,14 @@ class StateColumns:
     key: Schema
     values: Schema
     names: Mapping[str, str] = field(default_factory=dict)
-    """Other names for `txid`, `prev_txid` and `prev_<value>`."""
+    """Other names for `txid`, `prev_txid`, `prev_<value>` and `deleted`."""
+    deletes: bool = False
+    """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
+
+    @property
+    def deleted(self) -> str:
+        """The name of the column that is true where the row's transaction has deleted its key; NULL means false."""
+        return self.names.get("deleted", "deleted")
 
     @property
     def txid(self) -> str:
@@ -37,10 +44,14 @@ class StateColumns:
 
     @property
     def all(self) -> Schema:
-        """Every column, in order: key, values, txid, prev_txid, previous values."""
-        history = [f"`{self.txid}` long", f"`{self.prev_txid}` long"]
+        """Every column, in order: key, values, txid, prev_txid, deleted if there is one, previous values."""
+        history = [f"`{self.txid}` long", f"`{self.prev_txid}` long", *self._deletion]
         previous = [f"`{self.prev(column.name)}` {column.type}" for column in self.values]
         return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
+
+    @property
+    def _deletion(self) -> list[str]:
+        return [f"`{self.deleted}` boolean"] if self.deletes else []
 
     def check(self, table: str) -> None:
         """Raise `ConfigError` if the columns can't form a state table."""
@@ -48,11 +59,13 @@ class StateColumns:
             raise ConfigError(f"state {table} has no value columns: pass values='count long', or use .count(), .sum(…)")
         self._check_renamed(table)
         names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
+        names += [self.deleted] if self.deletes else []
         check_names(names, table)
         check_key_types(self.key, table)
 
     def _check_renamed(self, table: str) -> None:
         own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
+        own += ["deleted"] if self.deletes else []
         for name in self.names:
             if name not in own:
                 raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(own)}")
@@ -94,9 +107,15 @@ class DeclaredColumns:
     """
 
     def __init__(
-        self, table: str, key: str | Sequence[str] | None, values: str, names: Mapping[str, str] | None
+        self,
+        table: str,
+        key: str | Sequence[str] | None,
+        values: str,
+        names: Mapping[str, str] | None,
+        *,
+        deletes: bool = False,
     ) -> None:
-        self.table = table
+        self.table, self.deletes = table, deletes
         self.names = dict(names or {})
         self.known_key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
@@ -141,7 +160,7 @@ class DeclaredColumns:
     @property
     def all(self) -> StateColumns:
         """All columns. Raises `ConfigError` as long as they are not known."""
-        return StateColumns(self.key, self.values, self.names)
+        return StateColumns(self.key, self.values, self.names, self.deletes)
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` if different ones are
@@ -151,7 +170,7 @@ class DeclaredColumns:
                 raise ConfigError(
                     f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
                 )
-        StateColumns(key, values, self.names).check(self.table)
+        StateColumns(key, values, self.names, self.deletes).check(self.table)
         self.known_key_names, self._key, self._values = key.names, key, values
 
     def _check_declared(self) -> None:

@@ -16,6 +16,7 @@ from state.columns import DeclaredColumns, StateColumns, check_combine, check_na
 from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
 from state.updates import StateUpdate, check_unique, fitting_rows, rows_of
 from state.value_limits import ValueLimits
+from transactional.absent import ABSENT, Absent
 from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -73,6 +74,7 @@ class MapState(ABC, Generic[TableT]):
         *,
         kind: StateKind,
         columns: Mapping[str, str] | None,
+        deletes: bool = False,
     ) -> None:
         if kind is StateKind.NON_TRANSACTIONAL:
             raise ConfigError(
@@ -80,7 +82,7 @@ class MapState(ABC, Generic[TableT]):
             )
         self.table = table
         self._kind = kind
-        self._declared = DeclaredColumns(table, key, values, columns)
+        self._declared = DeclaredColumns(table, key, values, columns, deletes=deletes)
         self._fence = Fence(table, "", kind, self._unopened)
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
@@ -210,10 +212,16 @@ class MapState(ABC, Generic[TableT]):
         self._fence.check(version, attempt.attempt_id)
         return version != attempt.attempt_id and self._fence.is_replay(version, attempt)
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
-        """Set the values of the given keys (see the port). Raises `SchemaMismatch` for values of another type."""
-        source = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
-        self._write(attempt, source, dict.fromkeys(self.values.names, "last"))
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Set the values of the given keys, or delete them (see the port).
+
+        Raises `SchemaMismatch` for values of another type, `ConfigError` if keys of this state can't be deleted.
+        """
+        columns, blank = Schema((*self.key, *self.values)), (None,) * len(self.values)
+        are_deleted = [values is ABSENT for values in rows.values()]
+        self._check_deletes(are_deleted)
+        source = self._fitting([(*k, *(blank if v is ABSENT else v)) for k, v in rows.items()], columns)
+        self._write(attempt, self._marked(source, are_deleted), dict.fromkeys(self.values.names, "last"))
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
@@ -223,7 +231,8 @@ class MapState(ABC, Generic[TableT]):
         """What came through the driver."""
         check_combine(partials.combine, self.values.names, self.table)
         columns = Schema((*self.key, *self.values))
-        return partials.table.select(list(columns.names)).cast(arrow_schema(columns))
+        source = partials.table.select(list(columns.names)).cast(arrow_schema(columns))
+        return self._marked(source, [False] * source.num_rows)
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """No maintenance between two transactions, unless a state overrides this."""
@@ -280,6 +289,19 @@ class MapState(ABC, Generic[TableT]):
             raise TableConflict(
                 f"state {self.table} of {self._fence.owner} was at version {read_at} when {attempt} read it and "
                 f"is at {version} now; nothing was written, the attempt has to be repeated"
+            )
+
+    def _marked(self, source: pa.Table, are_deleted: Sequence[bool]) -> pa.Table:
+        """With the column that says which keys are deleted, if the table has one."""
+        if not self._declared.deletes:
+            return source
+        return source.append_column(self.columns.deleted, pa.array(are_deleted, pa.bool_()))
+
+    def _check_deletes(self, are_deleted: Sequence[bool]) -> None:
+        if any(are_deleted) and not self._declared.deletes:
+            raise ConfigError(
+                f"state {self.table} of {self._fence.owner} can't delete a key: its table has no column to note that "
+                "in. Create the state with deletes=True"
             )
 
     def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:

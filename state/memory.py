@@ -13,7 +13,7 @@ from state.sums import SumCheck
 from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
 from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
-from transactional.absent import ABSENT
+from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.errors import TableConflict
@@ -43,7 +43,7 @@ class MemoryMapState(MapState[FencedTable]):
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
     update names it with `group_by`. `values` is a DDL string; it is omitted if the state is updated by `.count()` or
-    similar.
+    similar. With `deletes` keys can be deleted.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class MemoryMapState(MapState[FencedTable]):
         *,
         kind: StateKind = StateKind.OPAQUE,
         table: MemoryTable | None = None,
+        deletes: bool = False,
     ) -> None:
         self.stored = table or MemoryTable()
         self._loaded: AttemptId | None = None
-        super().__init__(repr(self.stored.name), key, values, kind=kind, columns=None)
+        super().__init__(repr(self.stored.name), key, values, kind=kind, columns=None, deletes=deletes)
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -111,14 +112,20 @@ class MemoryMapState(MapState[FencedTable]):
         rows = [(*key, *values) for key, values in self.get(attempt, asked).items()]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
-        """Set the values of the given keys. Raises `Fenced`, or `SchemaMismatch` for values of another type."""
-        table = self._fitting([(*key, *values) for key, values in rows.items()], Schema((*self.key, *self.values)))
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Set the values of the given keys, or delete them. Raises `Fenced`, or `SchemaMismatch` for values of another
+        type."""
+        width, blank = len(self.key), (None,) * len(self.values)
+        are_deleted = [values is ABSENT for values in rows.values()]
+        self._check_deletes(are_deleted)
+        columns = Schema((*self.key, *self.values))
+        table = self._fitting([(*k, *(blank if v is ABSENT else v)) for k, v in rows.items()], columns)
         check_unique(table, self.key.names, self.table)
-        width = len(self.key)
-        self._write_values(
-            attempt, {row[:width]: row[width:] for row in rows_of(table)}, dict.fromkeys(self.values.names, "last")
-        )
+        new = {
+            row[:width]: ABSENT if is_deleted else row[width:]
+            for row, is_deleted in zip(rows_of(table), are_deleted, strict=True)
+        }
+        self._write_values(attempt, new, dict.fromkeys(self.values.names, "last"))
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction. Raises `Fenced`."""
@@ -142,7 +149,7 @@ class MemoryMapState(MapState[FencedTable]):
         """Nothing to release."""
 
     def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
+        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent], combine: Mapping[str, str]
     ) -> None:
         verdict = self._fence.judge(self.stored.version, attempt)
         if verdict is Verdict.WRITE:
@@ -151,23 +158,28 @@ class MemoryMapState(MapState[FencedTable]):
         self.stored.version = attempt.attempt_id
         self._fence.wrote(attempt)
 
-    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], check: SumCheck) -> dict[Key, StoredValue]:
+    def _written(
+        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...] | Absent], check: SumCheck
+    ) -> dict[Key, StoredValue]:
         old = self.stored.rows
         # Keys that only a dead attempt at this transaction has changed are rolled back.
         rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
-        kept = {key: row for key, row in rolled_back.items() if row is not None}
         new = {key: self._applied(old.get(key), txid, key, partial, check) for key, partial in rows.items()}
-        return {**kept, **new}
+        return {key: row for key, row in {**rolled_back, **new}.items() if row is not None}
 
     def _applied(
-        self, stored: StoredValue | None, txid: TxId, key: Key, partial: tuple[Any, ...], check: SumCheck
-    ) -> StoredValue:
-        def update(before: Any) -> tuple[Any, ...]:
+        self, stored: StoredValue | None, txid: TxId, key: Key, partial: tuple[Any, ...] | Absent, check: SumCheck
+    ) -> StoredValue | None:
+        def update(before: Any) -> tuple[Any, ...] | Absent:
+            if partial is ABSENT:
+                return ABSENT
             values = combined_values(check.combine, before, partial)
             check.check(key, before, partial, values)
             return values
 
         if stored is None:
+            if partial is ABSENT:
+                return None
             value = OpaqueValue if self.kind is StateKind.OPAQUE else TransactionalValue
             return value.first(txid, update(ABSENT))
         assert isinstance(stored, OpaqueValue | TransactionalValue)

@@ -1,4 +1,5 @@
-"""Providers: the states of stateful bolts whose place the configuration names (`state_provider`)."""
+"""Providers: the states of stateful bolts whose place the configuration names (`state_provider`). Keys of all of them
+can be deleted."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ def in_memory(url: str, topology_id: str, component_id: str, key: str, values: s
     """`memory`: in this process, and gone with it."""
     if url != "memory":
         raise ConfigError(f"state_provider {url!r}: the provider in memory takes nothing more; write 'memory'")
-    return MemoryMapState(_key(key), values, table=MemoryTable(f"{topology_id}/{component_id}"))
+    table = MemoryTable(f"{topology_id}/{component_id}")
+    return MemoryMapState(_key(key), values, table=table, deletes=True)
 
 
 def in_sql(url: str, topology_id: str, component_id: str, key: str, values: str) -> SqlMapState:
     """The URL of a SQLite file or a PostgreSQL database: there the table `<topology>_<component>`."""
-    return SqlMapState(url, f"{topology_id}_{component_id}", _key(key), values)
+    return SqlMapState(url, f"{topology_id}_{component_id}", _key(key), values, deletes=True)
 
 
 def in_delta(url: str, topology_id: str, component_id: str, key: str, values: str) -> DeltaMapState:
@@ -29,7 +31,7 @@ def in_delta(url: str, topology_id: str, component_id: str, key: str, values: st
             f"state_provider {url!r} names no Delta table: write delta:tables/{{component}}, or delta+log:… for the "
             "log layout"
         )
-    return DeltaMapState(table, _key(key), values, layout=layouts[scheme])
+    return DeltaMapState(table, _key(key), values, layout=layouts[scheme], deletes=True)
 
 
 def _key(key: str) -> str | tuple[str, ...]:

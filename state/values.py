@@ -24,7 +24,9 @@ _EXACT: Final = Context(prec=100, traps=[Inexact])
 class StoredValue:
     """A value, the transaction that wrote it, and the same for the previous value.
 
-    `prev_txid` None: before transaction `txid` the key did not exist, and `prev_value` has no meaning.
+    A value that is `ABSENT` is a tombstone: transaction `txid` has deleted the key, and the next one that writes the
+    table removes the row. A previous value never is one. `prev_txid` None: before transaction `txid` the key did not
+    exist, and `prev_value` has no meaning.
     """
 
     value: Any
@@ -57,11 +59,11 @@ class StoredValue:
     def roll_back(self, txid: TxId) -> Self | None:
         """What remains if transaction `txid` is undone; None: the key is removed.
 
-        For another transaction nothing is undone. Only one step back is known: so afterwards the value is its own
-        previous one.
+        For another transaction nothing is undone, but a tombstone of an earlier one is removed. Only one step back is
+        known: so afterwards the value is its own previous one.
         """
         if self.txid != txid:
-            return self
+            return None if self.value is ABSENT else self
         if self.prev_txid is None:
             return None
         return replace(self, value=self.prev_value, txid=self.prev_txid)
@@ -69,19 +71,21 @@ class StoredValue:
     def _previous(self) -> Any:
         return ABSENT if self.prev_txid is None else self.prev_value
 
-    def _updated(self, txid: TxId, value: Any) -> Self:
+    def _updated(self, txid: TxId, value: Any) -> Self | None:
+        if value is ABSENT and self.before(txid) is ABSENT:
+            return None
         if txid == self.txid:
             return replace(self, value=value)
-        return type(self)(value, self.value, txid, self.txid)
+        return self.first(txid, value) if self.value is ABSENT else type(self)(value, self.value, txid, self.txid)
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionalValue(StoredValue):
     """A value behind a spout whose replays contain the same tuples."""
 
-    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
+    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self | None:
         """`update(value before txid)`, unless transaction `txid` has already written the value: then it stays as it
-        is."""
+        is. An update to `ABSENT` deletes the key; None: no row is left."""
         before = self.before(txid)
         return self if txid == self.txid else self._updated(txid, update(before))
 
@@ -90,8 +94,9 @@ class TransactionalValue(StoredValue):
 class OpaqueValue(StoredValue):
     """A value behind a spout whose replays may contain different tuples."""
 
-    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self:
-        """`update(value before txid)`, whether or not transaction `txid` has already written the value."""
+    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self | None:
+        """`update(value before txid)`, whether or not transaction `txid` has already written the value. An update to
+        `ABSENT` deletes the key; None: no row is left."""
         return self._updated(txid, update(self.before(txid)))
 
 

@@ -167,6 +167,9 @@ class MapState(Protocol):
     def put(self, key: Key | Any, value: Any) -> None:
         """Set the value of one key."""
 
+    def delete(self, *key: Any) -> None:
+        """Delete one key, whether or not it exists. The state needs `deletes=True`."""
+
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
         """Set each key to `update(its value)`; return the new values."""
 

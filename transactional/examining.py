@@ -99,6 +99,14 @@ class Columns(Protocol):
     def prev_txid(self) -> str:
         """The column with the previous transaction."""
 
+    @property
+    def deletes(self) -> bool:
+        """Whether keys may be deleted."""
+
+    @property
+    def deleted(self) -> str:
+        """The column that is then true for a tombstone."""
+
     def prev(self, value: str, /) -> str:
         """The column with a value's previous one."""
 
@@ -121,6 +129,8 @@ class TableAddress:
     """The table's name in a database or a catalog."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What opens the storage; it may contain secrets."""
+    deleted: str | None = None
+    """The column that is true for a tombstone; None: keys are never deleted."""
 
     @classmethod
     def of(
@@ -129,7 +139,10 @@ class TableAddress:
         """The address of a table with these columns."""
         key, values = columns.key.names, columns.values.names
         previous = {name: columns.prev(name) for name in values}
-        return cls(format, uri, key, values, previous, columns.txid, columns.prev_txid, table, dict(options or {}))
+        deleted = columns.deleted if columns.deletes else None
+        return cls(
+            format, uri, key, values, previous, columns.txid, columns.prev_txid, table, dict(options or {}), deleted
+        )
 
 
 class Examined(Protocol):

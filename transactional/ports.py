@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from transactional.absent import Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
@@ -247,8 +248,9 @@ class TransactionState(Protocol):
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
-        """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty.
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty; `ABSENT` deletes a
+        key.
 
         Rows that an earlier attempt at this txid has changed, and that are not given, are rolled back. A transactional
         state that already is at this txid changes no row. Either way the table's version is `attempt.attempt_id`

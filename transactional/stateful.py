@@ -23,6 +23,9 @@ class KeyValueState(Protocol):
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key."""
 
+    def delete(self, key: Any) -> None:
+        """Delete a key, whether or not it exists. The state needs `deletes=True`."""
+
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values, in order of the keys. Reads the whole table."""
 

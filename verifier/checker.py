@@ -19,6 +19,7 @@ from verifier.store import Store, StoreHistory
 from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
+FEATURES_PROPERTY = "transactional.features"
 ROW_CHANGES = 1_000
 """How many of the newest Delta commits per table are checked row by row."""
 
@@ -140,6 +141,8 @@ def _check_table(
 
 def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
     columns = table.columns or RowColumns.of(log.shape.columns)
+    if "deletes" in log.shape.properties.get(FEATURES_PROPERTY, "").split(",") and "deleted" in log.shape.columns:
+        columns = columns.with_tombstones("deleted")
     if columns.txid in log.shape.partition_columns:
         columns = columns.in_log_layout(table.columns.values if table.columns else combined_by(log))
     missing = sorted({*columns.all} - {*log.shape.columns})
@@ -171,4 +174,6 @@ def _check_snapshot(
     if table.counts is not None:
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
-        check_count(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings)
+        check_count(
+            table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns
+        )

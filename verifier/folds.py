@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from verifier.delta_log import DataFile, TableLog
+from verifier.delta_log import DataFile, DeltaCommit, TableLog
 from verifier.findings import Findings, Kind
 from verifier.rows import RowColumns, shown
 from verifier.storage import Storage
@@ -57,6 +57,7 @@ def check_folds(
     folds = [commit for commit in log.commits if app_id in commit.app_versions]
     checked = 0
     for fold in reversed(folds[-commits_max:] if commits_max else []):
+        is_base = columns.deleted is not None and not _reaches_back_behind(log, fold, columns)
         try:
             before = _put_together(storage, [files[path] for path in fold.removed], columns, how)
             after = _put_together(storage, list(fold.added), columns, how)
@@ -66,6 +67,8 @@ def check_folds(
         where = f"table of {component!r}, Delta version {fold.version}, a fold"
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)
+            if is_base and old is not None and old[-1] and new is None:
+                continue  # nothing is before a base, so it needs no tombstones
             if old != new:
                 findings.add(Kind.BROKEN_ROW, f"{where}, key {shown(key)}", f"{old}, as before", new)
     if checked < len(folds):
@@ -78,13 +81,28 @@ def _put_together(
 ) -> dict[Key, list[Any]]:
     """Key → values, of the combined rows of some files."""
     found: dict[Key, list[Any]] = {}
-    kinds = [how.get(name, "last") for name in columns.values]
+    names = (*columns.values, *(() if columns.deleted is None else (columns.deleted,)))
+    kinds = [how.get(name, "last") for name in names]
     for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
-        table = storage.read_parquet(file.path, [*columns.key, *columns.values])
-        for key, values in zip(tuples(table, columns.key), tuples(table, columns.values), strict=True):
+        table = storage.read_parquet(file.path, [*columns.key, *names])
+        for key, found_values in zip(tuples(table, columns.key), tuples(table, names), strict=True):
+            values = found_values if columns.deleted is None else (*found_values[:-1], bool(found_values[-1]))
             before = found.get(key)
             found[key] = list(values) if before is None else list(map(_met, kinds, before, values))
     return found
+
+
+def _reaches_back_behind(log: TableLog, fold: DeltaCommit, columns: RowColumns) -> bool:
+    """Whether the table had a segment before those that were folded."""
+    files = dict(log.base_files)
+    for commit in log.commits:
+        if commit.version >= fold.version:
+            break
+        for path in commit.removed:
+            files.pop(path, None)
+        files.update((file.path, file) for file in commit.added)
+    txids = {path: int(file.partition.get(columns.txid) or 0) for path, file in files.items()}
+    return min(txids.values(), default=0) < min((txids[path] for path in fold.removed if path in txids), default=0)
 
 
 def _met(how: str, before: Any, value: Any) -> Any:

@@ -31,6 +31,8 @@ class Row:
     txid: int
     prev_txid: int | None
     previous: tuple[Any, ...]
+    is_deleted: bool = False
+    """A tombstone: the row's transaction has deleted the key."""
 
 
 def check_row_changes(
@@ -94,7 +96,9 @@ class _Reader:
         values = tuples(table, columns.values)
         previous = tuples(table, tuple(columns.previous[name] for name in columns.values))
         txids, prev_txids = table.column(columns.txid).to_pylist(), table.column(columns.prev_txid).to_pylist()
-        return list(zip(keys, map(Row, values, txids, prev_txids, previous), strict=True))
+        marks = [] if columns.deleted is None else table.column(columns.deleted).to_pylist()
+        deleted = map(bool, marks or [False] * table.num_rows)
+        return list(zip(keys, map(Row, values, txids, prev_txids, previous, deleted), strict=True))
 
 
 def _check_transaction(
@@ -112,9 +116,13 @@ def change_complaint(txid: int, before: Row | None, after: Row | None) -> tuple[
     """What is wrong with a transaction's change of a row: the kind, and what was expected. None: nothing."""
     if before == after:
         return None
+    if before is not None and before.is_deleted and before.txid < txid:
+        before = None  # a tombstone of an earlier transaction is as no row
+        if after is None:
+            return None
     if before is None:
         assert after is not None
-        is_first = after.txid == txid and after.prev_txid is None
+        is_first = after.txid == txid and after.prev_txid is None and not after.is_deleted
         return None if is_first else (Kind.BROKEN_ROW, f"a new row of transaction {txid} without one before it")
     if after is None:
         is_own = before.txid == txid and before.prev_txid is None

@@ -115,7 +115,9 @@ def check_sql_table(
     if table.counts is not None:
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
-        check_count(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings)
+        check_count(
+            table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns
+        )
 
 
 def check_place(
@@ -214,6 +216,13 @@ class _Rows:
         yield Kind.BROKEN_ROW, f"{columns.txid} >= 1", or_(txid.is_(None), txid < 1)
         rule = f"1 <= {columns.prev_txid} <= {columns.txid}"
         yield Kind.BROKEN_ROW, rule, or_(before < 1, before > txid)
+        if columns.deleted is not None:
+            is_deleted = self._column(columns.deleted).is_(True)
+            rule = "no tombstone of a key that did not exist"
+            yield Kind.BROKEN_ROW, rule, and_(is_deleted, before.is_(None))
+            for value in columns.values:
+                rule = "no values of a key that was deleted"
+                yield Kind.BROKEN_ROW, rule, and_(is_deleted, self._column(value).is_not(None))
         for value, previous in columns.previous.items():
             new, old = self._column(value), self._column(previous)
             rule = "a row that was rolled back to hold its previous values"

@@ -29,7 +29,7 @@ from pyarrow import parquet
 
 from state.delta.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
 from state.delta.small import DataFile
-from state.delta.sql import MergeClauses
+from state.delta.sql import DATA_FUSION, MergeClauses
 from state.delta.table import features_used, properties_with, refused
 from state.delta.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
@@ -181,7 +181,11 @@ def commit_merge(table: TableVersion, rows: pa.Table, clauses: MergeClauses, pro
             commit_properties=properties,
             post_commithook_properties=NOTHING_AFTERWARDS,
         )
-        merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
+        comes = None
+        if clauses.is_deleted is not None:
+            merger = merger.when_matched_delete(clauses.is_deleted)
+            comes = f"NOT s.{DATA_FUSION.name(table.columns.deleted)}"
+        merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched, comes)
         merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
         merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
 

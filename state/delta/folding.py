@@ -54,14 +54,15 @@ class LogLayout:
 
 
 class SegmentColumns(StateColumns):
-    """The columns of a table in the log layout: key, values, txid. What was before a transaction is in other rows."""
+    """The columns of a table in the log layout: key, values, deleted if there is one, txid. What was before a
+    transaction is in other rows."""
 
     __slots__ = ()
 
     @property
     def all(self) -> Schema:
         """Every column, in order."""
-        return Schema((*self.key, *self.values, *Schema.parse(f"`{self.txid}` long")))
+        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*self._deletion, f"`{self.txid}` long"]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +176,18 @@ class SegmentQuery:
 
     def view(self, where: str = "") -> str:
         """One row per key: key and value columns. Right whatever was folded; `where` is a condition on the txid."""
-        return self._aggregated(where, [])
+        return self._alive(self._aggregated(where, []))
 
     def view_over_base(self, base: TxId | None, before: TxId | None) -> str:
         """As `view`, quicker: `base` is the oldest segment, if it has one row per key, which need not be combined."""
-        key, values, quoted = self.columns.key.names, self.columns.values.names, self.dialect.name
+        return self._alive(self._over_base(base, before))
+
+    def _over_base(self, base: TxId | None, before: TxId | None) -> str:
+        key, values, quoted = self.columns.key.names, self._values, self.dialect.name
         txid = quoted(self.columns.txid)
-        rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
         if not key or base is None:
             return self._aggregated("" if before is None else f"{txid} < {before}", [])
+        rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
         same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
         columns = [
             *(f"COALESCE(b.{quoted(name)}, d.{quoted(name)}) AS {quoted(name)}" for name in key),
@@ -196,15 +200,16 @@ class SegmentQuery:
         )
 
     def fold(self, fold: Fold, base: TxId | None) -> str:
-        """The rows that a fold writes: key and value columns."""
+        """The rows that a fold writes: all columns but the txid. A base has no tombstones: nothing is before it."""
         txid = self.dialect.name(self.columns.txid)
+        query = self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
         if base is not None and fold.after < base < fold.until:
-            return self.view_over_base(base, TxId(fold.until + 1))
-        return self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
+            query = self._over_base(base, TxId(fold.until + 1))
+        return query if fold.after else self._alive(query, "*")
 
     def rows(self, before: TxId) -> str:
         """The rows as they are, with their txid."""
-        names = [*self.columns.key.names, *self.columns.values.names, self.columns.txid]
+        names = [*self.columns.key.names, *self._values, self.columns.txid]
         txid = self.dialect.name(self.columns.txid)
         return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
 
@@ -217,8 +222,21 @@ class SegmentQuery:
         rows = f"{self.rows(TxId(txid + 1))} AND {own}" if is_unique else grouped
         return rows + (f" ORDER BY {', '.join(key)}" if key else "")
 
+    @property
+    def _values(self) -> tuple[str, ...]:
+        """The value columns, and the one that says which keys are deleted: its latest value counts."""
+        deleted = (self.columns.deleted,) if self.columns.deletes else ()
+        return (*self.columns.values.names, *deleted)
+
+    def _alive(self, query: str, names: str = "") -> str:
+        """A query's rows without tombstones: key and value columns, or those of these names."""
+        if not self.columns.deletes:
+            return query
+        columns = names or ", ".join(map(self.dialect.name, [*self.columns.key.names, *self.columns.values.names]))
+        return f"SELECT {columns} FROM ({query}) a WHERE NOT COALESCE({self.dialect.name(self.columns.deleted)}, false)"
+
     def _met(self, name: str) -> str:
-        value, how = self.dialect.name(name), self.combine[name]
+        value, how = self.dialect.name(name), self.combine.get(name, "last")
         if how == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"
         type_ = self.columns.values[name].type
@@ -227,16 +245,17 @@ class SegmentQuery:
     def _aggregated(self, where: str, more: Sequence[str], *, is_part: bool = False) -> str:
         """Key and value columns of some segments; a part's sums may be wider than their columns."""
         quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
-        values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self.columns.values.names]
+        values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self._values]
         grouping = f"GROUP BY {', '.join(key)}" if key else "HAVING count(*) > 0"
         condition = f"WHERE {where} " if where else ""
         return f"SELECT {', '.join([*key, *values, *more])} FROM {self.source} {condition}{grouping}"
 
     def _aggregate(self, name: str, *, is_part: bool) -> str:
         value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
-        how, type_ = self.combine[name], self.columns.values[name].type
+        how = self.combine.get(name, "last")
         if how == "last":
             return self.dialect.newest.format(value=value, txid=txid)
+        type_ = self.columns.values[name].type
         if how != "sum":
             return self.dialect.extreme(how, value, type_)
         return self.dialect.total(value, type_) if is_part else self.dialect.summed(value, type_)

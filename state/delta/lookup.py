@@ -117,10 +117,15 @@ def newest_rows(rows: pa.Table, columns: StateColumns, combine: Mapping[str, str
     key, values = list(columns.key.names), list(columns.values.names)
     if not key and not rows.num_rows:
         return rows.select(values)
-    if "last" in combine.values():
+    if "last" in combine.values() or columns.deletes:
         rows = rows.sort_by(columns.txid)
     steps: list[Step] = [(name, combine[name]) for name in values]
-    return reduced(rows, key, steps, Schema((*columns.key, *columns.values)))
+    if not columns.deletes:
+        return reduced(rows, key, steps, Schema((*columns.key, *columns.values)))
+    mark = Field(columns.deleted, "boolean")
+    found = reduced(rows, key, [*steps, (mark.name, "last")], Schema((*columns.key, *columns.values, mark)))
+    is_alive = pc.invert(pc.fill_null(found[mark.name], fill_value=False))
+    return found.filter(is_alive).select([*key, *values])
 
 
 # --- sums ---------------------------------------------------------------------------------------------------------

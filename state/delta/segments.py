@@ -169,8 +169,12 @@ class SegmentsTable(Layout):
         if self.version() != version:
             raise WriteRefused("another writer came between", is_conflict=True)
         txid = DATA_FUSION.name(self.columns.txid)
-        names = ", ".join(map(DATA_FUSION.name, self._schema().names))
-        reader = self._reader(f"SELECT {names}, CAST({newest} AS BIGINT) AS {txid} FROM t")
+        names = [DATA_FUSION.name(name) for name in self._schema().names]
+        alive = ""
+        if self.columns.deletes:
+            deleted = DATA_FUSION.name(self.columns.deleted)
+            names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
+        reader = self._reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
         properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
         commit_overwrite(self.loaded, reader, properties, schema_mode="overwrite", partition_by=partition_by)
@@ -325,7 +329,8 @@ class SegmentsTable(Layout):
         self._apart.forget()
 
     def _note(self, fold: Fold) -> None:
-        written = next(segment.rows for segment in self.segments() if segment.txid == fold.until)
+        # All keys may have been deleted.
+        written = next((segment.rows for segment in self.segments() if segment.txid == fold.until), 0)
         self._folded_rows, self._files = self._folded_rows + written, 0
         _log.info(
             "Delta table %s: %d segments with %d rows up to transaction %d folded into %d rows; %s",

@@ -134,11 +134,17 @@ def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Ta
     """Key and value columns of a table's rows, as they were before transaction `before`: as `visible_rows` in SQL."""
     names = [*columns.key.names, *columns.values.names]
     if before is None:
-        return rows.select(names)
+        return (rows.filter(_is_alive(rows, columns)) if columns.deletes else rows).select(names)
     is_older = pc.fill_null(pc.less(rows[columns.txid], int(before)), fill_value=False)
     values = [pc.if_else(is_older, rows[name], rows[columns.prev(name)]) for name in columns.values.names]
     table = pa.table([*(rows[name] for name in columns.key.names), *values], names=names)
-    return table.filter(pc.or_(is_older, pc.is_valid(rows[columns.prev_txid])))
+    is_seen = pc.and_(is_older, _is_alive(rows, columns)) if columns.deletes else is_older
+    return table.filter(pc.or_(is_seen, pc.and_(pc.invert(is_older), pc.is_valid(rows[columns.prev_txid]))))
+
+
+def _is_alive(rows: pa.Table, columns: StateColumns) -> pa.ChunkedArray:
+    """Which rows are no tombstones."""
+    return pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False))
 
 
 _NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
@@ -157,6 +163,14 @@ class _Rewriting:
     def result(self, combine: Mapping[str, str]) -> pa.Table:
         names, rows, comes = self._columns, self._rows, self._comes
         old_txid = self._before(names.prev_txid, names.txid)
+        is_left, is_deleted = comes, comes
+        if names.deletes:
+            is_tombstone = pc.fill_null(self._rows[names.deleted], fill_value=False)
+            # That of an earlier transaction is as no row.
+            is_gone = pc.and_not(is_tombstone, self._is_own)
+            old_txid = pc.if_else(is_gone, pa.scalar(None, pa.int64()), old_txid)
+            is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
+            is_left = pc.and_not(comes, is_deleted)
         old = {name: self._before(names.prev(name), name) for name in names.values.names}
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
@@ -165,8 +179,10 @@ class _Rewriting:
             found[names.prev(name)] = pc.if_else(comes, before, rows[names.prev(name)])
         found[names.txid] = pc.if_else(comes, self._txid, old_txid)
         found[names.prev_txid] = pc.if_else(comes, old_txid, rows[names.prev_txid])
+        if names.deletes:
+            found[names.deleted] = is_deleted
         table = pa.table({name: found[name] for name in names.all.names})
-        return table.filter(pc.or_(comes, pc.is_valid(old_txid)))
+        return table.filter(pc.or_(is_left, pc.is_valid(old_txid)))
 
     def _before(self, previous: str, now: str) -> pa.ChunkedArray:
         return pc.if_else(self._is_own, self._rows[previous], self._rows[now])

@@ -105,6 +105,7 @@ class SparkSegments:
         """Replace the segment of the attempt's transaction. Raises `WriteRefused`."""
         columns = table.columns
         names, partition = [*columns.key.names, *columns.values.names], {columns.txid: str(attempt.txid)}
+        names += [columns.deleted] if columns.deletes else []
         with _failing():
             session = _job_session()
             types = session.read.format("delta").load(table.location.uri).schema
@@ -156,6 +157,8 @@ def _merged(rows: DataFrame, source: DataFrame, clauses: MergeClauses, columns: 
     came = source.withColumn(_CAME, functions.lit(True)).alias("s")
     both = there.join(came, functions.expr(clauses.condition), "full_outer")
     both = both.where(f"s.{_CAME} OR NOT COALESCE({clauses.is_forgotten}, false)")
+    if clauses.is_deleted is not None:
+        both = both.where(f"s.{_CAME} IS NULL OR NOT COALESCE({clauses.is_deleted}, false)")
     return both.select(*(_met(name, clauses).cast(types[name].dataType).alias(name) for name in names))
 
 

@@ -102,6 +102,8 @@ class MergeClauses:
     rolled_back: dict[str, str]
     is_rolled_back: str
     is_forgotten: str
+    is_deleted: str | None = None
+    """Of a row that is in both, or came alone: no row is left of its key. None: keys are never deleted."""
 
 
 def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str], dialect: Dialect) -> MergeClauses:
@@ -117,25 +119,39 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
         partial, type_ = f"s.{quoted(value)}", columns.values[value].type
         return combined_sql(combine[value], before[value], partial, type_, dialect)
 
+    before_txid = f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END"
+    is_forgotten, is_deleted = f"{own} AND {prev_txid} IS NULL", None
+    came, alive = dict[str, str](), dict[str, str]()
+    if columns.deletes:
+        deleted = quoted(columns.deleted)
+        # A tombstone of an earlier transaction is as no row.
+        before_txid = f"CASE WHEN t.{deleted} AND NOT ({own}) THEN NULL ELSE {before_txid} END"
+        is_forgotten = f"({is_forgotten}) OR (t.{deleted} AND NOT ({own}))"
+        is_deleted = f"s.{deleted} AND ({before_txid}) IS NULL"
+        came, alive = {deleted: f"s.{deleted}"}, {deleted: "false"}
     same = (f"(t.{quoted(k)} {dialect.same} s.{quoted(k)})" for k in columns.key.names)
     return MergeClauses(
         condition=" AND ".join(same) or "true",
         matched={
             **{quoted(v): met(v) for v in before},
             **{quoted(columns.prev(v)): old for v, old in before.items()},
-            quoted(columns.prev_txid): f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END",
+            quoted(columns.prev_txid): before_txid,
             quoted(columns.txid): str(txid),
+            **came,
         },
         not_matched={
             **{quoted(c): f"s.{quoted(c)}" for c in (*columns.key.names, *columns.values.names)},
             quoted(columns.txid): str(txid),
+            **came,
         },
         rolled_back={
             **{quoted(v): f"t.{quoted(columns.prev(v))}" for v in columns.values.names},
             quoted(columns.txid): prev_txid,
+            **alive,
         },
         is_rolled_back=f"{own} AND {prev_txid} IS NOT NULL",
-        is_forgotten=f"{own} AND {prev_txid} IS NULL",
+        is_forgotten=is_forgotten,
+        is_deleted=is_deleted,
     )
 
 
@@ -159,12 +175,16 @@ def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, s
     """A query on a table for its rows, key and value columns, as they were before transaction `before`."""
     quoted = dialect.name
     keys = [quoted(name) for name in columns.key.names]
+    is_there = f"NOT COALESCE({quoted(columns.deleted)}, false)" if columns.deletes else ""
     if before is None:
-        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM {source}"
+        where = f" WHERE {is_there}" if is_there else ""
+        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM {source}{where}"
     is_known = f"{quoted(columns.txid)} < {before}"
     values = [
         f"CASE WHEN {is_known} THEN {quoted(name)} ELSE {quoted(columns.prev(name))} END AS {quoted(name)}"
         for name in columns.values.names
     ]
     is_seen = f"{is_known} OR {quoted(columns.prev_txid)} IS NOT NULL"
+    if is_there:
+        is_seen = f"CASE WHEN {is_known} THEN {is_there} ELSE {quoted(columns.prev_txid)} IS NOT NULL END"
     return f"SELECT {', '.join([*keys, *values])} FROM {source} WHERE {is_seen}"

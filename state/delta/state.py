@@ -29,12 +29,13 @@ from state.delta.opening import (
 )
 from state.delta.sql import DIALECTS
 from state.delta.staging import FileStager
-from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties
+from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_with
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import TableAddress
+from transactional.names import DELETES_FEATURE
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 
@@ -50,7 +51,8 @@ class DeltaMapState(MapState[Layout]):
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types
     (`carrier string`); names alone take their types from the input. () is a state of one row; it is omitted if an
     update names it with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`,
-    `.sum(…)` and so on. `columns` renames `txid`, `prev_txid` and `prev_<value>`.
+    `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`, `prev_<value>` and `deleted`.
+    With `deletes` keys can be deleted: the table has a column more, and releases that do not know it refuse the table.
     `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per transaction), for a table that only
     Spark can write.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
@@ -73,9 +75,10 @@ class DeltaMapState(MapState[Layout]):
         columns: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
+        deletes: bool = False,
     ) -> None:
         self.location = DeltaLocation.of(table, storage_options)
-        super().__init__(repr(str(self.location)), key, values, kind=kind, columns=columns)
+        super().__init__(repr(str(self.location)), key, values, kind=kind, columns=columns, deletes=deletes)
         self._engine = _checked_engine(engine, self.location)
         self._layout, self._folding = _checked_layout(layout, self.location)
         self._properties = dict(properties or {})
@@ -129,6 +132,8 @@ class DeltaMapState(MapState[Layout]):
         if self.location.is_catalog_name:
             columns, partition_by = shape_of(self._request)
             properties = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
+            if columns.deletes:
+                properties |= properties_with(properties, DELETES_FEATURE)
             self._resolved = resolve(self.location, columns, properties, partition_by)
 
     def set_durability(self, durability: str) -> None:
@@ -210,6 +215,8 @@ class DeltaMapState(MapState[Layout]):
 
     def stager(self, owner: str) -> FileStager | None:
         """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
+        if self._declared.deletes:
+            return None
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
         if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
             return None

@@ -18,12 +18,18 @@ from state.columns import StateColumns
 from state.fence import WriteRefused
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.names import FEATURES_PROPERTY, LOG_COMMITS_PROPERTY, SCHEMA_VERSION_PROPERTY, STAGED_FEATURE
+from transactional.names import (
+    DELETES_FEATURE,
+    FEATURES_PROPERTY,
+    LOG_COMMITS_PROPERTY,
+    SCHEMA_VERSION_PROPERTY,
+    STAGED_FEATURE,
+)
 from transactional.redaction import reason_of
 
 SCHEMA_VERSION = 2
 """A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""
-KNOWN_FEATURES = frozenset({STAGED_FEATURE})
+KNOWN_FEATURES = frozenset({STAGED_FEATURE, DELETES_FEATURE})
 
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),

@@ -85,6 +85,7 @@ class FencedSqlTable:
         with self._moving(attempt.attempt_id) as connection:
             if is_replay:
                 self._rows.roll_back(connection, attempt.txid)
+            self._rows.remove_deleted(connection, attempt.txid)
             self._rows.apply(connection, attempt.txid, new, check)
 
     def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:

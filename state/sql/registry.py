@@ -148,6 +148,7 @@ class Registration:
             )
         there, wanted = Schema.parse(row.columns), self._wanted
         may_lack = {*wanted.values.names, *map(wanted.prev, wanted.values.names)}
+        may_lack |= {wanted.deleted} if wanted.deletes else set()
         can_be_completed = {*there} <= {*wanted.all} and {*wanted.all.names} - {*there.names} <= may_lack
         if row.key_columns != self._key_columns or not can_be_completed or sorted(found) != sorted(there.names):
             raise SchemaMismatch(

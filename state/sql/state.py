@@ -37,7 +37,8 @@ class SqlMapState(MapState[FencedSqlTable]):
     this process. `key` is a name, several names, or a DDL string with types (`carrier string`); names alone take their
     types from the input. () is a state of one row; it is omitted if an update names it with `group_by`.
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
-    renames `txid`, `prev_txid` and `prev_<value>`. The table is made when a topology first runs. No wait for the
+    renames `txid`, `prev_txid`, `prev_<value>` and `deleted`. With `deletes` keys can be deleted, which takes a column
+    more; a table without it gains it. The table is made when a topology first runs. No wait for the
     database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value
     columns (a start with `--accept-changes`) adds them to its table, with NULL in the existing rows.
 
@@ -54,10 +55,11 @@ class SqlMapState(MapState[FencedSqlTable]):
         kind: StateKind = StateKind.OPAQUE,
         columns: Mapping[str, str] | None = None,
         timeout_ms: int = 30_000,
+        deletes: bool = False,
     ) -> None:
         self._database = Database(url, timeout_ms=timeout_ms)
         self._table_name = table
-        super().__init__(f"{table!r} in {self._database}", key, values, kind=kind, columns=columns)
+        super().__init__(f"{table!r} in {self._database}", key, values, kind=kind, columns=columns, deletes=deletes)
         check_name(table, self.table)
         self._check_types()
 

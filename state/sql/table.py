@@ -7,6 +7,7 @@ in between: a writer has moved the table's version first, and holds that row's l
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Index,
     Insert,
     MetaData,
     Select,
@@ -64,9 +66,15 @@ class StateTable:
         self._txid = column("txid", columns.txid, "long", nullable=False)
         self._prev_txid = column("prev_txid", columns.prev_txid, "long")
         self._prevs = [column(f"p{number}", columns.prev(each.name), each.type) for number, each in values]
-        self.columns = [*self._key, *self._values, self._txid, self._prev_txid, *self._prevs]
+        self._deleted = [column("deleted", columns.deleted, "boolean")] if columns.deletes else []
+        history = [self._txid, self._prev_txid, *self._deleted]
+        self.columns = [*self._key, *self._values, *history, *self._prevs]
         unique = [UniqueConstraint(*self._key)] if keys else []
         self.table = Table(quoted_name(name, True), MetaData(), *self.columns, *unique)
+        for deleted in self._deleted:  # few rows, which the next transaction has to find
+            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            is_true = deleted.is_(True)
+            Index(f"deleted_{digest}", deleted, sqlite_where=is_true, postgresql_where=is_true)
         self._is_sqlite = is_sqlite
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
@@ -81,6 +89,9 @@ class StateTable:
         described = CreateColumn(column).compile(dialect=connection.dialect)
         name = connection.dialect.identifier_preparer.format_table(self.table)
         connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {described}")
+        if column in self._deleted:
+            for index in self.table.indexes:
+                index.create(connection)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -92,11 +103,12 @@ class StateTable:
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
         """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction."""
-        query: Select[Any] = select(*self._key, *self._values)
+        query: Select[Any] = select(*self._key, *self._values).where(self._is_there)
         if committed_txid is not None:
             is_known = self._txid <= committed_txid
             values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
-            query = select(*self._key, *values).where(or_(is_known, self._prev_txid.is_not(None)))
+            was_there = and_(~is_known, self._prev_txid.is_not(None))
+            query = select(*self._key, *values).where(or_(and_(is_known, self._is_there), was_there))
         result = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(query)
         for part in result.partitions():
             yield [tuple(row) for row in part]
@@ -108,18 +120,27 @@ class StateTable:
         own = self._txid == txid
         before = {value.key: prev for value, prev in zip(self._values, self._prevs, strict=True)}
         connection.execute(delete(self.table).where(own, self._prev_txid.is_(None)))
-        connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid}))
+        alive = {column.key: False for column in self._deleted}
+        connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid, **alive}))
+
+    def remove_deleted(self, connection: Connection, txid: TxId) -> None:
+        """Remove the tombstones of earlier transactions: these can't be replayed any more."""
+        for deleted in self._deleted:
+            connection.execute(delete(self.table).where(deleted.is_(True), self._txid < txid))
 
     def apply(self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck) -> None:
         """Combine rows of key and values, one per key, with the values before this transaction. Raises
-        `SumOverflow`."""
+        `SumOverflow`. Where keys may be deleted, each row says whether it deletes its key."""
         width = len(self._key)
         for nulls, part in self._parts(rows):
             stored = self._stored(connection, nulls, part)
-            applied = [
-                (row[:width], _applied(stored.get(row[:width]), txid, row[:width], row[width:], check)) for row in part
-            ]
-            records = [(*key, *row.value, row.txid, row.prev_txid, *(row.prev_value or ())) for key, row in applied]
+            applied = [(row[:width], self._applied(stored.get(row[:width]), txid, row, check)) for row in part]
+            records = [self._record(key, row) for key, row in applied if row is not None]
+            if len(records) < len(applied):
+                gone = [key for key, row in applied if row is None]
+                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, gone))
+            if not records:
+                continue
             if self._key and not any(nulls):
                 self._put(connection, self._upsert, records)
             else:
@@ -138,11 +159,31 @@ class StateTable:
         for nulls, found in by_nulls.items():
             yield from ((nulls, found[start : start + size]) for start in range(0, len(found), size))
 
+    @property
+    def _is_there(self) -> ColumnElement[bool]:
+        """The condition that a row is no tombstone."""
+        return and_(true(), *(deleted.is_not(True) for deleted in self._deleted))
+
+    def _record(self, key: Key, row: OpaqueValue) -> Values:
+        is_deleted = row.value is ABSENT
+        values = (None,) * len(self._values) if is_deleted else row.value
+        mark = (is_deleted,) * len(self._deleted)
+        return (*key, *values, row.txid, row.prev_txid, *mark, *(row.prev_value or ()))
+
+    def _applied(self, stored: OpaqueValue | None, txid: TxId, row: Values, check: SumCheck) -> OpaqueValue | None:
+        width, until = len(self._key), len(self._key) + len(self._values)
+        if not any(row[until:]):
+            return _combined(stored, txid, row[:width], row[width:until], check)
+        return None if stored is None else stored.apply(txid, lambda _: ABSENT)
+
     def _stored(self, connection: Connection, nulls: Nulls, rows: Sequence[Values]) -> dict[Key, OpaqueValue]:
         query = select(*self.columns).where(self._has_key(nulls))
         width, until = len(self._key), len(self._key) + len(self._values)
+        prevs = until + 2 + len(self._deleted)
         return {
-            row[:width]: OpaqueValue(row[width:until], row[until + 2 :], row[until], row[until + 1])
+            row[:width]: OpaqueValue(
+                ABSENT if any(row[until + 2 : prevs]) else row[width:until], row[prevs:], row[until], row[until + 1]
+            )
             for row in map(tuple, connection.execute(query, self._wanted(nulls, rows)))
         }
 
@@ -195,7 +236,9 @@ class StateTable:
         )
 
 
-def _applied(stored: OpaqueValue | None, txid: TxId, key: Key, partials: Values, check: SumCheck) -> OpaqueValue:
+def _combined(
+    stored: OpaqueValue | None, txid: TxId, key: Key, partials: Values, check: SumCheck
+) -> OpaqueValue | None:
     if stored is None:
         return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
 

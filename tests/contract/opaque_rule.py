@@ -43,3 +43,46 @@ RULE: dict[str, tuple[Row, Any, list[Row]]] = {
         [(None, None, 4, 4), *_OF_NULL, *_OF_NULL, _OF_NULL[0], *_OF_NULL],
     ),
 }
+
+# --- where keys may be deleted --------------------------------------------------------------------------------------
+
+Marked = tuple[int | None, int | None, int, int | None, bool]
+"""A row, and whether it is a tombstone: its transaction has deleted the key."""
+
+DOES_OR_DELETES = (*DOES, ("delete", None))
+
+_TOMBSTONE_OF_10, _TOMBSTONE_OF_NULL = (None, 10, 5, 4, True), (None, None, 5, 4, True)
+DELETED: dict[str, Marked | None] = {
+    # the row after the transaction has deleted the key, by the row before
+    "no row": None,
+    "an older one": _TOMBSTONE_OF_10,
+    "one that was new": _TOMBSTONE_OF_10,
+    "one that was rolled back": _TOMBSTONE_OF_10,
+    "an older NULL": _TOMBSTONE_OF_NULL,
+    "a dead attempt's": _TOMBSTONE_OF_10,
+    "a dead attempt's new one": None,
+    "a dead attempt's over NULL": _TOMBSTONE_OF_NULL,
+}
+
+
+def _alive(row: Row) -> Marked | None:
+    return None if row is None else (*row, False)
+
+
+TOMBSTONES: dict[str, tuple[Marked, Any, list[Marked | None]]] = {
+    # as RULE: of an earlier transaction it is as no row, of a dead attempt it goes back to what was there
+    "an older tombstone": ((None, 10, 4, 2, True), ABSENT, [*map(_alive, RULE["no row"][2]), None]),
+    "a dead attempt's tombstone": (
+        *(_TOMBSTONE_OF_10, 10),
+        [*map(_alive, RULE["a dead attempt's"][2]), _TOMBSTONE_OF_10],
+    ),
+    "a dead attempt's tombstone of NULL": (
+        *(_TOMBSTONE_OF_NULL, None),
+        [*map(_alive, RULE["a dead attempt's over NULL"][2]), _TOMBSTONE_OF_NULL],
+    ),
+}
+
+RULE_WITH_DELETES: dict[str, tuple[Marked | None, Any, list[Marked | None]]] = {
+    **{key: (_alive(row), seen, [*map(_alive, rows), DELETED[key]]) for key, (row, seen, rows) in RULE.items()},
+    **TOMBSTONES,
+}

@@ -40,7 +40,7 @@ def always() -> bool:
 class TidiedMapState(DeltaMapState):
     """A state that is looked after before each transaction, as a runner does after the one before it."""
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         self.tidy(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
@@ -52,7 +52,7 @@ class TidiedMapState(DeltaMapState):
 class CommittedMapState(DeltaMapState):
     """A state each of whose transactions is committed at once, and that is looked after then."""
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         super().put(attempt, rows)
         self.tidy(attempt.txid, always)
 
@@ -80,7 +80,7 @@ class StagedMapState(DeltaMapState):
     It is looked after before each transaction.
     """
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         self.tidy(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
@@ -141,17 +141,19 @@ class Place:
         values: str = "count long",
         *,
         kind: StateKind = StateKind.OPAQUE,
+        deletes: bool = False,
     ) -> AnyState:
         """One process' handle of the table, opened."""
         if self.engine == "memory":
-            state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory)
+            state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, deletes=deletes)
         elif self.url:
-            state = SqlMapState(self.url, "a table", key, values, kind=kind)
+            state = SqlMapState(self.url, "a table", key, values, kind=kind, deletes=deletes)
         else:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
             map_state = {"merge": MergedMapState, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
-            state = map_state(self.folder / "table", key, values, kind=kind, engine=engine, layout=how)
+            options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, "deletes": deletes}
+            state = map_state(self.folder / "table", key, values, **options)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)
         return state

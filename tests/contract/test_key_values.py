@@ -39,11 +39,14 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
     values, model = KeyValues.of("count", state, attempt), dict(before)
     for _ in range(random.randrange(6)):
         word = random.choice(WORDS)
-        match random.randrange(4):
+        match random.randrange(5 if state.columns.deletes else 4):
             case 0:
                 assert dict(values.items()) == model
             case 1:
                 assert (word in values) is (word in model)
+            case 4:
+                model.pop(word, None)
+                values.delete(word)
             case 2:
                 model[word] = None
                 values.put(word, None)
@@ -56,9 +59,9 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
     return model
 
 
-def live_through(place: Place, kind: StateKind, random: Random, transactions: int) -> None:
+def live_through(place: Place, kind: StateKind, random: Random, transactions: int, *, deletes: bool) -> None:
     """Transactions with dead attempts, which a transactional spout gives the same tuples as those that live."""
-    state, model, number = place.state(kind=kind), Model(), 0
+    state, model, number = place.state(kind=kind, deletes=deletes), Model(), 0
     for txid in range(1, transactions + 1):
         same = random.randrange(1_000_000)
         after = model
@@ -66,7 +69,7 @@ def live_through(place: Place, kind: StateKind, random: Random, transactions: in
             number += 1
             if random.random() < 0.2:
                 state.close()
-                state = place.state(kind=kind)
+                state = place.state(kind=kind, deletes=deletes)
                 place.fence(state, txid if after is not model else txid - 1, number)
                 number += 1
             attempt = place.attempt(txid, number)
@@ -79,10 +82,12 @@ def live_through(place: Place, kind: StateKind, random: Random, transactions: in
     state.close()
 
 
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind) -> None:
+def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}")
-    live_through(place, kind, random, 5 if place.engine.startswith("spark") else 8)
+    live_through(place, kind, random, 5 if place.engine.startswith("spark") else 8, deletes=deletes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +96,7 @@ def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: Sta
 @pytest.mark.parametrize("seed", range(25))
 def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
     place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
-    live_through(place, kind, Random(seed), 6)
+    live_through(place, kind, Random(seed), 6, deletes=seed % 4 != 0)
     place.close()
 
 

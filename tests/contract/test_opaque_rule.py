@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,113 +18,153 @@ from state.delta.sql import SPARK_SQL, visible_rows
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
-from state.values import OpaqueValue, combined
+from state.values import OpaqueValue, StoredValue, combined
 from tests.contract.opaque_rule import ABSENT as NOTHING
-from tests.contract.opaque_rule import DOES, RULE, TXID, There
+from tests.contract.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 from tests.contract.states import OWNER
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import Partials
+from transactional.ports import Partials, TransactionState
 from transactional.schema import Schema
 from transactional.spark_session import spark_session
 
-Rows = dict[str, There]
-BEFORE: Rows = {key: row for key, (row, _, _) in RULE.items() if row is not None}
-SEEN = {key: seen for key, (_, seen, _) in RULE.items() if seen is not NOTHING}
+Rows = dict[str, tuple[Any, ...]]
 COLUMNS = ("value", "prev_value", "txid", "prev_txid")
 ATTEMPT = TransactionAttempt(TxId(TXID), AttemptId(9))
 WHICH = {AttemptId(8): TxId(TXID), AttemptId(9): TxId(TXID)}
 """Attempt 8 is the dead one."""
 
 
-def after(number: int) -> Rows:
-    """What there has to be after a transaction that does one of DOES to every key."""
-    return {key: row for key, (_, _, rows) in RULE.items() if (row := rows[number]) is not None}
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a transaction does to every key, of a table whose keys may or may not be deleted."""
+
+    does: tuple[str, int | None] | None
+    deletes: bool
+
+    def __str__(self) -> str:
+        return f"{self.does}{' with deletes' if self.deletes else ''}"
+
+    @property
+    def rule(self) -> Mapping[str, Any]:
+        return RULE_WITH_DELETES if self.deletes else RULE
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*COLUMNS, "deleted") if self.deletes else COLUMNS
+
+    @property
+    def before(self) -> Rows:
+        return {key: row for key, (row, _, _) in self.rule.items() if row is not None}
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        return {key: seen for key, (_, seen, _) in self.rule.items() if seen is not NOTHING}
+
+    @property
+    def after(self) -> Rows:
+        number = (DOES_OR_DELETES if self.deletes else DOES).index(self.does)
+        return {key: row for key, (_, _, rows) in self.rule.items() if (row := rows[number]) is not None}
+
+    def do(self, words: TransactionState) -> dict[str, Any]:
+        """Do it; what was seen before."""
+        seen = {key[0]: values[0] for key, values in words.get(ATTEMPT, [(key,) for key in self.rule]).items()}
+        assert seen == {key[0]: values[0] for key, values in words.items(ATTEMPT)}
+        if self.does == ("delete", None):
+            words.put(ATTEMPT, {(key,): ABSENT for key in self.rule})
+        else:
+            words.merge(ATTEMPT, self._partials())
+        return seen
+
+    def _partials(self) -> Partials:
+        how, value = self.does or ("sum", None)
+        keys = list(self.rule) if self.does is not None else []
+        schema = arrow_schema(Schema.parse("key string, value long"))
+        return Partials({"value": how}, pa.table([keys, [value] * len(keys)], schema=schema))
 
 
-def partials(number: int) -> Partials:
-    """One of DOES, done to every key."""
-    how, value = DOES[number] or ("sum", None)
-    keys = list(RULE) if DOES[number] is not None else []
-    schema = arrow_schema(Schema.parse("key string, value long"))
-    return Partials({"value": how}, pa.table([keys, [value] * len(keys)], schema=schema))
+CASES = [*(Case(does, deletes=False) for does in DOES), *(Case(does, deletes=True) for does in DOES_OR_DELETES)]
 
 
-def by_values(_: Path, number: int) -> tuple[Rows, Any]:
-    stored = {key: value_of(row) for key, row in BEFORE.items()}
+def by_values(_: Path, case: Case) -> tuple[Rows, Any]:
+    stored = {key: value_of(row) for key, row in case.before.items()}
     seen = {key: before for key, each in stored.items() if (before := each.before(TxId(TXID))) is not ABSENT}
-    left = {key: applied(stored.get(key), number) for key in RULE}
-    return {k: (v.value, v.prev_value, v.txid, v.prev_txid) for k, v in left.items() if v is not None}, seen
+    left = {key: applied(stored.get(key), case) for key in case.rule}
+    return {key: row_of(each, case, each.value, each.prev_value) for key, each in left.items() if each}, seen
 
 
-def value_of(row: There) -> OpaqueValue:
-    value, previous, txid, before = row
-    return OpaqueValue(value, previous, TxId(txid), None if before is None else TxId(before))
+def value_of(row: tuple[Any, ...], *, wrapped: bool = False) -> OpaqueValue:
+    value, previous, txid, before, *is_deleted = row
+    value, previous = ((value,), (previous,)) if wrapped else (value, previous)
+    return OpaqueValue(ABSENT if any(is_deleted) else value, previous, txid, before)
 
 
-def applied(stored: OpaqueValue | None, number: int) -> OpaqueValue | None:
-    txid, does = TxId(TXID), DOES[number]
+def row_of(row: StoredValue, case: Case, value: Any, previous: Any) -> tuple[Any, ...]:
+    is_deleted = value is ABSENT
+    mark = (is_deleted,) if case.deletes else ()
+    return (None if is_deleted else value, previous, row.txid, row.prev_txid, *mark)
+
+
+def applied(stored: OpaqueValue | None, case: Case) -> OpaqueValue | None:
+    txid, does = TxId(TXID), case.does
     if does is None:
         return stored and stored.roll_back(txid)
     how, partial = does
+    if how == "delete":
+        return stored and stored.apply(txid, lambda _: ABSENT)
     if stored is None:
         return OpaqueValue.first(txid, combined(how, ABSENT, partial))
     return stored.apply(txid, lambda before: combined(how, before, partial))
 
 
-def in_memory(_: Path, number: int) -> tuple[Rows, Any]:
-    words = MemoryMapState("key string", "value long")
+def in_memory(_: Path, case: Case) -> tuple[Rows, Any]:
+    words = MemoryMapState("key string", "value long", deletes=case.deletes)
     words.open(OWNER, WHICH.__getitem__)
-    words.stored.rows = {
-        (key,): OpaqueValue((value,), (previous,), TxId(txid), None if before is None else TxId(before))
-        for key, (value, previous, txid, before) in BEFORE.items()
-    }
+    words.stored.rows = {(key,): value_of(row, wrapped=True) for key, row in case.before.items()}
     words.stored.version = AttemptId(8)
-    seen = {key[0]: values[0] for key, values in words.get(ATTEMPT, [(key,) for key in RULE]).items()}
-    words.merge(ATTEMPT, partials(number))
+    seen = case.do(words)
     return {
-        key: (row.value[0], None if row.prev_value is None else row.prev_value[0], row.txid, row.prev_txid)
+        key: row_of(row, case, row.value if row.value is ABSENT else row.value[0], row.prev_value and row.prev_value[0])
         for (key,), row in words.stored.rows.items()
     }, seen
 
 
-def in_sqlite(folder: Path, number: int) -> tuple[Rows, Any]:
-    words = SqlMapState(f"sqlite:///{folder / 'states.db'}", "words", "key string", "value long")
+def in_sqlite(folder: Path, case: Case) -> tuple[Rows, Any]:
+    words = SqlMapState(f"sqlite:///{folder / 'states.db'}", "words", "key string", "value long", deletes=case.deletes)
     words.open(OWNER, WHICH.__getitem__)
     with sqlite3.connect(folder / "states.db") as rows:
         rows.execute("UPDATE transactional_states SET attempt_id = 8")
-        names = ", ".join(("key", *COLUMNS))
-        rows.executemany(f"INSERT INTO words ({names}) VALUES (?, ?, ?, ?, ?)", [(k, *r) for k, r in BEFORE.items()])
-    seen = {key[0]: values[0] for key, values in words.get(ATTEMPT, [(key,) for key in RULE]).items()}
-    words.merge(ATTEMPT, partials(number))
+        names = ", ".join(("key", *case.columns))
+        marks = ", ".join("?" * (1 + len(case.columns)))
+        rows.executemany(f"INSERT INTO words ({names}) VALUES ({marks})", [(k, *r) for k, r in case.before.items()])
+    seen = case.do(words)
     words.close()
     with sqlite3.connect(folder / "states.db") as rows:
         return {key: tuple(row) for key, *row in rows.execute(f"SELECT {names} FROM words")}, seen
 
 
-def in_delta(folder: Path, number: int, engine: str = "delta-rs") -> tuple[Rows, Any]:
-    words = DeltaMapState(folder / "t", "key string", "value long", engine=engine)
+def in_delta(folder: Path, case: Case, engine: str = "delta-rs") -> tuple[Rows, Any]:
+    words = DeltaMapState(folder / "t", "key string", "value long", engine=engine, deletes=case.deletes)
     words.open(OWNER, WHICH.__getitem__)
-    table = DeltaTable(words.location.uri)
-    columns = [list(BEFORE), *zip(*BEFORE.values(), strict=True)]
-    names, types = ("key", *COLUMNS), [pa.string(), *[pa.int64()] * 4]
-    arrays = {name: pa.array(list(each), type_) for name, each, type_ in zip(names, columns, types, strict=True)}
-    rows = pa.table(arrays).select(pa.schema(table.schema()).names)
+    table, names = DeltaTable(words.location.uri), ("key", *case.columns)
+    columns = [list(case.before), *zip(*case.before.values(), strict=True)]
+    types = [pa.string(), *[pa.int64()] * 4, pa.bool_()]
+    given = zip(names, columns, types, strict=False)
+    rows = pa.table({name: pa.array(list(each), type_) for name, each, type_ in given})
     write_deltalake(
         table,
-        rows,
+        rows.select(pa.schema(table.schema()).names),
         mode="append",
         commit_properties=CommitProperties(app_transactions=[Transaction(OWNER, 8)]),
     )
-    seen = {key[0]: values[0] for key, values in words.get(ATTEMPT, [(key,) for key in RULE]).items()}
-    words.merge(ATTEMPT, partials(number))
-    selected = f"SELECT key, {', '.join(COLUMNS)} FROM t"
+    seen = case.do(words)
+    selected = f"SELECT {', '.join(names)} FROM t"
     found = pa.table(QueryBuilder().register("t", DeltaTable(words.location.uri)).execute(selected).read_all())
     return {row.pop("key"): tuple(row.values()) for row in found.to_pylist()}, seen
 
 
-FORMS: dict[str, Callable[[Path, int], tuple[Rows, Any]]] = {
+FORMS: dict[str, Callable[[Path, Case], tuple[Rows, Any]]] = {
     "Python values": by_values,
     "a state in memory": in_memory,
     "SQLite": in_sqlite,
@@ -133,30 +174,30 @@ FORMS: dict[str, Callable[[Path, int], tuple[Rows, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("number", range(len(DOES)), ids=[str(does) for does in DOES])
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_the_rule(form: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "Arrow, an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if form == "delta-rs' MERGE":
         monkeypatch.setattr(state.delta.small, "REWRITTEN_ROWS_MAX", -1)
-    rows, seen = FORMS[form](tmp_path, number)
-    assert _plain(rows) == _plain(after(number))
-    assert seen == SEEN
+    rows, seen = FORMS[form](tmp_path, case)
+    assert _plain(rows) == _plain(case.after)
+    assert seen == case.seen
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", range(len(DOES)), ids=[str(does) for does in DOES])
-def test_the_rule_as_spark_writes_and_reads_it(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_rule_as_spark_writes_and_reads_it(case: Case, tmp_path: Path) -> None:
     session = spark_session(master="local[2]")
-    rows, seen = in_delta(tmp_path, number, "spark")
-    assert _plain(rows) == _plain(after(number))
-    assert seen == SEEN
-    columns = DeltaMapState("t", "key string", "value long").columns
+    rows, seen = in_delta(tmp_path, case, "spark")
+    assert _plain(rows) == _plain(case.after)
+    assert seen == case.seen
+    columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).columns
     read = session.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
-    assert DOES[number] is None or {row["key"]: row["value"] for row in read} == SEEN
+    assert case.does is None or {row["key"]: row["value"] for row in read} == case.seen
 
 
 def _plain(rows: Rows) -> Rows:
-    """Without the previous value of a row that was not there before, which means nothing."""
-    return {key: (row[0], None if row[3] is None else row[1], row[2], row[3]) for key, row in rows.items()}
+    """Without the previous value of a row that was not there before, which means nothing; NULL is no tombstone."""
+    return {k: (row[0], None if row[3] is None else row[1], *row[2:4], *map(bool, row[4:])) for k, row in rows.items()}

@@ -27,7 +27,7 @@ BUCKET_SIZE = 2
 class PerilousState(SqlMapState):
     """A real state."""
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]]) -> None:
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         with perilous(f"{self.identity()['table']} table", attempt):
             super().put(attempt, rows)
 

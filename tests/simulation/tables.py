@@ -179,18 +179,14 @@ class SimulatedState(MemoryMapState):
             self._reached["a commit phase is done in half of the tables"] += self.stored.name == TOTAL
             raise
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         if self._faults.strikes("a committer fails"):
             raise FailedException(f"table {self.stored.name} can't be written")
         while not self._is_written(attempt, rows, combine):
             self._reached["a write is refused for others' OPTIMIZE, and judged again"] += 1
         self._fence.wrote(attempt)
 
-    def _is_written(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> bool:
+    def _is_written(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> bool:
         """Judge and write once. False: others have moved the table, and what was judged may still be so."""
         self._before(f"load {self.stored.name} for {attempt}")
         self._handle = judged = self._load()
@@ -221,7 +217,7 @@ class SimulatedState(MemoryMapState):
         self,
         verdict: Verdict,
         attempt: TransactionAttempt,
-        rows: Mapping[Key, tuple[Any, ...]],
+        rows: Mapping[Key, Any],
         combine: Mapping[str, str],
     ) -> dict[Key, StoredValue]:
         """The table's rows after a write, of which a replay may change none."""
@@ -240,7 +236,7 @@ class SimulatedState(MemoryMapState):
         self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
         return verdict
 
-    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], *combine: Any) -> dict[Key, StoredValue]:
+    def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
         goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
         self._reached["a dead attempt's rows go back"] += goes_back
         return super()._written(txid, rows, *combine)
@@ -259,8 +255,6 @@ class SimulatedLetters(MemoryMapState):
         handle._before = before
         return handle
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         self._before(f"write {self.stored.name} as {attempt}")
         super()._write_values(attempt, rows, combine)

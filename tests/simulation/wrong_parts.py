@@ -42,7 +42,7 @@ class UnfencedState(SimulatedState):
 class KeepsRowsOfDeadAttempts(SimulatedState):
     """Keys that only the dead attempt had touched keep what it wrote (row T60)."""
 
-    def _written(self, txid: TxId, rows: Mapping[Key, tuple[Any, ...]], *combine: Any) -> dict[Key, StoredValue]:
+    def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
         touched = {key: row for key, row in self.stored.rows.items() if row.txid == txid and key not in rows}
         return super()._written(txid, rows, *combine) | touched
 
@@ -57,9 +57,7 @@ class SkipsEveryReplay(SimulatedState):
 class WritesNothingForNothing(SimulatedState):
     """An empty batch is not written, so the table does not move, and a zombie slips in (the fence; row T43)."""
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         if rows:
             super()._write_values(attempt, rows, combine)
 
@@ -90,9 +88,7 @@ class WritesByPath(SimulatedState):
 class TriesAgainAfterAConflict(SimulatedState):
     """A write that met a conflict is made again over what is there now (the fence)."""
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         try:
             super()._write_values(attempt, rows, combine)
         except TableConflict:
@@ -120,9 +116,7 @@ class ReadsByTheWritersHandle(SimulatedState):
 class MovesTheVersionFirst(SimulatedState):
     """Version and rows are written one after the other (the fence): dead in between, a transactional table skips."""
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
         verdict = self._judge(self.stored.version, attempt)
         self.stored.commit(attempt.attempt_id)
@@ -134,7 +128,7 @@ class MovesTheVersionFirst(SimulatedState):
 class AddsToWhatIsThere(SimulatedState):
     """A replay is added to what the dead attempt has written: at least once, and no more (row T60, R24)."""
 
-    def _applied(self, stored: StoredValue | None, *others: Any) -> StoredValue:
+    def _applied(self, stored: StoredValue | None, *others: Any) -> StoredValue | None:
         if stored is not None and stored.txid == others[0]:
             stored = replace(stored, prev_value=stored.value, prev_txid=stored.txid)
         return super()._applied(stored, *others)
@@ -143,9 +137,7 @@ class AddsToWhatIsThere(SimulatedState):
 class MovesTheRowsFirst(SimulatedState):
     """Rows and version are two Delta commits (the fence): whoever is late writes its rows before it is refused."""
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...]], combine: Mapping[str, str]
-    ) -> None:
+    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
         if self._judge(self.stored.version, attempt) is Verdict.WRITE:
             self._before(f"write {self.stored.name} as {attempt}")

@@ -66,7 +66,7 @@ class State(MemoryMapState):
 
     on_put: Callable[[], None] = staticmethod(lambda: None)
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Any, tuple[Any, ...]]) -> None:
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Any, Any]) -> None:
         self.on_put()
         super().put(attempt, rows)
 

@@ -126,7 +126,8 @@ def source_of(topology: Topology) -> KafkaSource | None:
 def _columns_of(address: TableAddress) -> RowColumns:
     from verifier.rows import RowColumns
 
-    return RowColumns(address.key, address.values, address.previous, address.txid, address.prev_txid)
+    columns = (address.key, address.values, address.previous, address.txid, address.prev_txid)
+    return RowColumns(*columns, address.deleted)
 
 
 def _counted(topology: Topology, component: Component) -> str | None:

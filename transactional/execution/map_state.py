@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from transactional.absent import ABSENT, Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
@@ -31,6 +32,10 @@ class DeferredState:
         """Refused."""
         self._refuse()
 
+    def delete(self, *key: Any) -> None:
+        """Refused."""
+        self._refuse()
+
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
         """Refused."""
         self._refuse()
@@ -46,7 +51,7 @@ class MapStateView:
     """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
     def __init__(self, component: str, state: TransactionState, attempt: TransactionAttempt) -> None:
-        self.written: dict[Key, tuple[Any, ...]] = {}
+        self.written: dict[Key, tuple[Any, ...] | Absent] = {}
         self._component, self._state, self._attempt = component, state, attempt
         self._read: dict[Key, tuple[Any, ...] | None] = {}
         self._single = len(state.values) == 1
@@ -75,6 +80,10 @@ class MapStateView:
             )
         self.written[self._as_key(key)] = values
 
+    def delete(self, *key: Any) -> None:
+        """Delete a key, whether or not it exists."""
+        self.written[self._as_key(key[0] if len(key) == 1 else key)] = ABSENT
+
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
         """Set each key to `update(its value)`; return the new values."""
         self.multi_get(keys)  # read at once; a key that is given twice is updated twice
@@ -96,8 +105,10 @@ class MapStateView:
             )
         return tuple(map(in_utc, values)) if self._has_times else values
 
-    def _value(self, values: tuple[Any, ...] | None) -> Any:
-        return values[0] if values is not None and self._single else values
+    def _value(self, values: tuple[Any, ...] | Absent | None) -> Any:
+        if values is None or values is ABSENT:
+            return None
+        return values[0] if self._single else values
 
 
 def in_utc(value: Any) -> Any:

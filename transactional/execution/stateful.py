@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from transactional.absent import ABSENT
+from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key, TopologyContext
@@ -55,11 +55,16 @@ class KeyValues:
             value = self._checked_values(value)
         self._known[key] = self._written[key] = value
 
+    def delete(self, key: Any) -> None:
+        """Delete a key."""
+        self._known[key] = self._written[key] = ABSENT
+
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values."""
         found = {self._given(key): self._value(values) for key, values in self._state.items(self._attempt)}
         found.update(self._written)
-        return iter(sorted(found.items(), key=_order))
+        there = [(key, value) for key, value in found.items() if value is not ABSENT]
+        return iter(sorted(there, key=_order))
 
     def __contains__(self, key: Any) -> bool:
         return self.get(key, ABSENT) is not ABSENT
@@ -81,15 +86,16 @@ class KeyValues:
             self._read(list(zip(*(column.to_pylist() for column in keys.columns), strict=True)))
 
     @property
-    def written(self) -> Mapping[Key, tuple[Any, ...]]:
-        """What was put, as the state takes it."""
+    def written(self) -> Mapping[Key, tuple[Any, ...] | Absent]:
+        """What was put and deleted, as the state takes it."""
         if self._has_one_value:
-            return {self._as_key(key): (value,) for key, value in self._written.items()}
+            return {self._as_key(k): ABSENT if value is ABSENT else (value,) for k, value in self._written.items()}
         return {self._as_key(key): value for key, value in self._written.items()}
 
     def close(self) -> None:
         """The state is written: refuse to put any more."""
         self.put = self._refuse  # type: ignore[method-assign]
+        self.delete = self._refuse  # type: ignore[method-assign]
 
     def is_first(self, hook: str, task: int) -> bool:
         """False if a hook of a task was called in this attempt before: a task may be run again to find out more."""
@@ -128,10 +134,10 @@ class KeyValues:
             )
         return tuple(value)
 
-    def _refuse(self, key: Any, value: Any) -> NoReturn:
+    def _refuse(self, key: Any, value: Any = ABSENT) -> NoReturn:
         raise ConfigError(
-            f"stateful bolt {self._component!r} put {key!r} in pre_commit, when its state was written already: put in "
-            "execute or pre_prepare"
+            f"stateful bolt {self._component!r} changed {key!r} in pre_commit, when its state was written already: do "
+            "so in execute or pre_prepare"
         )
 
 
@@ -143,6 +149,9 @@ class _NormalizedKeys(KeyValues):
 
     def put(self, key: Any, value: Any) -> None:
         super().put(self._as_key(key), value)
+
+    def delete(self, key: Any) -> None:
+        super().delete(self._as_key(key))
 
     def _as_key(self, key: Any) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream

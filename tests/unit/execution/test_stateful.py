@@ -265,6 +265,34 @@ def test_keys_and_values_of_several_columns_are_tuples() -> None:
     assert done(do, state) == ["((1, 2), True, [(('a', 1), (1, 2))], (1, 2))"]
 
 
+def test_a_deleted_key_is_absent_until_it_is_put_again() -> None:
+    table = MemoryTable("counts")
+
+    def first(state: KeyValueState) -> Any:
+        state.put("a", 1)
+        state.put("b", 2)
+        state.delete("never there")
+
+    def second(state: KeyValueState) -> Any:
+        state.delete("a")
+        state.delete("b")
+        seen = state.get("a"), state.get("a", 7), "a" in state, list(state.items())
+        state.put("b", 3)
+        return *seen, list(state.items())
+
+    deleting = [MemoryMapState("word string", "count long", table=table, deletes=True) for _ in range(4)]
+    done(first, deleting[0])
+    for _ in range(2):
+        assert done(second, deleting[1], 2) == ["(None, 7, False, [], [('b', 3)])"]
+    assert done(lambda state: list(state.items()), deleting[2], 3) == ["[('b', 3)]"]
+    assert stored(table) == {"b": 3}
+
+
+def test_a_state_that_keeps_no_tombstones_refuses_to_delete() -> None:
+    with pytest.raises(ConfigError, match=r"state 'counts' of words/it can't delete a key.*deletes=True"):
+        done(lambda state: state.delete("a"), counts(MemoryTable("counts")))
+
+
 def test_a_state_of_one_row() -> None:
     def do(state: KeyValueState) -> Any:
         state.put((), state.get((), 0) + 1)
@@ -369,7 +397,8 @@ def test_what_comes_too_late_is_refused() -> None:
             self.late(self)
 
     lates = [
-        (lambda bolt: bolt.counts.put("cat", 100), "put 'cat' in pre_commit, when its state was written already"),
+        (lambda bolt: bolt.counts.put("cat", 100), "changed 'cat' in pre_commit, when its state was written already"),
+        (lambda bolt: bolt.counts.delete("cat"), "changed 'cat' in pre_commit"),
         (lambda bolt: bolt.collector.emit("cat", 100), "emitted in pre_commit"),
     ]
     for late, message in lates:

@@ -53,6 +53,7 @@ class TestOpaqueValue:
     @pytest.mark.parametrize(("txid", "value", "previous"), [(3, 6, 4), (2, 3, 1)])
     def test_four_and_two(self, txid: TxId, value: int, previous: int) -> None:
         after = OpaqueValue(4, 1, TxId(2), TxId(1)).apply(txid, plus(2))
+        assert after is not None
         assert (after.value, after.prev_value) == (value, previous)
 
     def test_a_replay_of_the_first_transaction_of_a_key_starts_from_nothing(self) -> None:
@@ -62,6 +63,7 @@ class TestOpaqueValue:
 
     def test_none_is_a_value_and_not_an_absent_key(self) -> None:
         after = OpaqueValue.first(TxId(1), None).apply(TxId(2), to("x"))
+        assert after is not None
         assert after.before(TxId(2)) is None
         assert after.roll_back(TxId(2)) is not None
 
@@ -72,7 +74,9 @@ class TestTransactionalValue:
         stored = {word: TransactionalValue(count, None, TxId(txid), None) for word, (count, txid) in table.items()}
         for _ in range(2):
             for word, count in Counter(["man", "man", "dog"]).items():
-                stored[word] = stored[word].apply(TxId(3), plus(count))
+                applied = stored[word].apply(TxId(3), plus(count))
+                assert applied is not None
+                stored[word] = applied
         assert {word: (row.value, row.txid) for word, row in stored.items()} == {
             "man": (5, 3), "dog": (4, 3), "apple": (10, 2),
         }  # fmt: skip
@@ -150,7 +154,7 @@ def apply_batch(rows: dict[str, OpaqueValue], txid: TxId, batch: dict[str, int])
         word: rows[word].apply(txid, plus(count)) if word in rows else OpaqueValue.first(txid, count)
         for word, count in batch.items()
     }
-    return {**{word: row for word, row in kept.items() if row is not None}, **written}
+    return {word: row for word, row in {**kept, **written}.items() if row is not None}
 
 
 @given(HISTORIES)

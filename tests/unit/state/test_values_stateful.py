@@ -103,7 +103,7 @@ class Values(RuleBasedStateMachine):
         written = {word: self._written(word, txid, part) for word, part in batch.items()}
         self.rows = {word: row for word, row in {**kept, **written}.items() if row is not None}
 
-    def _written(self, word: str, txid: TxId, part: Any) -> OpaqueValue | TransactionalValue:
+    def _written(self, word: str, txid: TxId, part: Any) -> OpaqueValue | TransactionalValue | None:
         row = self.rows.get(word)
         if row is None:
             return self.kind.first(txid, updated(ABSENT, part))
