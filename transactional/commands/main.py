@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from transactional.commands import lifecycle as cli_lifecycle
+from transactional.commands import ui as cli_ui
 from transactional.commands.config import config_app
 from transactional.commands.dead_letters import dead_letters
 from transactional.commands.display import (
@@ -37,7 +38,6 @@ from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFil
 from transactional.commands.reset import reset
 from transactional.commands.standby import StandbyReporter
 from transactional.commands.status_json import attempt_json, status_json
-from transactional.commands.ui import ui
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
@@ -51,6 +51,7 @@ from transactional.loading import load_topology, open_existing_store, open_store
 from transactional.running import make_executor
 from transactional.store_rules import FAILED
 from transactional.topology.describing import as_mermaid, described
+from transactional.topology.topology import Topology
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -96,6 +97,10 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
     ] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
+    ui_port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")
+    ] = 8787,
 ) -> None:
     """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
 
@@ -114,14 +119,11 @@ def run(
     # The display reports failures; if logging is configured, the warnings are logged as well.
     logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
     with ExitStack() as stack:
-        display = stack.enter_context(Display(topology))
-        observers: list[Observer] = [display]
-        if journal is not None:
-            writer = JournalWriter(journal)
-            stack.callback(writer.close)
-            observers.append(writer)
+        observers = _observers(stack, topology, journal)
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
+        if ui:
+            stack.enter_context(cli_ui.console_beside(store, ui_port))
         if standby:
             observers.append(StandbyReporter(topology.id))
         if master != "none":
@@ -142,6 +144,13 @@ def run(
         f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
         f"{summary.failures} attempts failed"
     )
+
+
+def _observers(stack: ExitStack, topology: Topology, journal: Path | None) -> list[Observer]:
+    observers: list[Observer] = [stack.enter_context(Display(topology))]
+    if journal is not None:
+        observers.append(stack.enter_context(closing(JournalWriter(journal))))
+    return observers
 
 
 def _stop_on_signals(driver: TopologyDriver) -> None:
@@ -228,7 +237,8 @@ app.command()(reset)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)
-app.command()(ui)
+app.command()(cli_ui.ui)
+app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")
 
 

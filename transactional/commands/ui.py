@@ -1,8 +1,9 @@
-"""`transactional ui`: the console over a store, whether anything runs or not."""
+"""`transactional ui` and `export-html`: the console over a store, whether anything runs or not; and beside a run."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +11,10 @@ from typing import Annotated
 import typer
 
 from transactional.commands.display import plain_line
-from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError
-from transactional.loading import open_existing_store
+from transactional.loading import open_existing_store, open_store
 from transactional.names import DISTRIBUTION
 
 
@@ -25,12 +27,16 @@ def ui(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that pages require; by default a new one each time.")
     ] = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Pages have buttons: activate, deactivate, drain, kill.")
+    ] = False,
     host_name: Annotated[
         list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
     ] = None,
 ) -> None:
-    """Show the topologies of a store as pages in a browser, live while they run. Nothing can be changed there.
+    """Show the topologies of a store as pages in a browser, live while they run.
 
+    Nothing can be changed there without --allow-actions.
     Open the printed address. Ctrl-C ends it.
     """
     require_console()
@@ -45,7 +51,44 @@ def ui(
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"the console is at {url_of(listening, access)}")
-        server_of(application(Console(coordinator_store, access))).run(sockets=[listening])
+        server_of(application(Console(coordinator_store, access, allows_actions=allow_actions))).run(
+            sockets=[listening]
+        )
+
+
+def export_html(
+    topology_id: TopologyId,
+    out: Annotated[Path, typer.Option(help="The file to write; one that exists is replaced.")],
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Write the overview of a topology as one file that needs nothing else: for a ticket, or to keep."""
+    require_console()
+    from transactional.console.export import exported
+
+    with closing(open_existing_store(store)) as coordinator_store:
+        [status] = statuses_of(coordinator_store, topology_id)
+        page = exported(coordinator_store, status, SystemClock().wall_ms())
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} can't be written: {error.strerror}") from error
+    plain_line(f"{out} has the overview of {topology_id}, {len(page) // 1024} KB")
+
+
+@contextmanager
+def console_beside(url: str, port: int) -> Iterator[None]:
+    """The console over a store of its own connection, in threads of this process, until the run has ended."""
+    require_console()
+    from transactional.console.app import Console, application
+    from transactional.console.server import Address, access_of, beside, bind, url_of
+
+    address = Address(port=port)
+    with closing(bind(address)) as listening, closing(open_store(url)) as coordinator_store:
+        access = access_of(address, None, ())
+        access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
+        plain_line(f"the console is at {url_of(listening, access)}")
+        with beside(application(Console(coordinator_store, access)), listening):
+            yield
 
 
 def require_console() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -23,10 +25,12 @@ from transactional.console.slugs import id_of
 from transactional.engine.clock import SystemClock
 from transactional.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import CoordinatorStore, DesiredState, TopologyStatus
 
 LOOK_EVERY_S: Final = 1.0
 """How often an open page queries the store whether anything has changed."""
+WAIT_S_MAX: Final = 86_400
+FORM_BYTES_MAX: Final = 4_096
 _NUMBER_MAX: Final = 2**63 - 1
 
 
@@ -38,6 +42,8 @@ class Console:
     access: Access
     clock: Clock = field(default_factory=SystemClock)
     look_every_s: float = LOOK_EVERY_S
+    allows_actions: bool = False
+    """Whether pages have buttons; what they do is what the command line does."""
 
 
 class NotThere(Exception):
@@ -56,6 +62,7 @@ def application(console: Console) -> ASGIApp:
         Route("/runs", pages.runs, name="runs"),
         Route("/configuration", pages.configuration, name="configuration"),
         Route("/changes", pages.changes, name="changes"),
+        Route("/desired", pages.desire, methods=["POST"], name="desire"),
     ]
     app = Starlette(
         routes=[
@@ -170,6 +177,27 @@ class Pages:
                 seen = found
             await asyncio.sleep(self._console.look_every_s)
 
+    async def desire(self, request: Request) -> Response:
+        """Set the desired state of a topology; then its page."""
+        if not self._console.allows_actions:
+            return PlainTextResponse("This console was started without --allow-actions.\n", 403)
+        form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
+        if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
+            return PlainTextResponse("The form is not of this console: load the page again.\n", 403)
+        wait_s = _number(form.get("wait")) or 0
+        try:
+            state = DesiredState(form.get("state", ""))
+        except ValueError:
+            return PlainTextResponse("There is no such state.\n", 400)
+        status = await run_in_threadpool(self._status, request)
+        if state is DesiredState.KILLED and not status.is_leased:
+            return PlainTextResponse(
+                f"Topology {status.topology_id!r} is not running: there is nothing to kill.\n", 409
+            )
+        wait_ms = 1_000 * min(wait_s, WAIT_S_MAX)
+        await run_in_threadpool(lambda: self._store.desire(status.topology_id, state, wait_ms=wait_ms))
+        return RedirectResponse(views.path_of(status) + "/", 303)
+
     # --- details --------------------------------------------------------------------------------------------------
 
     def _of_topology(
@@ -179,7 +207,8 @@ class Pages:
         view: Callable[[CoordinatorStore, TopologyStatus, int], Mapping[str, Any]],
     ) -> Response:
         status, now_ms = self._status(request), self._now_ms()
-        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status)}
+        key = self._console.access.form_key if self._console.allows_actions else None
+        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": key}
         return self._page(template, status, **values, **view(self._store, status, now_ms))
 
     def _page(self, template: str, current: TopologyStatus | None, **values: Any) -> Response:
@@ -198,6 +227,16 @@ class Pages:
 
     def _now_ms(self) -> int:
         return self._console.clock.wall_ms()
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a form, of which no more is read than a form has."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            return b""
+    return body
 
 
 def _number(text: str | None) -> int | None:

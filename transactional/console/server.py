@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -82,6 +84,19 @@ def url_of(listening: socket.socket, access: Access) -> str:
     host, port = listening.getsockname()[:2]
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/?token={access.token}"
+
+
+@contextmanager
+def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
+    """Serve in a thread while something else runs; its end waits for no page that is open."""
+    server = server_of(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="console", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(2 * _GRACE_S + 1)
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:

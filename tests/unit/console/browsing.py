@@ -12,14 +12,14 @@ TOKEN = "a-token-of-the-tests"
 BASE = "http://127.0.0.1:8787"
 
 
-def stranger(past: Past, *, follow_redirects: bool = True) -> TestClient:
+def stranger(past: Past, *, follow_redirects: bool = True, acts: bool = False) -> TestClient:
     """A client without the token."""
-    console = Console(past.store, Access(TOKEN), past.clock, look_every_s=0.01)
+    console = Console(past.store, Access(TOKEN), past.clock, look_every_s=0.01, allows_actions=acts)
     return TestClient(application(console), base_url=BASE, follow_redirects=follow_redirects)
 
 
-def browser(past: Past) -> TestClient:
+def browser(past: Past, *, acts: bool = False) -> TestClient:
     """A client that has opened the printed address."""
-    client = stranger(past)
+    client = stranger(past, acts=acts)
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return client

@@ -1,0 +1,28 @@
+"""The overview of a topology as one file: diagrams and figures, with nothing to load and nothing to run."""
+
+from __future__ import annotations
+
+import re
+
+from transactional.console import views
+from transactional.console.formats import moment
+from transactional.console.rendering import STATIC, render
+from transactional.store import CoordinatorStore, TopologyStatus
+
+_LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
+
+
+def exported(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> str:
+    """The page. Links to other pages are left out: there is no console where it is read."""
+    values = {"status": status, "now_ms": now_ms, "path": "", "form_key": None}
+    style = (STATIC / "console.css").read_text(encoding="utf-8")
+    page = render(
+        "export.html",
+        style=style,
+        made_at=moment(now_ms),
+        statuses=(),
+        current=None,
+        **values,
+        **views.topology(store, status, now_ms),
+    )
+    return _LINK.sub(r"\1", page)
