@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,15 +24,14 @@ Row = tuple[Any, ...]
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def attributed_to(where: str) -> Iterator[None]:
     """Turn an exception in user code into `BoltFailed` that says where it was raised. Our own errors are unchanged."""
     try:
         yield
     except (TransactionalError, GeneratorExit):  # the latter: nobody continues reading
         raise
     except BaseException as error:
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        raise BoltFailed(f"{where} raised {type(error).__name__}: {error}\n{trace}") from error
+        raise BoltFailed.raised_by(where, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class ContractReader(ABC):
         yield from _record_batches(emitted, self.output, where)
 
     def _emitted(self, where: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
-        with told(where):
+        with attributed_to(where):
             # The metadata belong to the recorded batch, whatever user code does to its arguments.
             emission = self.emission(partition, copy.deepcopy(metadata))
             if isinstance(emission, pa.RecordBatch | pa.Table):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
-from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, shown, told
+from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.schema import Schema
@@ -46,18 +46,18 @@ class ContractSpout(ABC):
 
     def identity(self) -> Mapping[str, str]:
         """The class, the fields, and what the contract adds."""
-        with told(f"{self.name}.identity"):
+        with attributed_to(f"{self.name}.identity"):
             added = dict(self._contract.identity())
         return {"kind": self.name, "fields": str(self.output), **added}
 
     def open(self) -> None:
         """Open the contract."""
-        with told(f"{self.name}.open"):
+        with attributed_to(f"{self.name}.open"):
             self._contract.open()
 
     def close(self) -> None:
         """Close the contract."""
-        with told(f"{self.name}.close"):
+        with attributed_to(f"{self.name}.close"):
             self._contract.close()
 
     @property
@@ -67,7 +67,7 @@ class ContractSpout(ABC):
 
     def limit_batches(self, limit: BatchLimit) -> None:
         """Pass the limit to the contract."""
-        with told(f"{self.name}.limit_batches"):
+        with attributed_to(f"{self.name}.limit_batches"):
             self._contract.limit_batches(limit)
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
@@ -84,7 +84,7 @@ class ContractSpout(ABC):
         return BatchMetadata(carried | added, metadata={**after.metadata, **new})
 
     def _is_ready(self) -> bool:
-        with told(f"{self.name}.is_ready"):
+        with attributed_to(f"{self.name}.is_ready"):
             return self._contract.is_ready()
 
     @abstractmethod
@@ -125,7 +125,7 @@ class PartsContractSpout(ContractSpout):
         last = after.metadata.get(PartitionId(_PART, 0))
         previous = None if last is None else copy.deepcopy(last["metadata"])
         where = f"{self.name}.initialize_transaction"
-        with told(where):
+        with attributed_to(where):
             answer = self._whole.initialize_transaction(previous)
         if answer is None:
             return {}
@@ -135,7 +135,7 @@ class PartsContractSpout(ContractSpout):
     def check_replay(self, batch: BatchMetadata) -> None:
         """Check with the contract whether the batch can be emitted again."""
         for _, kept in _kept(batch)[:1]:
-            with told(f"{self.name}.check_replay"):
+            with attributed_to(f"{self.name}.check_replay"):
                 self._whole.check_replay(kept["metadata"])
 
     def reader(self) -> PartsReader:
@@ -158,14 +158,14 @@ class PartitionsContractSpout(ContractSpout):
 
     def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
         where = f"{self.name}.partitions"
-        with told(where):
+        with attributed_to(where):
             names = _names(where, self._partitioned.partitions())
         answers = {PartitionId(name, 0): self._next_of(name, after) for name in names}
         return {partition: answer for partition, answer in answers.items() if answer is not None}
 
     def _next_of(self, name: str, after: BatchMetadata) -> Any:
         where = f"{self.name}.next_batch for partition {name!r}"
-        with told(where):
+        with attributed_to(where):
             answer = self._partitioned.next_batch(name, copy.deepcopy(after.metadata.get(PartitionId(name, 0))))
         return None if answer is None else as_json(where, answer)
 
@@ -174,7 +174,7 @@ class PartitionsContractSpout(ContractSpout):
         if self._check_replay is None:
             return
         for partition, metadata in _kept(batch):
-            with told(f"{self.name}.check_replay for partition {partition.source!r}"):
+            with attributed_to(f"{self.name}.check_replay for partition {partition.source!r}"):
                 self._check_replay(partition.source, metadata)
 
     def reader(self) -> PartitionsReader:

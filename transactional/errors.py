@@ -30,6 +30,7 @@ without a traceback.
 
 from __future__ import annotations
 
+import traceback
 from typing import ClassVar
 
 from transactional.letters import Exclusion
@@ -54,6 +55,14 @@ def by_code(code: str) -> type[TransactionalError] | None:
     """The error that has this code, None when there is none."""
     known = (each for each in globals().values() if isinstance(each, type) and issubclass(each, TransactionalError))
     return next((error for error in known if error.code == code), None)
+
+
+def fatal_error(code: str, reason: str) -> FatalError:
+    """The fatal error of a code that is one's."""
+    error = by_code(code)
+    assert error is not None
+    assert issubclass(error, FatalError)
+    return error(reason)
 
 
 class ConfigError(TransactionalError):
@@ -92,6 +101,12 @@ class BoltFailed(OperatingError):
 
     code = "TX302"
     is_outage = False
+
+    @classmethod
+    def raised_by(cls, where: str, error: BaseException, on: str = "") -> BoltFailed:
+        """What an exception in user code becomes: `where` it was raised, and on what."""
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        return cls(f"{where} raised {type(error).__name__}: {error}{on}\n{trace}")
 
 
 class ReplayMismatch(OperatingError):

@@ -6,7 +6,6 @@ replay. A transactional spout checks that (by count and checksum), and fails a r
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ class SimpleTranslator(Translator):
         try:
             return batch_from_rows([values for _, values in kept], schema, component=_NAME)
         except SchemaMismatch as error:
-            raise self._warned(kept) or error from error
+            raise self._of_one(kept) or error from error
 
     @property
     def sets_aside(self) -> bool:
@@ -129,7 +128,7 @@ class SimpleTranslator(Translator):
         table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
         return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
 
-    def _warned(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
+    def _of_one(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
         """The same error for the single record that caused it."""
         for record, values in kept:
             try:
@@ -144,8 +143,7 @@ class SimpleTranslator(Translator):
         except TransactionalError:
             raise
         except Exception as error:
-            text = "".join(traceback.format_exception(error)).rstrip()
-            raise BoltFailed(f"the translator raised {type(error).__name__}: {error}, for {record}\n{text}") from error
+            raise BoltFailed.raised_by("the translator", error, f", for {record}") from error
         if values is None:
             return None
         if not isinstance(values, tuple | list) or len(values) != len(self.output):

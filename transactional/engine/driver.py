@@ -35,13 +35,14 @@ from transactional.core.protocol import (
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables
 from transactional.engine.leadership import Leadership
+from transactional.engine.letter_spout import check_retries
 from transactional.engine.observing import Observer, RunObserver
 from transactional.engine.run_history import RunSummary, end_of
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import TroubleLog
-from transactional.errors import CommitStuck, ConfigError, FatalError, StoreUnavailable, by_code
+from transactional.errors import CommitStuck, FatalError, StoreUnavailable, fatal_error
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
@@ -113,13 +114,7 @@ class TopologyDriver:
 
         Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
         """
-        exactly_once = self.topology.guarantee is Guarantee.EXACTLY_ONCE
-        needed = "attempts_max" if exactly_once else "message_retries_max"
-        if self.topology.dead_letters is not None and getattr(self.config, needed) is None:
-            raise ConfigError(
-                f"topology {self.topology.id!r} has a table of dead letters, but {needed} is not set, so that "
-                f"failures would be retried forever: set {needed}=3, for example"
-            )
+        check_retries(self.topology, self.config)
         self.topology.spout.open()
         try:
             return self._run_with_lease()
@@ -177,12 +172,11 @@ class TopologyDriver:
         guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
         aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
         coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside, guarantee=guarantee)
-        pending = self.config.max_spout_pending
         self.runner = PhaseRunner(
             self.topology,
             self.executor,
             self._events.put,
-            max_pending=pending,
+            max_pending=self.config.max_spout_pending,
             commit_phase=self.commit_phase,
             clock=self.clock,
             config=self.config,
@@ -304,11 +298,3 @@ class TopologyDriver:
             case Halt(code, reason):
                 self._halt = fatal_error(code, reason)
         self._troubles.note_action(action, now_ms)
-
-
-def fatal_error(code: str, reason: str) -> FatalError:
-    """The error with which the coordinator halts."""
-    error = by_code(code)
-    assert error is not None
-    assert issubclass(error, FatalError)
-    return error(reason)

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
+from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
+from transactional.guarantees import Guarantee
 from transactional.letters import Letter
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
@@ -113,6 +115,17 @@ class LetterSpout:
     def close(self) -> None:
         """Close the spout."""
         self._spout.close()
+
+
+def check_retries(topology: Topology, config: TopologyConfig) -> None:
+    """Raise `ConfigError` if tuples are to be set aside, and no limit says after how many attempts."""
+    exactly_once = topology.guarantee is Guarantee.EXACTLY_ONCE
+    needed = "attempts_max" if exactly_once else "message_retries_max"
+    if topology.dead_letters is not None and getattr(config, needed) is None:
+        raise ConfigError(
+            f"topology {topology.id!r} has a table of dead letters, but {needed} is not set, so that "
+            f"failures would be retried forever: set {needed}=3, for example"
+        )
 
 
 def all_letters(topology: Topology) -> list[dict[str, Any]]:

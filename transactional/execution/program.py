@@ -3,7 +3,7 @@ input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
+from transactional.errors import ProtocolError
 from transactional.execution.pickling import check_picklable
 from transactional.facts import BatchFacts
 from transactional.groupings import Grouping
@@ -25,18 +26,26 @@ from transactional.topology.stages import Edge, StagePlan, plan_stages
 from transactional.topology.topology import Topology
 
 
+class NoReader:
+    """The reader of a program that reads nothing."""
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+        """Refused."""
+        raise ProtocolError(f"the commit phase was about to read {partition} {offsets}")
+
+
 @dataclass(frozen=True, slots=True)
 class SpoutSpec:
     """The spout as its tasks know it: the reader, without what plans and connects in the driver. `outputs` are its
     fields by stream.
 
-    The commit phase reads nothing: there `reader` is None.
+    The commit phase reads nothing: its `reader` is `NoReader`.
     """
 
     id: str
     outputs: Mapping[str, Schema]
     parallelism: int
-    reader: PartitionReader | None
+    reader: PartitionReader
     with_checksum: bool
     event_time: str | None = None
     is_followed: bool = False
@@ -113,7 +122,7 @@ class TaskProgram:
 
 def make_program(
     topology: Topology,
-    reader: PartitionReader | None,
+    reader: PartitionReader,
     record: Record | None = None,
     stagers: Mapping[str, Stager] | None = None,
 ) -> TaskProgram:

@@ -17,7 +17,7 @@ from transactional.execution.failures import TaskFailed, error_of, summed_up
 from transactional.execution.map_state import MapStateView
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
-from transactional.execution.program import Record, make_program
+from transactional.execution.program import NoReader, Record, make_program
 from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
@@ -70,7 +70,7 @@ class CommitPhase:
 
     def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
         self.topology = topology
-        self.program = make_program(topology, reader=None, record=record)
+        self.program = make_program(topology, NoReader(), record=record)
         self.phases = self.program.plan.phases
         self.components = [c for c in topology.components if self.phases[c.id] is not WorkPhase.PROCESSING]
 

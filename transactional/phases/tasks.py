@@ -190,7 +190,7 @@ class _Task(TaskLoop):
 
     def _read_again(self, letter: Letter) -> None:
         """A record that was set aside is read again, by the current reader."""
-        emitter, reader = self.emitters[letter.component], self._reader
+        emitter, reader = self.emitters[letter.component], self.program.spout.reader
         if not isinstance(reader, RefusingReader):
             self._send_letter(returned(letter, f"spout {letter.component!r} no longer reads such records"))
             return
@@ -226,7 +226,7 @@ class _Task(TaskLoop):
         self, digest: RecordDigest | None, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
     ) -> None:
         """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
-        reader, emitter = self._reader, self.emitters[self.program.spout.id]
+        reader, emitter = self.program.spout.reader, self.emitters[self.program.spout.id]
         stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
         schema = emitter.streams[stream].schema
         read = followed(reader) if self.program.spout.is_followed else read_of(reader)
@@ -241,11 +241,6 @@ class _Task(TaskLoop):
                         digest.add(batch)
                     emitter.emit_batch(batch, stream=stream)
         self.faults.reading = ""
-
-    @property
-    def _reader(self) -> PartitionReader:
-        assert self.program.spout.reader is not None
-        return self.program.spout.reader
 
     def _order(self) -> Order:
         return self.stage.index, self.task, len(self.sent)

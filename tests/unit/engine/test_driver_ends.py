@@ -13,7 +13,6 @@ from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Halt, RecordCommit, RecordFailure
-from transactional.engine.driver import fatal_error
 from transactional.engine.run_history import RunSummary
 from transactional.errors import (
     CommitStuck,
@@ -24,6 +23,7 @@ from transactional.errors import (
     SourceUnavailable,
     StoreUnavailable,
     TopologyInUse,
+    fatal_error,
 )
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import ManualClock

@@ -21,7 +21,7 @@ from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, Part
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
-from transactional.execution.program import AttemptInput, TaskProgram, make_program
+from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
 from transactional.groupings import GroupingKind
 from transactional.phases.gathering import gather
 from transactional.phases.local_executor import LocalExecutor
@@ -279,7 +279,7 @@ def test_the_first_failure_is_reported() -> None:
     def failed(stage: int, task: int, code: str) -> Item:
         return TaskFailure((stage, task, 0), "upper", code, f"failed in {stage}, {task}")
 
-    program = make_program(counted_words(), None)
+    program = make_program(counted_words(), NoReader())
     items = [failed(1, 0, "TX302"), failed(0, 1, FailedException.code), failed(1, 1, "TX302")]
     with pytest.raises(FailedException, match=r"^failed in 0, 1$"):
         gather(program, everything(counted_words()), items)
