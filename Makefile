@@ -24,18 +24,20 @@ check test proof: export PYTHONDONTWRITEBYTECODE :=
 
 check: export BUDGET_S := 60
 check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
-	@tools/at_once.sh '$(IN_VENV) -m mypy' '$(FAST_TESTS) -p tests.two_processes $(FOLDERS)' \
+	@tools/at_once.sh '$(FAST_TESTS) -p tests.two_processes $(FOLDERS)' '$(IN_VENV) -m mypy' \
 		'$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'
 
 # What each part took is noted there, and told by pytest at the end.
 test: export TOOK := .venv/.took
+test: export BUDGET_S := 1500
+test: export TMPDIR ?= /tmp
 test: java postgres strace $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
 	@$(TIMED) "mypy" $(IN_VENV) -m mypy
-	@$(TIMED) "simulation of 10,000 seeds" $(IN_VENV) -m tests.simulation --seeds 10000
-	@$(IN_VENV) -m pytest --quiet --no-skips --durations=10 tests
+	@tools/at_once.sh '$(IN_VENV) -m pytest --quiet --no-skips --durations=10 -p tests.two_processes tests' \
+		'$(TIMED) "simulation of 10,000 seeds" nice $(IN_VENV) -m tests.simulation --seeds 10000 --jobs 1'
 
 bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs Java); ARGS="--short" takes a few
 	@$(IN_VENV) -m bench $(ARGS)

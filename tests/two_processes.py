@@ -1,7 +1,7 @@
 """`-p tests.two_processes`: the tests of one run in two processes, which share them file by file: both end together.
 
-All is imported and collected once; then the process forks. Tests that are marked for a server stay with the first
-process, so that there is one of each server; what is left when it has run them goes to whoever is free.
+All is imported and collected once; then the process forks. Tests that share a server stay with the first process, so
+that there is one of each; what is left when it has run them goes to whoever is free.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ import pytest
 from tests.bill import Bill, Cost
 
 SERVERS = ("kafka", "postgres", "spark")
+SHARED = {"kafka_broker", "postgres_sockets", "spark"}
+"""The fixtures that are a server."""
+HAVE_THEIR_OWN = {"test_cluster.py", "test_global_count.py", "test_quiet_runs.py", "test_transactional_words.py"}
+"""Files whose tests start programs that start the servers."""
 TOKEN_BYTES = 2
 
 
-def needs_server(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(server) for server in SERVERS)
+def shares_server(item: pytest.Item) -> bool:
+    if not any(item.get_closest_marker(server) for server in SERVERS):
+        return False
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return item.path.name not in HAVE_THEIR_OWN or not SHARED.isdisjoint(fixtures)
 
 
 def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
@@ -59,8 +66,8 @@ class TwoProcesses:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.getoption("collectonly"):
             return None
-        own = [item for item in session.items if needs_server(item)]
-        queue = Queue(by_file([item for item in session.items if not needs_server(item)]))
+        own = [item for item in session.items if shares_server(item)]
+        queue = Queue(by_file([item for item in session.items if not shares_server(item)]))
         # What was imported stays: neither process is to look through it for garbage, or to copy it for that.
         gc.collect()
         gc.freeze()

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs commands at the same time and shows what they print one after the other: at_once.sh "COMMAND" "COMMAND" ...
+# Runs commands at the same time: at_once.sh "COMMAND" "COMMAND" ... What the first one prints is shown as it comes, what
+# the others print one after the other when it has ended.
 # Ends with code 1 when one of them has failed, after all have ended. Their temporary files are gone then; they are in
 # memory where nobody has said where they belong, there is room and programs may be started there. With
 # BUDGET_S it says at the end how long it took, and of how many seconds; it fails for none: a machine may be busy.
@@ -23,6 +24,7 @@ if has_room; then
 fi
 folder=${folder:-$(mktemp -d)}
 mkdir "$folder/temporary"
+chmod 711 "$folder" # servers that may not run as root have their files there, too
 export TMPDIR="$folder/temporary"
 trap 'rm -rf "$folder"' EXIT
 trap 'kill $running 2>/dev/null; exit 130' INT TERM
@@ -31,7 +33,11 @@ number=0
 running=
 for command in "$@"; do
     number=$((number + 1))
-    sh -c "$command" >"$folder/$number" 2>&1 &
+    if [ "$number" -eq 1 ]; then
+        sh -c "$command" 2>&1 &
+    else
+        sh -c "$command" >"$folder/$number" 2>&1 &
+    fi
     running="$running $!"
 done
 
@@ -40,7 +46,7 @@ failed=0
 for process in $running; do
     number=$((number + 1))
     wait "$process" || failed=1
-    cat "$folder/$number"
+    [ "$number" -eq 1 ] || cat "$folder/$number"
 done
 if [ -n "${BUDGET_S:-}" ]; then
     times >"$folder/times"
