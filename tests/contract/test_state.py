@@ -23,7 +23,7 @@ from transactional.execution.map_state import MapStateView
 from transactional.ports import Partials, StateKind
 from transactional.spark_session import spark_session
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 QUICK = [
     "memory",

@@ -189,7 +189,7 @@ def every_way(ways: dict[str, Way]) -> list[object]:
     return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("strike", HARMLESS)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:

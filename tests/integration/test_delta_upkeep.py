@@ -48,17 +48,17 @@ def versions(words: DeltaMapState, ending: str) -> list[int]:
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_the_log_of_a_table_stays_short(place: Place, layout: str) -> None:
     words = opened(place, layout)
-    counted(words, place, 1, 60)
+    counted(words, place, 1, 40)
     commits, checkpoints = versions(words, "json"), versions(words, "checkpoint.parquet")
     assert commits == list(range(commits[0], commits[-1] + 1))
     assert 10 <= len(commits) <= 20
     assert 2 <= len(checkpoints) <= 4
     assert commits[0] == checkpoints[0]
-    assert content(words) == {"dog": 60}
+    assert content(words) == {"dog": 40}
     again = opened(place, layout)
-    counted(again, place, 61, 75)
-    assert content(again) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 75}
-    assert DeltaTable(words.location.uri).transaction_version(OWNER) == 75
+    counted(again, place, 41, 52)
+    assert content(again) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 52}
+    assert DeltaTable(words.location.uri).transaction_version(OWNER) == 52
 
 
 def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place) -> None:
@@ -71,9 +71,9 @@ def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place) -> None:
 
 def test_a_log_that_is_not_to_be_cleaned_is_not(place: Place) -> None:
     words = opened(place, **{"delta.enableExpiredLogCleanup": "false"})
-    counted(words, place, 1, 30)
-    assert versions(words, "json") == list(range(31))
-    assert len(versions(words, "checkpoint.parquet")) == 6
+    counted(words, place, 1, 15)
+    assert versions(words, "json") == list(range(16))
+    assert len(versions(words, "checkpoint.parquet")) == 3
 
 
 @pytest.mark.parametrize("value", ["0", "many", "-1", "1.5"])
@@ -98,12 +98,12 @@ def test_who_slept_longer_than_the_log_is_kept_is_fenced(place: Place, layout: s
     late = opened(place, layout)
     counted(late, place, 1, 1)
     new = opened(place, layout)
-    for txid in range(2, 60):
+    for txid in range(2, 40):
         new.merge(place.attempt(txid, txid + 100), counts({"dog": 1}))
-    assert versions(new, "json")[0] > 20
+    assert versions(new, "json")[0] > 10
     with pytest.raises(Fenced):
         late.merge(place.attempt(2, 2), counts({"dog": 1}))
-    assert content(late) == content(new) == {"dog": 59}
+    assert content(late) == content(new) == {"dog": 39}
 
 
 def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
@@ -117,7 +117,7 @@ def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
     counted(words, place, 1, 1)
     thread = threading.Thread(target=read)
     thread.start()
-    counted(words, place, 2, 120)
+    counted(words, place, 2, 60)
     done.set()
     thread.join()
     assert seen == sorted(seen)
@@ -127,13 +127,13 @@ def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
 def test_other_writers_checkpoints_and_deletions_do_no_harm(place: Place) -> None:
     words = opened(place, "log", **{"delta.logRetentionDuration": "interval 0 seconds"})
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
-    for txid in range(1, 41):
+    for txid in range(1, 27):
         counted(words, place, txid, txid)
         table = DeltaTable(words.location.uri)
         table.create_write_transaction(
             [], "append", table.schema(), table.metadata().partition_columns, post_commithook_properties=hooks
         )
-    assert content(words) == {"dog": 40}
+    assert content(words) == {"dog": 26}
     assert len(versions(words, "json")) < 20
 
 
