@@ -195,8 +195,7 @@ class SegmentsTable(Layout):
 
     def _measured(self, columns: Sequence[Field]) -> SumBounds:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        query: Callable[[str], pa.Table] = lambda sql: pa.concat_tables(self._parts(sql))  # noqa: E731
-        return SumBounds(measured(files, self.columns, columns, query, self.unique_until))
+        return SumBounds(measured(files, self.columns, columns, self._answer, self.unique_until))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -255,6 +254,13 @@ class SegmentsTable(Layout):
             for batch in pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings)):
                 yield pa.Table.from_batches([batch])
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
+            raise unreadable(self.loaded.location, error) from None
+
+    def _answer(self, sql: str) -> pa.Table:
+        """All rows that a query gives, which may be none."""
+        try:
+            return pa.RecordBatchReader.from_stream(self.loaded.query(sql)).read_all()
+        except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
 
     def _check_not_folded(self, before: TxId | None) -> None:
