@@ -220,7 +220,10 @@ class DeltaMapState(MapState[Layout]):
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
         if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
             return None
-        how = self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
+        try:
+            how = self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
+        except OperatingError:  # torn by a power cut: whoever leads mends it when it is opened, which is later
+            return None
         if how is None or how.staged_bytes is None:
             return None
         columns = Schema((*self.key, *self.values))

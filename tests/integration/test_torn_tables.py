@@ -69,6 +69,17 @@ def test_an_entry_that_is_cut_short_anywhere_is_as_if_never_written(place: Place
         shutil.rmtree(torn)
 
 
+def test_who_does_not_lead_yet_can_ask_whether_tasks_are_to_write_into_it(place: Place) -> None:
+    """Before the lease is taken nobody mends a log; a topology that is about to start must not end there."""
+    whole = table(place, "small")
+    entry = log_file(whole, DeltaTable(whole).version())
+    entry.write_bytes(entry.read_bytes()[:100])
+    words = DeltaMapState(whole, "word string", "count long")
+    assert words.stager(OWNER) is None
+    assert entry.exists()
+    assert opened(whole, "small", place).version() == 2
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("left", [None, b"", b"PAR1", "half", "zeros"])
 def test_an_entry_whose_file_is_torn_is_as_if_never_written(
