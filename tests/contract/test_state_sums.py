@@ -179,7 +179,7 @@ def near_limits(type_: str) -> st.SearchStrategy[int]:
 def test_it_is_measured_again_after_a_transaction_without_rows(quick_place: Place) -> None:
     state, limit = quick_place.state(values="total decimal(38,0)"), LARGEST["decimal(38,0)"]
     for txid, batch in enumerate([{"a": limit - 1}, {}], start=1):
-        state.merge(quick_place.attempt(txid, txid), sums(batch, "decimal(38,0)"))
+        state.merge(quick_place.attempt(txid, txid), sums(dict(batch), "decimal(38,0)"))
     with pytest.raises(SumOverflow):
         state.merge(quick_place.attempt(3, 3), sums({"a": limit // 2}, "decimal(38,0)"))
     state.merge(quick_place.attempt(3, 4), sums({"a": 1}, "decimal(38,0)"))
