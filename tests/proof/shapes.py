@@ -173,10 +173,27 @@ def add_stateful(builder: TransactionalTopologyBuilder, state: Callable[..., Del
     builder.set_committer_bolt("highest", state("highest", "word").max("count")).fields_grouping("per-word", "word")
 
 
+def moved(row: Tuple) -> list[tuple[int, int]]:
+    """As `Bucketize`, for what a state's update emits."""
+    old, new = (None if count is None else count // BUCKET_SIZE for count in (row["old_count"], row["count"]))
+    entered = [(new, 1)] if new != old else []
+    return [*entered, *([(old, -1)] if entered and old is not None else [])]
+
+
+def add_new_values(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """The same as in Storm's TransactionalWords, without a committer of one's own."""
+    del folder
+    builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
+    builder.set_bolt("moved", moved, output="bucket long, words long").shuffle_grouping("per-word", stream="old")
+    per_bucket = state("per-bucket", "bucket long").sum("words", "count")
+    builder.set_committer_bolt("per-bucket", per_bucket).fields_grouping("moved", "bucket")
+
+
 SHAPES = {
     "counts": Shape(add_counts, count),
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "words": Shape(add_buckets, buckets),
     "letters": Shape(add_letters, letters),
     "stateful": Shape(add_stateful, highest),
+    "new values": Shape(add_new_values, buckets),
 }

@@ -135,7 +135,13 @@ def _subscribe(declarer: BoltDeclarer, cut: Cut, origin: tuple[str, str]) -> Non
 def _segments(graph: Graph) -> list[int]:
     """For each node the one with which its part of the topology begins, between two repartitions."""
     found: list[int] = []
+    spout: int | None = None
     for node in graph.nodes:
+        if node.origin is not None and not node.origin.is_late:
+            # One component reads all spouts.
+            spout = node.number if spout is None else spout
+            found.append(spout)
+            continue
         above = {found[parent] for parent in node.parents}
         begins = node.cut is not None or node.origin is not None or node.join is not None or len(above) != 1
         found.append(node.number if begins else above.pop())

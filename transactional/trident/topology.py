@@ -15,6 +15,7 @@ from transactional.topology.wiring import check_id, check_parallelism, checked_s
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Node, Origin
+from transactional.trident.several import SeveralSpouts
 from transactional.trident.streams import Stream, joined, merged
 
 
@@ -30,24 +31,37 @@ class TridentTopology:
         check_parallelism(topology_id, parallelism)
         self.id, self.parallelism = topology_id, parallelism
         self._declarations = Declarations(topology_id)
-        self._spout: tuple[str, Spout | SpoutMaker] | None = None
+        self._spouts: dict[str, Spout | SpoutMaker] = {}
         self._dead_letters: TransactionState | None = None
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.id!r})"
 
     def new_stream(self, name: str, spout: Spout | SpoutMaker) -> Stream:
-        """The stream of what a spout reads. `name` becomes the id of the spout."""
+        """The stream of what a spout reads.
+
+        Several streams are read in the same transactions: each has a batch of every spout that has something new. The
+        name of the first becomes the id of the component that reads all of them.
+        """
         check_id("stream", name)
-        if self._spout is not None:
+        if name in self._spouts or (self._spouts and name == DEFAULT_STREAM):
             raise ConfigError(
-                f"topology {self.id!r} has the stream {self._spout[0]!r}, so it can have no second one, {name!r}: it "
-                "reads one spout, which may read several topics"
+                f"new_stream: {name!r} is taken; the streams of the topology are: {', '.join(self._spouts)}"
             )
-        output = checked_spout(name, spout, self.parallelism).output
-        self._spout = (name, spout)
-        node = self._declarations.graph.add(Node(output, origin=Origin(name, DEFAULT_STREAM, is_late=False)))
+        checked = checked_spout(name, spout, self.parallelism)
+        self._spouts[name] = spout
+        if len(self._spouts) > 1:
+            self._as_one(self.parallelism)
+        first = next(iter(self._spouts))
+        stream = DEFAULT_STREAM if name == first else name
+        node = self._declarations.graph.add(Node(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
+
+    def _as_one(self, tasks: int) -> Spout | SpoutMaker:
+        """The spout that the topology has."""
+        if len(self._spouts) == 1:
+            return next(iter(self._spouts.values()))
+        return SeveralSpouts({name: checked_spout(name, spout, tasks) for name, spout in self._spouts.items()})
 
     def merge(self, *streams: Stream) -> Stream:
         """The tuples of several streams, which have the same fields."""
@@ -86,16 +100,16 @@ class TridentTopology:
     ) -> Topology:
         """Compile the streams to a topology. `strict`, `options` and `config` are those of
         `TransactionalTopologyBuilder.build`. Raises `ConfigError`."""
-        if self._spout is None:
+        if not self._spouts:
             raise ConfigError(f"topology {self.id!r} has no stream: begin with new_stream('name', a spout)")
         if not self._declarations.graph.persisted:
             raise ConfigError(
                 f"topology {self.id!r} keeps nothing, so it would have no effect: end a stream with "
                 "persistent_aggregate(…)"
             )
-        name, spout = self._spout
         graph = self._declarations.graph
-        builder = TransactionalTopologyBuilder(self.id, name, spout, spout_tasks(graph, self.parallelism))
+        tasks, first = spout_tasks(graph, self.parallelism), next(iter(self._spouts))
+        builder = TransactionalTopologyBuilder(self.id, first, self._as_one(tasks), tasks)
         declare(graph, builder, self.parallelism)
         if self._dead_letters is not None:
             builder.set_dead_letters(self._dead_letters)

@@ -281,8 +281,8 @@ def test_what_only_build_can_know() -> None:
     stream = pairs(topology)
     with pytest.raises(ConfigError, match="topology 'words' keeps nothing, so it would have no effect"):
         topology.build()
-    with pytest.raises(ConfigError, match="has the stream 'lines', so it can have no second one, 'more'"):
-        topology.new_stream("more", MemoryTransactionalSpout([[]], PAIRS, 1))
+    with pytest.raises(ConfigError, match="new_stream: 'lines' is taken; the streams of the topology are: lines"):
+        topology.new_stream("lines", MemoryTransactionalSpout([[]], PAIRS, 1))
     stream.persistent_aggregate(MemoryMapState(kind=StateKind.TRANSACTIONAL), Count())
     assert topology.build(strict=True).id == "words"
 
