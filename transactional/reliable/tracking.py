@@ -84,7 +84,9 @@ class TrackedBolt(RunningBolt):
         """Give the bolt its tuples, one by one."""
         [origin] = self.receiving if len(self.receiving) == 1 else [origin_of(batch)]
         how, width = self.receiving[origin], len(batch.schema) - len(HIDDEN)
-        ids, roots, more = (column.to_pylist() for column in batch.columns[width:])
+        ids, roots = (column.to_pylist() for column in batch.columns[width : width + 2])
+        several = batch.column(width + 2)
+        more = repeat(None, len(ids)) if several.null_count == len(ids) else several.to_pylist()
         number = how.number + (self.task if how.is_per_task else 0)
         if number:
             ids = [None if id_ is None else copy_id(id_, number) for id_ in ids]
@@ -127,11 +129,9 @@ class TrackedBolt(RunningBolt):
         out = self._default if stream is DEFAULT_STREAM else self.out(stream)
         if len(values) != out.width:
             out.refuse(values)
-        if anchors.__class__ is not list and isinstance(anchors, Tracked):
-            owner, _, root, more = anchors._tree
-            if owner is not self:
-                self._not_its_own(anchors, "anchored a tuple to")
-            if root is not None and more is None:
+        if anchors.__class__.__base__ is Tracked:  # the usual case
+            owner, _, root, more = anchors._tree  # type: ignore[union-attr]
+            if owner is self and root is not None and more is None:
                 copies = out.copies
                 id_ = self._random(64) - 0x8000000000000000
                 if copies:
@@ -174,6 +174,13 @@ class TrackedBolt(RunningBolt):
 
     def ack(self, tuple: Tuple) -> None:
         """The bolt is done with a tuple."""
+        if tuple.__class__.__base__ is Tracked:  # the usual case, without a call
+            owner, id_, root, more = tuple._tree
+            if owner is self and more is None and root is not None:
+                values = self.ledger.values
+                values[root] = values.get(root, 0) ^ id_
+                tuple._tree = (self, 0, root, None)  # type: ignore[attr-defined]
+                return
         id_, roots = self._tree(tuple, "acked")
         if id_:
             for root in roots:
