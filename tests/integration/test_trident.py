@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +10,15 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 import pytest
 
-from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from spouts import (
+    MemoryTransactionalSpout,
+    OpaqueKafkaSpout,
+    OpaqueMemoryTransactionalSpout,
+    TransactionalKafkaSpout,
+)
+from spouts.local_broker import LocalBroker
 from state import DeltaMapState
+from tests.integration.kafka_topics import new_topic, put
 from transactional import FailedException, Topology, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.trident import Avg, Combiner, Count, First, Last, Reducer, Sum, TridentTopology, field
 
@@ -146,6 +154,34 @@ def by_hand(folder: Path) -> Topology:
     update = DeltaMapState(folder / "often", "n").aggregate(times=Count())
     builder.set_committer_bolt("often", update).fields_grouping("often-ones", "n")
     return builder.build(strict=True)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(120)
+def test_two_topics_of_two_kinds_of_spouts_share_transactions(tmp_path: Path, kafka_broker: LocalBroker) -> None:
+    """Run twice: in between there is more in one of the topics."""
+    bootstrap = kafka_broker.bootstrap
+    orders, payments = new_topic(bootstrap, 2), new_topic(bootstrap)
+
+    def build() -> Topology:
+        topology = TridentTopology("shop", parallelism=2)
+        opaque = OpaqueKafkaSpout(bootstrap, [orders], value_type="string", batch_records_max=2)
+        exact = TransactionalKafkaSpout(bootstrap, [payments], value_type="string", batch_records_max=1)
+        both = [topology.new_stream("orders", opaque), topology.new_stream("payments", exact)]
+        words = [stream.project("value").with_columns(side=at) for at, stream in enumerate(both)]
+        kept = words[0].filter(Once(tmp_path)).merge(words[1])
+        kept.group_by("value", "side").persistent_aggregate(DeltaMapState(tmp_path / "counts"), Count())
+        return topology.build(strict=True)
+
+    expected: Counter[tuple[str, int]] = Counter()
+    for number in range(2):
+        for at, values in enumerate([["cow", "the", "cow", "a"][number:], ["seven", "b"]]):
+            put(bootstrap, (orders, payments)[at], values, partition=number * (1 - at))
+            expected.update((value, at) for value in values)
+        run_topology(build(), store=f"sqlite:///{tmp_path}/store.db", config=CONFIG, master="none")
+        rows = DeltaMapState(tmp_path / "counts", "value string, side int", "count long").read().to_pylist()
+        assert {(row["value"], row["side"]): row["count"] for row in rows} == expected
+    assert {path.stem for path in tmp_path.glob("*.failed")} == {"cow", "the"}
 
 
 @pytest.mark.spark

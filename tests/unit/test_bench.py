@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench import page, plots, processes, results, sampling, works
+from bench import page, plots, processes, results, sampling, streams, works
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
@@ -330,3 +330,9 @@ def results_files() -> list[Path]:
     found = sorted(Path(__file__).parents[2].glob("docs/performance/*.json"))
     assert found
     return found
+
+
+def test_by_hand_and_by_trident_the_same_is_counted() -> None:
+    for by_hand, by_trident in streams.pairs(200).values():
+        assert by_hand().sort_by("word").equals(by_trident().sort_by("word"))
+        assert by_hand().num_rows

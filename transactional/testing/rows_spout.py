@@ -11,7 +11,7 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
-from transactional.ports import Spout
+from transactional.ports import ManyStreamsSpout, Spout
 from transactional.schema import Schema
 
 _PARTITION = PartitionId("rows", 0)
@@ -21,6 +21,11 @@ class RowsSpout:
     """Gives the rows, `take` of them per batch, with the fields and the guarantee of the spout that it stands for."""
 
     def __init__(self, spout_id: str, stands_for: Spout, rows: Iterable[Sequence[Any]], take: int | None) -> None:
+        if isinstance(stands_for, ManyStreamsSpout) and len(stands_for.outputs) > 1:
+            raise ConfigError(
+                f"complete_topology: rows stand for one stream, and the topology reads {len(stands_for.outputs)}: "
+                "leave them out, and pass the rows to its spouts"
+            )
         self.output, self.replays_exactly = stands_for.output, stands_for.replays_exactly
         if take is not None and (type(take) is not int or take < 1):
             raise ConfigError(f"take is the number of rows per batch, at least 1; got {take!r}")

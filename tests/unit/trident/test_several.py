@@ -121,6 +121,15 @@ def test_one_component_reads_all_of_them() -> None:
     assert plan_stages(built).depth == 1
 
 
+def test_rows_of_a_test_stand_for_one_stream() -> None:
+    topology = TridentTopology("both")
+    for name in ("one", "two"):
+        stream = topology.new_stream(name, MemoryTransactionalSpout([[]], WORD, 1))
+        stream.persistent_aggregate(MemoryMapState(), Count())
+    with pytest.raises(ConfigError, match="rows stand for one stream, and the topology reads 2: leave them out"):
+        complete_topology(topology.build(), [("a",)])
+
+
 def test_a_spout_that_sets_records_aside_is_alone() -> None:
     class SetsAside(MemoryTransactionalSpout):
         sets_records_aside = True
