@@ -72,11 +72,11 @@ def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Top
     spout.mirror = Mirror(folder / "mirror.json", effects)
     builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
 
-    def state(name: str, key: str | tuple[str, ...], values: str = "") -> DeltaMapState:
+    def state(name: str, key: str | tuple[str, ...], values: str = "", *, deletes: bool = False) -> DeltaMapState:
         layout = LAYOUTS.get(setting.layout, setting.layout)
         properties = {**PROPERTIES, **(KEPT_FOR_NO_TIME if setting.layout == "staged" else {})}
         options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": properties}
-        return DeltaMapState(folder / name, key, values, kind=setting.kind, **options)
+        return DeltaMapState(folder / name, key, values, kind=setting.kind, deletes=deletes, **options)
 
     SHAPES[setting.shape].add_bolts(builder, state, folder)
     return builder.build()
@@ -146,12 +146,14 @@ def add_letters(builder: TransactionalTopologyBuilder, state: Callable[..., Delt
     builder.set_dead_letters(DeadLetterTable(folder / "letters", properties=PROPERTIES))
 
 
-def highest(words: Sequence[Word]) -> Contents:
-    return {"per-word": Counter(words), "highest": Counter(words)}
+def left_of_threes(words: Sequence[Word]) -> Contents:
+    counts = Counter(words)
+    left = {word: count % 3 for word, count in counts.items() if count % 3}
+    return {"per-word": left, "highest": {word: min(count, 3) for word, count in counts.items()}}
 
 
 class Counting(StatefulBolt):
-    """Counts words, and emits each with its new count."""
+    """Counts words up to three, and emits each with its new count; of three nothing is left."""
 
     state = "word string -> count long"
     output = "word string, count long"
@@ -161,14 +163,17 @@ class Counting(StatefulBolt):
 
     def execute(self, tuple: Tuple) -> None:
         count = self.counts.get(tuple.word, 0) + 1
-        self.counts.put(tuple.word, count)
+        if count == 3:
+            self.counts.delete(tuple.word)
+        else:
+            self.counts.put(tuple.word, count)
         self.collector.emit(tuple.word, count)
 
 
 def add_stateful(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
     """A stateful bolt, and a table of the highest count that it has emitted of each word."""
     del folder
-    counts = state("per-word", "word string")
+    counts = state("per-word", "word string", deletes=True)
     builder.set_stateful_bolt("per-word", Counting(), 2, state=counts).fields_grouping("words", "word")
     builder.set_committer_bolt("highest", state("highest", "word").max("count")).fields_grouping("per-word", "word")
 
@@ -194,6 +199,6 @@ SHAPES = {
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "words": Shape(add_buckets, buckets),
     "letters": Shape(add_letters, letters),
-    "stateful": Shape(add_stateful, highest),
+    "stateful": Shape(add_stateful, left_of_threes),
     "new values": Shape(add_new_values, buckets),
 }

@@ -58,6 +58,7 @@ CONSEQUENCES = (
     "a replay is another batch",
     "a replay is empty",
     "a dead attempt's rows go back",
+    "a replay restores what a dead attempt has deleted",
     "a stateful bolt reads what a dead attempt has changed",
     "a transactional table skips a replay",
     "a restart replays what was recorded",

@@ -102,12 +102,12 @@ class Simulation:
         self.log: list[tuple[int, int, Event | str]] = []
         self.faults = Faults(self.random, self.reached)
         self.source = source(self.random)
-        self.oracle = Oracle(self.source)
+        self.stateful = ("words",) if seed % 4 == 1 else ()
+        self.oracle = Oracle(self.source, self.stateful)
         self.store = store(self)
         self.replays_exactly = self.random.random() < 0.4
         self.kinds = {name: self._table_kind() for name in ("words", TOTAL)}
         self.tables = [SimulatedTable(name) for name in self.kinds]
-        self.stateful = ("words",) if seed % 4 == 1 else ()
         self.sets_aside = self.random.random() < 0.3
         self.letters = MemoryTable("letters")
         self.letters_state = SimulatedLetters(self.letters, nowhere)

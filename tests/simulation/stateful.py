@@ -12,15 +12,22 @@ from transactional.bolts import Tuple
 from transactional.ports import LateTuples
 from transactional.stateful import KeyValueState, StatefulBolt
 
+FULL = 2
+"""A sum that this divides is not kept."""
+
 
 class Adding(StatefulBolt):
-    """Adds amounts up, per word."""
+    """Adds amounts up, per word, and deletes a word whose sum is full."""
 
     def init_state(self, state: KeyValueState) -> None:
         self.sums = state
 
     def execute(self, tuple: Tuple) -> None:
-        self.sums.put(tuple.word, self.sums.get(tuple.word, 0) + tuple["count"])
+        total = self.sums.get(tuple.word, 0) + tuple["count"]
+        if total % FULL:
+            self.sums.put(tuple.word, total)
+        else:
+            self.sums.delete(tuple.word)
 
 
 def tuples_of(table: str, counts: Mapping[str, int]) -> LateTuples:

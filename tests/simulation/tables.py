@@ -116,7 +116,7 @@ class SimulatedState(MemoryMapState):
     stored: SimulatedTable
 
     def __init__(self, table: SimulatedTable, kind: StateKind, before: Before, faults: Faults) -> None:
-        super().__init__("word string", "count long", kind=kind, table=table)
+        super().__init__("word string", "count long", kind=kind, table=table, deletes=True)
         self._before, self._faults, self._reached = before, faults, faults.reached
         self._identity = super().identity()
 
@@ -238,6 +238,8 @@ class SimulatedState(MemoryMapState):
 
     def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
         goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
+        dead = (row for key, row in self.stored.rows.items() if row.txid == txid and rows.get(key) is not ABSENT)
+        self._reached["a replay restores what a dead attempt has deleted"] += any(row.value is ABSENT for row in dead)
         self._reached["a dead attempt's rows go back"] += goes_back
         return super()._written(txid, rows, *combine)
 

@@ -16,6 +16,7 @@ from state.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
 from tests.simulation.tables import Handle, SimulatedState, SimulatedTable
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Key
@@ -152,11 +153,39 @@ class ReadsWhatADeadAttemptHasLeft(SimulatedState):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         super().get(attempt, keys)
-        return {key: self.stored.rows[key].value for key in keys if key in self.stored.rows}
+        there = {key: self.stored.rows[key].value for key in keys if key in self.stored.rows}
+        return {key: values for key, values in there.items() if values is not ABSENT}
+
+
+class ForgetsDeletesOnAReplay(SimulatedState):
+    """A replay deletes nothing: what it should delete stays as it was."""
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
+        is_replay = self.is_replay(attempt)
+        super().put(attempt, {k: values for k, values in rows.items() if not (is_replay and values is ABSENT)})
+
+
+class KeepsWhatADeadAttemptDeletedAway(SimulatedState):
+    """A key that only a dead attempt has deleted does not come back."""
+
+    def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
+        gone = {key for key, row in self.stored.rows.items() if row.value is ABSENT and key not in rows}
+        return {key: row for key, row in super()._written(txid, rows, *combine).items() if key not in gone}
+
+
+class LeavesNothingToRollBack(SimulatedState):
+    """A delete removes the row at once, and with it what was there before."""
+
+    def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
+        after = super()._written(txid, rows, *combine)
+        return {key: row for key, row in after.items() if row.value is not ABSENT}
 
 
 STATES: tuple[type[SimulatedState], ...] = (
     ReadsWhatADeadAttemptHasLeft,
+    ForgetsDeletesOnAReplay,
+    KeepsWhatADeadAttemptDeletedAway,
+    LeavesNothingToRollBack,
     UnfencedState,
     KeepsRowsOfDeadAttempts,
     SkipsEveryReplay,

@@ -1,0 +1,151 @@
+"""`python -m bench.stateful`: what a stateful bolt costs beside a committer that does the same by hand.
+
+Both count words, and emit each with its new count. Measured are whole transactions, both phases in one thread, over a
+state in memory; and of the stateful bolt's commit phase how many calls of `execute` it makes in a second. In turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from statistics import median
+from time import thread_time
+
+from spouts import MemoryTransactionalSpout
+from state import MemoryMapState
+from transactional import (
+    BatchBolt,
+    KeyValueState,
+    OutputCollector,
+    StatefulBolt,
+    Topology,
+    TopologyContext,
+    TransactionalTopologyBuilder,
+    TransactionAttempt,
+    Tuple,
+)
+from transactional.attempt import AttemptId, TxId
+from transactional.batch import EMPTY_BATCH
+from transactional.bolts import Bolt
+from transactional.phases.committing import CommitPhase
+from transactional.phases.local_executor import LocalExecutor
+
+COUNTS = "word string, count long"
+WORDS = 5_800
+
+
+class Stateful(StatefulBolt):
+    """Counts in its state."""
+
+    output = COUNTS
+
+    def init_state(self, state: KeyValueState) -> None:
+        """Keep the state."""
+        self.counts = state
+
+    def execute(self, tuple: Tuple) -> None:
+        """Count one word."""
+        count = self.counts.get(tuple.word, 0) + 1
+        self.counts.put(tuple.word, count)
+        self.collector.emit(tuple.word, count)
+
+
+class Quiet(Stateful):
+    """Counts, and emits nothing."""
+
+    output = ""
+
+    def execute(self, tuple: Tuple) -> None:
+        """Count one word."""
+        self.counts.put(tuple.word, self.counts.get(tuple.word, 0) + 1)
+
+
+class ByHand(BatchBolt):
+    """A committer: collects the words, and counts them in the commit phase, reading and putting each once."""
+
+    output = COUNTS
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        """Begin with nothing."""
+        self.state, self.collector, self.words = context.state, collector, list[str]()
+
+    def execute(self, tuple: Tuple) -> None:
+        """Collect one word."""
+        self.words.append(tuple.word)
+
+    def finish_batch(self) -> None:
+        """Count."""
+        assert self.state is not None
+        keys = list(dict.fromkeys(self.words))
+        counts = dict(zip(keys, self.state.multi_get([(key,) for key in keys]), strict=True))
+        for word in self.words:
+            count = (counts[word] or 0) + 1
+            counts[word] = count
+            self.collector.emit(word, count)
+        for word, count in counts.items():
+            self.state.put(word, count)
+
+
+def topology_of(bolt: Bolt, tuples: int) -> Topology:
+    """The bolt behind a spout of one batch."""
+    rows = [(f"word{number % WORDS}",) for number in range(tuples)]
+    spout = MemoryTransactionalSpout([rows], "word string", take=tuples)
+    builder = TransactionalTopologyBuilder("stateful", "source", spout)
+    state = MemoryMapState("word string", "count long")
+    if isinstance(bolt, StatefulBolt):
+        builder.set_stateful_bolt("count", bolt, state=state).fields_grouping("source", "word")
+    else:
+        assert isinstance(bolt, BatchBolt)
+        builder.set_committer_bolt("count", bolt, state=state).fields_grouping("source", "word")
+    state.open("stateful/count", TxId)
+    return builder.build()
+
+
+def transactions(bolt: Bolt, tuples: int) -> Iterator[Callable[[], float]]:
+    """One transaction after the other; each gives the seconds of its commit phase."""
+    topology = topology_of(bolt, tuples)
+    executor, phase = LocalExecutor(topology), CommitPhase(topology)
+    batch = topology.spout.plan(EMPTY_BATCH, replay=True)
+    assert batch is not None
+
+    def run(number: int) -> float:
+        attempt = TransactionAttempt(TxId(number), AttemptId(number))
+        processed = executor.run(attempt, batch)
+        began = thread_time()
+        phase.run(attempt, processed)
+        return thread_time() - began
+
+    number = 0
+    while True:
+        number += 1
+        yield lambda: run(number)  # noqa: B023 - called before the next one is made
+
+
+def main() -> None:
+    """Measure in turns, and print what was found."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stateful", description=__doc__)
+    parser.add_argument("--tuples", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    runs = {"stateful bolt": Stateful(), "committer by hand": ByHand(), "stateful bolt, no output": Quiet()}
+    going = {name: transactions(bolt, arguments.tuples) for name, bolt in runs.items()}
+    took: dict[str, list[float]] = {name: [] for name in runs}
+    commits: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(arguments.rounds + 1):
+        for name, ones in going.items():
+            began = thread_time()
+            commit_s = next(ones)()
+            if turn:  # the first one only warms up
+                took[name].append(thread_time() - began)
+                commits[name].append(commit_s)
+    for name, all_s in took.items():
+        print(f"{name}: {1_000 * min(all_s):.0f} … {1_000 * median(all_s):.0f} ms of processor time a transaction")
+    pairs = [one / other for one, other in zip(took["stateful bolt"], took["committer by hand"], strict=True)]
+    print(f"the stateful bolt against the one by hand: {min(pairs):.2f} … {median(pairs):.2f} … {max(pairs):.2f} times")
+    for name in ("stateful bolt", "stateful bolt, no output"):
+        rate = arguments.tuples / median(commits[name])
+        print(f"{name}: {rate:,.0f} executes a second of processor time, in a commit phase of {arguments.tuples:,}")
+
+
+if __name__ == "__main__":
+    main()
