@@ -1,0 +1,125 @@
+"""Keys that are deleted: by a committer, in tables without the column, and as readers without the state see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from state.delta.folding import LogLayout
+from state.delta.state import DeltaMapState
+from state.sql.state import SqlMapState
+from tests.contract.states import Place, content, counts
+from transactional.absent import ABSENT
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, SchemaMismatch
+from transactional.execution.map_state import MapStateView
+from transactional.ports import TransactionState
+
+
+def test_a_committer_deletes_by_its_view_of_the_state(tmp_path: Path) -> None:
+    place = Place("memory", tmp_path)
+    state = place.state(deletes=True)
+    state.merge(place.attempt(1, 1), counts({"cat": 2, "dog": 1}))
+    for attempt_id in (2, 3):
+        attempt = place.attempt(2, attempt_id)
+        view = MapStateView("count", state, attempt)
+        view.delete("cat")
+        view.delete(("dog",))
+        view.delete("owl")
+        assert view.multi_get([("cat",), ("dog",), ("owl",)]) == [None, None, None]
+        view.put("dog", (view.get("dog") or 0) + 5)
+        state.put(attempt, view.written)
+        assert content(state) == {"dog": 5}
+        assert content(state, 1) == {"cat": 2, "dog": 1}
+
+
+def test_a_table_of_a_database_gains_the_column_with_the_first_write(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path, url=f"sqlite:///{tmp_path}/states.db")
+    place.state().merge(place.attempt(1, 1), counts({"cat": 2, "dog": 1}))
+    state = place.state(deletes=True)
+    assert content(place.state()) == {"cat": 2, "dog": 1}, "whoever only opens it changes nothing"
+    place.fence(state, 1, 2)
+    assert content(state) == {"cat": 2, "dog": 1}
+    state.put(place.attempt(2, 3), {("cat",): ABSENT})
+    assert content(state) == {"dog": 1}
+    assert content(state, 1) == {"cat": 2, "dog": 1}
+    with pytest.raises(SchemaMismatch):
+        place.state()
+    place.close()
+
+
+@pytest.mark.parametrize(("has", "asks"), [(True, False), (False, True)])
+def test_a_delta_table_has_the_column_or_not(tmp_path: Path, *, has: bool, asks: bool) -> None:
+    place = Place("delta-rs", tmp_path)
+    place.state(deletes=has).merge(place.attempt(1, 1), counts({"cat": 2}))
+    with pytest.raises(SchemaMismatch, match="the state needs"):
+        place.state(deletes=asks)
+    features = DeltaTable(tmp_path / "table").metadata().configuration.get("transactional.features")
+    assert features == ("deletes" if has else None)
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_readers_do_not_see_tombstones(layout: str, tmp_path: Path) -> None:
+    how = LogLayout(fold_after=None) if layout == "log" else layout
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=how, deletes=True)
+    place = Place("delta-rs", tmp_path)
+    state.open("words/count", place.txids.__getitem__)
+    state.put(place.attempt(1, 1), {("cat",): (1,), ("dog",): (2,)})
+    state.put(place.attempt(2, 2), {("cat",): ABSENT, ("owl",): (3,)})
+    typed = DeltaMapState(tmp_path / "t", "word string", "count long")
+    for reader in (state, typed, DeltaMapState(tmp_path / "t", "word")):
+        for committed_txid, expected in ((None, {"dog": 2, "owl": 3}), (TxId(1), {"cat": 1, "dog": 2})):
+            assert by_word(reader.read(committed_txid)) == expected
+            sql = reader.view("t", dialect="datafusion", committed_txid=committed_txid)
+            found = QueryBuilder().register("t", DeltaTable(tmp_path / "t")).execute(sql).read_all()
+            assert by_word(pa.table(found)) == expected
+    state.close()
+
+
+def by_word(rows: pa.Table) -> dict[str, int]:
+    return {row["word"]: row["count"] for row in rows.to_pylist()}
+
+
+def test_a_fold_removes_tombstones_for_good(tmp_path: Path) -> None:
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=LogLayout(fold_after=None), deletes=True)
+    place = Place("delta-rs", tmp_path)
+    state.open("words/count", place.txids.__getitem__)
+    state.put(place.attempt(1, 1), {("cat",): (1,), ("dog",): (2,)})
+    state.put(place.attempt(2, 2), {("cat",): ABSENT})
+    state.put(place.attempt(3, 3), {("owl",): (3,)})
+    state.fold()
+    rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+    assert sorted(row["word"] for row in rows) == ["dog", "owl"]
+    assert content(state) == {"dog": 2, "owl": 3}
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs"])
+def test_a_state_that_does_not_say_so_deletes_nothing(engine: str, tmp_path: Path) -> None:
+    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+    state: TransactionState = place.state()
+    with pytest.raises(ConfigError, match="can't delete a key: its table has no column"):
+        state.put(place.attempt(1, 1), {("cat",): ABSENT})
+    place.close()
+
+
+def test_a_column_called_deleted_may_be_a_key(tmp_path: Path) -> None:
+    """Where keys are not deleted it is a name like any other; where they are, the state's own may be renamed."""
+    place = Place("delta-rs", tmp_path)
+    with pytest.raises(ConfigError, match="'deleted' and 'deleted' collide"):
+        place.state("deleted string", deletes=True)
+    plain = SqlMapState(f"sqlite:///{tmp_path}/s.db", "t", "deleted string", "count long")
+    renamed = {"deleted": "gone"}
+    marked = DeltaMapState(tmp_path / "t", "deleted string", "count long", deletes=True, columns=renamed)
+    for state in (plain, marked):
+        state.open("words/count", place.txids.__getitem__)
+        state.put(place.attempt(1, 1), {("yes",): (1,), ("no",): (2,)})
+        assert content(state) == {"yes": 1, "no": 2}
+    marked.put(place.attempt(2, 2), {("yes",): ABSENT})
+    assert content(marked) == {"no": 2}
+    assert DeltaMapState(tmp_path / "t", "deleted", columns=renamed).read().to_pylist() == [
+        {"deleted": "no", "count": 2}
+    ]
+    plain.close()
