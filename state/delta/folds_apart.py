@@ -1,4 +1,4 @@
-"""Large folds are written apart: as staged files, while transactions go on; and committed between two of them.
+"""Large folds are written apart: as staged files, while transactions continue; and committed between two of them.
 
 What was written says the same as the files that it was made of. So it may be committed over a later version of the
 table than the one it has read, if all those files are still live then, no other file is live in the folded range, and

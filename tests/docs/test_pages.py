@@ -19,7 +19,7 @@ from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
 from tests.docs.run_page import ADDRESS
 from tests.tidy.files import our_files
-from tests.tidy.test_layering import FLOORS
+from tests.tidy.rooms import FLOORS
 from transactional.commands.main import app
 
 PAGE_TIMEOUT_S = 100

@@ -1,0 +1,75 @@
+"""The rooms: which folder stands on which floor, where third-party packages are at home, what stays pure.
+
+`test_layering` holds the source to it.
+"""
+
+from __future__ import annotations
+
+PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
+
+FLOORS = (
+    ("transactional",),
+    ("transactional.core", "spouts", "state"),
+    ("transactional.topology", "spouts.kafka", "state.delta", "state.sql"),
+    ("transactional.execution", "state.store"),
+    ("transactional.phases",),
+    ("transactional.engine", "transactional.spark", "transactional.testing"),
+    ("transactional.trident", "transactional.reliable"),
+    ("transactional.doctor",),
+    ("doors", "verifier"),
+    ("transactional.console",),
+    ("transactional.commands",),
+    ("examples",),
+)
+"""From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
+DOORS = {
+    *("transactional", "transactional.loading", "transactional.running", "transactional.testing"),
+    *("spouts", "state", "state.dead_letters", "state.providers"),
+}
+"""`from transactional import …` and the like; what they need stands below them."""
+ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
+"""The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
+
+HOMES = {
+    "cloudpickle": {"transactional.execution", "transactional.spark", "transactional.loading"},
+    "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
+    "delta": {"state.delta.spark"},
+    "deltalake": {"state.delta", "verifier.storage"},
+    "pyarrow": {
+        *("transactional.arrow", "transactional.narrowing"),
+        *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
+        *("transactional.aggregates", "transactional.sums", "transactional.trident", "transactional.reliable"),
+        *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
+    },
+    "jinja2": {"transactional.console"},
+    "py4j": {"transactional.spark_internals"},
+    "pyspark": {
+        "transactional.spark",
+        "transactional.spark_session",
+        "transactional.spark_internals",
+        "transactional.loading",
+        "state.delta.spark",
+    },
+    "rich": {"transactional.commands"},
+    "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
+    "starlette": {"transactional.console"},
+    "typer": {"transactional.commands"},
+    "uvicorn": {"transactional.console"},
+}
+"""The folders, or the single files, that may import a third-party package."""
+PURE = {
+    *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
+    *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
+    *("transactional.facts", "transactional.guarantees", "transactional.messages"),
+    *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.progress"),
+    *("transactional.redaction", "transactional.schema"),
+    *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
+}
+"""Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
+ASKS_THE_DISK = {"transactional.topology.places"}
+"""In a pure folder, and yet: two paths are one place only by what lies there."""
+IMPURE = {
+    *("asyncio", "concurrent", "multiprocessing", "queue", "signal", "subprocess", "sys", "threading"),
+    *("datetime", "random", "secrets", "time", "uuid"),
+    *("io", "logging", "os", "pathlib", "select", "shutil", "socket", "sqlite3", "tempfile", "urllib"),
+}
