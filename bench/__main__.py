@@ -35,6 +35,7 @@ APART: Mapping[str, Callable[[argparse.Namespace, str], None]] = {
     "steady": apart.steady,
     "profile": apart.profile,
     "tables": apart.tables,
+    "streams": apart.streams,
 }
 
 

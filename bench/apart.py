@@ -49,6 +49,16 @@ def tables(options: argparse.Namespace, command: str) -> None:
     _run(["-m", "bench", "tables", *asked, "--output", str(options.output / "tables.json")])
 
 
+def streams(options: argparse.Namespace, command: str) -> None:
+    """Operations of streams beside bolts by hand, in processor time; `python -m bench.streams` says more."""
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        output = Path(folder) / "found.json"
+        rounds = "5" if options.short else "15"
+        _run(["-m", "bench.streams", "--rounds", rounds, "--output", str(output)])
+        found: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    save({**heading("streams", command), **found}, options.output)
+
+
 def py_spy() -> str:
     """Where py-spy is: beside this Python or on the path; empty where it is not."""
     beside = Path(sys.executable).with_name("py-spy")

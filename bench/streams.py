@@ -7,14 +7,17 @@ Spark. What is measured is the processing phase of one batch.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
-from statistics import median
+from dataclasses import asdict, astuple
+from pathlib import Path
 from time import thread_time
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.figures import Spread
 from bench.tuple_wise import FIELDS, WORDS, Few, Longer, Twice
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
@@ -129,26 +132,42 @@ def pairs(tuples: int) -> dict[str, tuple[Callable[[], pa.Table], Callable[[], p
     }
 
 
-def main() -> None:
-    """Measure in turns, and print what was found."""
-    parser = argparse.ArgumentParser(prog="python -m bench.streams", description=__doc__)
-    parser.add_argument("--tuples", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
-    for name, works in pairs(arguments.tuples).items():
+def measured(tuples: int, rounds: int) -> dict[str, dict[str, Spread]]:
+    """Milliseconds by hand and by Trident, in turns, and how many times the throughput is by Trident."""
+    found = {}
+    for name, works in pairs(tuples).items():
         assert works[0]().sort_by("word").equals(works[1]().sort_by("word"))
         took: tuple[list[float], list[float]] = ([], [])
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             for work, times in zip(works, took, strict=True):
                 began = thread_time()
                 work()
                 times.append(1_000 * (thread_time() - began))
-        ratios = sorted(hand / trident for hand, trident in zip(*took, strict=True))
-        shown = [f"{min(times):.0f} … {median(times):.0f}" for times in took]
+        ratios = [hand / trident for hand, trident in zip(*took, strict=True)]
+        found[name] = {"hand_ms": Spread.of(took[0]), "trident_ms": Spread.of(took[1]), "times": Spread.of(ratios)}
+    return found
+
+
+def main() -> None:
+    """Measure, and print what was found; or write it to a file."""
+    parser = argparse.ArgumentParser(prog="python -m bench.streams", description=__doc__)
+    parser.add_argument("--tuples", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    found = measured(arguments.tuples, arguments.rounds)
+    if arguments.output is not None:
+        document = {name: {what: asdict(each) for what, each in spreads.items()} for name, spreads in found.items()}
+        arguments.output.write_text(json.dumps({"tuples": arguments.tuples, "streams": document}), "utf-8")
+        return
+    for name, spreads in found.items():
+        hand, trident, times = (
+            " … ".join(f"{each:.{digits}f}" for each in astuple(spreads[what]))
+            for what, digits in (("hand_ms", 0), ("trident_ms", 0), ("times", 2))
+        )
         print(
-            f"{name}: by hand {shown[0]} ms, by Trident {shown[1]} ms of processor time (least … median); Trident's "
-            f"throughput is {ratios[0]:.2f} … {median(ratios):.2f} … {ratios[-1]:.2f} times that by hand; "
-            f"{arguments.tuples:,} tuples"
+            f"{name}: by hand {hand} ms, by Trident {trident} ms of processor time (min … median … max); "
+            f"{times} times the throughput; {arguments.tuples:,} tuples"
         )
 
 

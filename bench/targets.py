@@ -62,7 +62,13 @@ class Target:
 
 def targets(documents: Documents) -> list[Target]:
     """All lines, in the order in which they are shown."""
-    return [*_against_peers(documents), *_in_flight(documents), *_tables(documents), *_steady(documents)]
+    return [
+        *_against_peers(documents),
+        *_in_flight(documents),
+        *_tables(documents),
+        *_streams(documents),
+        *_steady(documents),
+    ]
 
 
 def formatted(figure: float | None) -> str:
@@ -142,6 +148,16 @@ def _tables(documents: Documents) -> Iterator[Target]:
         yield Target(
             f"transaction at {version} against a young table{kept}", _over(age, age, "old_ms", "young_ms"), at_most=1.2
         )
+
+
+def _streams(documents: Documents) -> Iterator[Target]:
+    found = documents.get("streams", {}).get("streams", {})
+    for name, beside, limit in (
+        ("a word count in Arrow", "a bolt by hand", 0.95),
+        ("three operations on tuples", "three tuple-wise bolts", 2),
+    ):
+        reached = found.get(name, {}).get("times")
+        yield Target(f"{name} as a stream against {beside}, throughput by processor time", reached, at_least=limit)
 
 
 def ages(tables: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -27,4 +27,4 @@ def test_the_plots_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_a_files_name_is_that_of_its_part() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} <= {*CONTESTS, "steady", "profile", "tables"}
+    assert {path.stem for path in FOLDER.glob("*.json")} <= {*CONTESTS, "steady", "profile", "tables", "streams"}

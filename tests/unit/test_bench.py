@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -333,6 +334,8 @@ def results_files() -> list[Path]:
 
 
 def test_by_hand_and_by_trident_the_same_is_counted() -> None:
-    for by_hand, by_trident in streams.pairs(200).values():
-        assert by_hand().sort_by("word").equals(by_trident().sort_by("word"))
-        assert by_hand().num_rows
+    """Few tuples, so the figures say nothing; that both count the same is asserted within."""
+    found = streams.measured(200, 1)
+    document = {name: {"times": asdict(spreads["times"])} for name, spreads in found.items()}
+    lines = [each for each in targets({"streams": {"streams": document}}) if "as a stream" in each.what]
+    assert [line.is_met is None for line in lines] == [False, False]
