@@ -120,7 +120,7 @@ OPTION_TEXTS = st.text(max_size=12) | st.sampled_from(
 def test_an_option_as_text(name: str, text: str) -> None:
     cleanly(lambda: load_config(environment={f"TRANSACTIONAL_{name.upper()}": text}))
     found = cleanly(lambda: load_config(environment={}, assignments=[f"{name}={text}"]))
-    if found is not None and not isinstance(value := getattr(found.config, name), bool | None):
+    if found is not None and not isinstance(value := getattr(found.config, name), bool | str | None):
         assert value * 86_400_000 < 2**63 or name.endswith("_ms"), "a number of days has to fit a database's column"
         assert value / 1000 < threading.TIMEOUT_MAX
 
