@@ -1,4 +1,4 @@
-"""`python -m bench`: every line that docs/performance.md tells, in under half an hour; ends by itself.
+"""`python -m bench`: every line of docs/performance.md, in under half an hour; ends by itself.
 
 Ours and the peers work in turns, on one Spark and one broker. Each part writes its file as soon as it has a figure, so
 that a run that is interrupted keeps what it has. `python -m bench tables`: transaction commits against the size and the
@@ -59,7 +59,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run every part that is asked for, show all that was measured by now, and write it down.
+    """Run every part that is requested, show all that was measured by now, and write it down.
 
     A part that fails does not keep the others from running; the program then ends with 1.
     """

@@ -63,7 +63,7 @@ def measure_size(sizes: Sequence[int], layout: str | LogLayout, transactions: in
 def measure_updates(
     sizes: Sequence[int], layouts: Sequence[str], transactions: int, folder: Path
 ) -> dict[str, list[float]]:
-    """Reading 20,000 keys, and writing them anew, by layout: p50 in milliseconds by size."""
+    """Reading 20,000 keys, and writing them again, by layout: p50 in milliseconds by size."""
     found: dict[str, list[float]] = {}
     for layout in layouts:
         for keys in sizes:
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> None:
         for part in options.parts:
             before = machine.cpu_time()
             found[part] = parts[part]()
-            # What was measured before stays, so that a single line can be measured anew.
+            # What was measured before stays, so that a single line can be measured again.
             _save(options.output, {part: found[part]})
             after = machine.cpu_time()
             others = after.others_share_since(before) if before and after else None

@@ -27,7 +27,7 @@ class CpuTime:
 
 
 def cpu_time() -> CpuTime | None:
-    """The processor time by now; None where the system does not tell. Ours: this process and all below it."""
+    """The processor time by now; None where the system does not report it. Ours: this process and all below it."""
     if not (_PROC / "stat").exists():
         return None
     # user nice system idle iowait irq softirq steal; what a hypervisor has stolen was busy for somebody else.

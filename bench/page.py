@@ -23,7 +23,7 @@ def marks(text: str) -> list[str]:
 
 
 def filled(text: str, documents: dict[str, Any]) -> str:
-    """A page with its figures written anew. Raises KeyError for a mark that there is no table for."""
+    """A page with its figures written again. Raises KeyError for a mark that there is no table for."""
     made = sections(documents)
     return _MARKED.sub(lambda match: f"{match['begin']}\n{made[match['name']]()}\n\n{match['end']}", text)
 

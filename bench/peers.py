@@ -33,7 +33,7 @@ _TIMEOUT_S = 300
 
 
 class StreamingPeer(ABC):
-    """One recipe: the query, its checkpoint and its table. A run goes on where the last one ended."""
+    """One recipe: the query, its checkpoint and its table. A run continues where the last one ended."""
 
     name: str
 

@@ -80,7 +80,7 @@ def _peak_kib(pid: int) -> int:
 
 
 def _ticks(pid: int, *, ended: bool) -> int:
-    """Ticks of one process, with those of its children that have ended where they are asked for."""
+    """Ticks of one process, with those of its children that have ended where they are requested."""
     with suppress(OSError):
         return sum(map(int, _stat(pid)[11 : 15 if ended else 13]))
     return 0

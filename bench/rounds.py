@@ -27,7 +27,7 @@ class BatchTimes:
     """One transaction or micro-batch; wall-clock milliseconds since 1970, durations in milliseconds.
 
     `started_at_ms` is when it was issued (theirs: the trigger). `whole_ms` goes from there to its end on disk, with
-    the record of it (RecordCommit; theirs: the commit log). `planned_ms` leaves out asking the source what there is.
+    the record of it (RecordCommit; theirs: the commit log). `planned_ms` leaves out the query of the source.
     `phases` say where the time went, by the system's own names.
     """
 
@@ -86,7 +86,7 @@ class System(Protocol):
         """Where it writes; None for one that does not."""
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
-        """Go on from where the last run ended up to the given offsets, in batches; return their times in order."""
+        """Continue from where the last run ended up to the given offsets, in batches; return their times in order."""
 
 
 @runtime_checkable

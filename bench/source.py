@@ -3,8 +3,8 @@
 Spark's own connector would read in the JVM; in earlier measurements it was as fast as this source, within 15 %. What a
 data source can do to be quick is done: Arrow record batches instead of rows, consumers that are kept in the Python
 workers and read on, as many tasks as cores, garbage collection kept off what stays anyway, and no question to Kafka
-between two micro-batches, since the end of a round is known. So asking the source costs the peers nothing, while our
-spouts ask the broker for every transaction.
+between two micro-batches, since the end of a round is known. So planning costs the peers nothing, while our spouts
+query the broker for every transaction.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class KafkaWords(DataSource):
 
 
 class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches without asking anybody, and reads their ranges."""
+    """Plans micro-batches without a query, and reads their ranges."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._until: Offsets = json.loads(options["until"])
@@ -97,7 +97,7 @@ class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, KafkaRanges)
         _spare_the_collector()
         for number, start, until in partition.ranges:
-            # Without a topic id the reader does not ask, after reading, whether the topic is still the same.
+            # Without a topic id the reader does not check, after reading, whether the topic is still the same.
             offsets = OffsetRange(Offset(start), Offset(until))
             yield from self._reader.read(PartitionId(self._topic, number), offsets)
 

@@ -1,7 +1,7 @@
 """`python -m bench.tuple_wise`: what tuples cost that are given to bolts one by one, in processor time of one thread.
 
-Three tuple-wise bolts in one task, each with an Arrow batch behind it, and what of that is making the tuples and asking
-for their fields.
+Three tuple-wise bolts in one task, each with an Arrow batch behind it, and what of that is making tuples and reading
+their fields.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _check(processed: Processed) -> None:
     assert counted.table is not None
 
 
-def fields_asked(rows: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """Tuples of a record batch, each asked for both of its fields."""
+def fields_read(rows: list[tuple[Any, ...]]) -> Callable[[], None]:
+    """Tuples of a record batch, each read for both of its fields."""
     batch = _batch(rows)
 
     def work() -> None:
@@ -93,8 +93,8 @@ def fields_asked(rows: list[tuple[Any, ...]]) -> Callable[[], None]:
     return work
 
 
-def attributes_asked(rows: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """The same, asked for as attributes."""
+def attributes_read(rows: list[tuple[Any, ...]]) -> Callable[[], None]:
+    """The same, read as attributes."""
     batch = _batch(rows)
 
     def work() -> None:
@@ -110,8 +110,8 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 WORKS: dict[str, Callable[[list[tuple[Any, ...]]], Callable[[], None]]] = {
     "three tuple-wise bolts": three_bolts,
-    'made of a record batch, t["word"] and t["n"]': fields_asked,
-    "made of a record batch, t.word and t.n": attributes_asked,
+    'made of a record batch, t["word"] and t["n"]': fields_read,
+    "made of a record batch, t.word and t.n": attributes_read,
 }
 
 

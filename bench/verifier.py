@@ -1,7 +1,7 @@
 """`python -m bench.verifier`: how long `transactional verify` takes for long histories, which are made by hand.
 
 `logs`: a table whose whole log is there, a Delta commit per transaction. `checkpoint`: a table whose log is cleaned
-away behind a checkpoint, and whose rows tell of every transaction.
+away behind a checkpoint, and whose rows show every transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make audit`: are the dependencies what `pyproject.toml` asks for and `requirements.lock` pins, in this environment?
+"""`make audit`: are the dependencies what `pyproject.toml` requires and `requirements.lock` pins, in this environment?
 
 Every line of the lock has to name one exact version and its hashes; every dependency of `pyproject.toml` has to be
 pinned in a version that fits; what is installed has to be what is pinned, and nothing else. Needs no network.
@@ -21,7 +21,7 @@ NOT_LOCKED = {"pip", "transactional-topologies"}
 """What a virtual environment brings along, and this project."""
 ANEW = "make clean, then make check"
 UNKNOWN = (
-    "Whether a pinned version has known vulnerabilities can't be told from here: run `pip-audit -r requirements.lock` "
+    "Whether a pinned version has known vulnerabilities can't be seen from here: run `pip-audit -r requirements.lock` "
     "where a database of them can be reached."
 )
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)(?:\s*;\s*([^\\]+?))?\s*(?:\\\s*\n|$)")
@@ -55,9 +55,9 @@ def asked_for(project: dict[str, object], pinned: dict[str, str]) -> Iterator[st
         if name in NOT_LOCKED:
             continue
         if name not in pinned:
-            yield f"pyproject.toml asks for {text}, and requirements.lock does not pin it: run make lock"
+            yield f"pyproject.toml requires {text}, and requirements.lock does not pin it: run make lock"
         elif not requirement.specifier.contains(pinned[name], prereleases=True):
-            yield f"pyproject.toml asks for {text}, and requirements.lock pins {pinned[name]}: run make lock"
+            yield f"pyproject.toml requires {text}, and requirements.lock pins {pinned[name]}: run make lock"
 
 
 def installed(pinned: dict[str, str]) -> Iterator[str]:

@@ -188,7 +188,7 @@ PAGES = {
     ),
 }
 
-# Their methods are those of a port, which is told once; what is more than that is told here.
+# Their methods are those of a port, which is described once; what is more than that is described here.
 PORT_OF = {
     "DeltaMapState": "TransactionState",
     "SqlMapState": "TransactionState",

@@ -56,9 +56,9 @@ NOT_ENGLISH = re.compile(
     r"|\b(colour|favour|neighbour|behaviour|recognis|serialis|parameteris|optimis)",
     re.IGNORECASE,
 )
-PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
-KEPT = ("docs/adr/", "docs/performance", "docs/reference/", "CHANGELOG.md")
-"""Decisions and the changelog are history; the performance and reference pages are generated."""
+PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
+KEPT = ("docs/adr/", "docs/reference/", "CHANGELOG.md")
+"""Decisions and the changelog are history; the reference pages are generated."""
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:

@@ -42,8 +42,8 @@ def test_what_does_not_fit_is_reported(audit: ModuleType) -> None:
     project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional-topologies[dev]"]}}
     told = list(audit.asked_for(project, {"a": "1"}))
     assert [line.split(", and ")[0] for line in told] == [
-        "pyproject.toml asks for a>=2",
-        "pyproject.toml asks for b[x]==1",
+        "pyproject.toml requires a>=2",
+        "pyproject.toml requires b[x]==1",
     ]
 
 
