@@ -62,7 +62,12 @@ class SegmentColumns(StateColumns):
     @property
     def all(self) -> Schema:
         """Every column, in order."""
-        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*self._deletion, f"`{self.txid}` long"]))))
+        return Schema((*self.written, *Schema.parse(f"`{self.txid}` long")))
+
+    @property
+    def written(self) -> Schema:
+        """What a file of a segment holds: every column but the txid, which is its partition's."""
+        return Schema((*self.key, *self.values, *Schema.parse(", ".join(self._deletion))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import fold_of
 from transactional.pools import DaemonPool
-from transactional.schema import Schema
 from transactional.staged import StagedFile
 
 APART_ROWS = 2_000_000
@@ -64,7 +63,7 @@ class FoldTask:
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
-        columns = Schema((*self.columns.key, *self.columns.values))
+        columns = self.columns.written
         query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base)
         reader = pa.RecordBatchReader.from_stream(table.query(query, self.settings))
         stager = FileStager(Path(self.location.uri), self.owner, columns)
@@ -132,6 +131,7 @@ class FoldsApart:
 
 def fold_task(table: TableVersion, combine: Mapping[str, str], fold: Fold, segments: Sequence[Segment]) -> FoldTask:
     """What has to be written for a fold of these segments, oldest first."""
-    columns = SegmentColumns(table.columns.key, table.columns.values, table.columns.names)
+    own = table.columns
+    columns = SegmentColumns(own.key, own.values, own.names, own.deletes)
     base = segments[0].txid if segments[0].is_unique else None
     return FoldTask(table.location, table.owner, columns, combine, fold, base, join_settings(segments))

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.folding import LogLayout
+from state.delta.folds_apart import FoldsApart
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from tests.contract.states import Place, content, counts
@@ -94,6 +95,34 @@ def test_a_fold_removes_tombstones_for_good(tmp_path: Path) -> None:
     rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
     assert sorted(row["word"] for row in rows) == ["dog", "owl"]
     assert content(state) == {"dog": 2, "owl": 3}
+
+
+def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a base of three keys one is deleted, and comes back; then all are."""
+    monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+    layout = LogLayout(fold_after=1, fan_out=2, base_share=10.0)
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout, deletes=True)
+    place, model = Place("delta-rs", tmp_path), dict[str, int]()
+    state.open("words/count", place.txids.__getitem__)
+    changes: list[dict[str, int | None]] = [{"cat": 1, "dog": 2, "owl": 3}, {}, {"cat": None}, {"dog": 5}, {}]
+    changes += [{"cat": 7}, {"dog": None, "emu": 1}, {"cat": None}, {"owl": None}, {"emu": None}, {}, {}]
+    for txid, change in enumerate(changes, 1):
+        before = dict(model)
+        rows = {(word,): ABSENT if count is None else (count,) for word, count in change.items()}
+        state.put(place.attempt(txid, txid), rows)
+        model = {word: count for word, count in (model | change).items() if count is not None}
+        assert content(state) == model
+        state.tidy(TxId(txid), lambda: True)
+        apart: FoldsApart = state._open_table._apart  # type: ignore[attr-defined]
+        if apart._future is not None:
+            apart._future.exception(timeout=60)
+        assert content(state) == model
+        assert content(state, txid - 1) == before
+    assert model == {}
+    assert state._open_table.folded_txid > 6  # type: ignore[attr-defined]
+    state.close()
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs"])
