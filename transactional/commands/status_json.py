@@ -62,6 +62,9 @@ def attempt_json(record: AttemptRecord) -> dict[str, Any]:
         "committed_at_ms": record.committed_at_ms,
         "failed_at_ms": record.failed_at_ms,
         "error": record.error,
+        "again": len(record.batch.again),
+        "waiting": len(record.batch.pending),
+        "lost": record.batch.lost,
         "details": None if record.details is None else dict(record.details),
         "ranges": [
             [partition.source, partition.index, each.start, each.until]

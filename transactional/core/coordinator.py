@@ -198,7 +198,6 @@ class Coordinator:
         self.committed_txid = txid
         self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
-        self.draining = self.draining and not self._committed_batch.pending
         return [RecordCommit(current.attempt, self._committed_batch)]
 
     def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
