@@ -21,10 +21,12 @@ from transactional.schema import Field, Schema
 
 _BITS: Final = {"byte": 8, "short": 16, "int": 32, "long": 64}
 _WIDE_DIGITS: Final = 76
-_ANY_VALUE: Final = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
-"""For the first and the last value NULL is a value like any other."""
-_ALL: Final = " all"
-"""A column with one value. A blank is in no column's name."""
+_PLACE: Final = " place"
+"""Where a row stands. A blank is in no column's name."""
+
+_ENDS: Final = {"first": "min", "last": "max"}
+"""The first and the last value by their place: Arrow has neither for nested types, and leaves out a NULL at the
+end where there is no key."""
 
 Step = tuple[str | None, str]
 """A column and how its values meet: `sum`, `min`, `max`, `first`, `last`, `count`; None for the column: the rows are
@@ -87,27 +89,22 @@ def reduced(
         if how == "max" and _has_nan(table[name]):
             nans[number] = f" {number}"
             table = table.append_column(nans[number], pc.is_nan(table[name]))
-        specs.append((name, how, _ANY_VALUE) if how in ("first", "last") else (name, how))
+        specs.append((_PLACE, _ENDS[how]) if how in _ENDS else (name, how))
     specs += [(name, "any") for name in nans.values()]
+    if any(how in _ENDS for _, how in steps):
+        table = table.append_column(_PLACE, pa.arange(0, table.num_rows))
     width = len(key)
-    found = _aggregated(table, list(key), specs)
+    # Arrow's threads do not preserve the order, and would compete with the executor's other tasks for its cores.
+    found = table.group_by(list(key), use_threads=False).aggregate(specs).columns
+    for number, (name, how) in enumerate(steps):
+        if how in _ENDS:
+            found[width + number] = table[name].take(found[width + number])
     for place, number in enumerate(nans):
         column = found[width + number]
         nan = pa.scalar(float("nan"), column.type)
         found[width + number] = pc.if_else(found[width + len(steps) + place], nan, column)
     rows = pa.Table.from_arrays(found[: width + len(steps)], names=list(columns.names))
     return _fitting(rows, columns, width, state)
-
-
-def _aggregated(table: pa.Table, key: list[str], specs: list[tuple[Any, ...]]) -> list[pa.ChunkedArray]:
-    """The columns of the key and of the aggregates. Arrow's threads do not preserve the order, and would compete with
-    the executor's other tasks for its cores."""
-    if not key and table.num_rows and any(how == "last" for _, how, *_ in specs):
-        # Without a key, Arrow takes the last value that is not NULL, whatever its options are.
-        table = table.append_column(_ALL, pa.repeat(pa.scalar(0, pa.int8()), table.num_rows))
-        rows = table.group_by([_ALL], use_threads=False).aggregate(specs)
-        return list(rows.drop_columns(_ALL).columns)
-    return list(table.group_by(key, use_threads=False).aggregate(specs).columns)
 
 
 def _fitting(rows: pa.Table, columns: Schema, width: int, state: str) -> pa.Table:

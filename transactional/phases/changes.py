@@ -35,7 +35,7 @@ def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list
     """For each key of the first table, in order, where it stands in each of them; NULL where it does not."""
     rows = []
     for number, table in enumerate(tables):
-        places = pa.array(range(table.num_rows), pa.int64())
+        places = pa.arange(0, table.num_rows)
         columns = [places if at == number else pa.nulls(table.num_rows, pa.int64()) for at in range(len(_PARTS))]
         rows.append(pa.table([*(table[name] for name in key), *columns], names=[*key, *_PARTS]))
     # Joins would not find a NULL in a key.

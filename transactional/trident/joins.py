@@ -117,7 +117,7 @@ class Join(ArrowBatchBolt):
 def _keys_of(table: pa.Table, side: Side, number: int) -> pa.Table:
     """What is compared, and where each tuple stands. Arrow joins no nested columns."""
     keys = {f"key {at}": table[name] for at, name in enumerate(side.key)}
-    return pa.table({**keys, _ROW.format(number): pa.array(range(table.num_rows), pa.int64())})
+    return pa.table({**keys, _ROW.format(number): pa.arange(0, table.num_rows)})
 
 
 def checked_kinds(how: Any, count: int) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
         return []
     if not key:
         return [list(range(table.num_rows))]
-    numbered = table.select(list(key)).append_column(" row", pa.array(range(table.num_rows), pa.int64()))
+    numbered = table.select(list(key)).append_column(" row", pa.arange(0, table.num_rows))
     found: list[list[int]] = (
         numbered.group_by(list(key), use_threads=False).aggregate([(" row", "list")])[" row_list"].to_pylist()
     )

@@ -193,3 +193,13 @@ def test_the_last_value_of_a_table_without_a_key_may_be_null() -> None:
     steps = [("x", "last"), ("y", "last"), ("y", "first"), ("x", "count")]
     columns = Schema.parse("a long, b long, c long, d long")
     assert reduced(table, [], steps, columns).to_pylist() == [{"a": None, "b": 2, "c": None, "d": 1}]
+
+
+def test_the_first_and_the_last_value_may_be_nested() -> None:
+    """Arrow's own aggregates do not know lists and maps."""
+    maps = pa.array([[("m", 1)], [("m", 2)], [], None], pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"k": ["a", "b", "a", "a"], "x": [[1], None, [2, 3], None], "y": maps})
+    steps = [("x", "first"), ("x", "last"), ("y", "first"), ("y", "last")]
+    columns = Schema.parse("k string, a array<long>, b array<long>, c map<string,long>, d map<string,long>")
+    found = [tuple(row.values()) for row in reduced(table, ["k"], steps, columns).to_pylist()]
+    assert found == [("a", [1], None, [("m", 1)], None), ("b", None, None, [("m", 2)], [("m", 2)])]
