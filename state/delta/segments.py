@@ -313,7 +313,7 @@ class SegmentsTable(Layout):
         query = self._query()
         assert query is not None, "a table with rows says how they are combined"
         settle_feature(self.loaded, STAGED_FEATURE)
-        self._apart.start(folds_apart.fold_task(self.loaded, query.combine, fold, segments).write)
+        self._apart.start(folds_apart.writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments)))
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""

@@ -34,7 +34,7 @@ from state.delta.version import TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError
-from transactional.spark_internals import JavaFailed, is_classic
+from transactional.spark_internals import JavaFailed, is_classic, is_running
 
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
@@ -74,6 +74,17 @@ def delta_session() -> SparkSession:
     return session
 
 
+def can_fold() -> bool:
+    """Whether a session with Delta is running already: none is started for a fold."""
+    if not is_running():
+        return False
+    try:
+        delta_session()
+    except ConfigError:
+        return False
+    return True
+
+
 class SparkMerge:
     """Writes a transaction to a table of the merge layout."""
 
@@ -83,8 +94,8 @@ class SparkMerge:
         """What a MERGE would leave of the files that have a touched key, or rows of a dead attempt."""
         columns, files = table.columns, table.files()
         clauses = merge_clauses(columns, attempt.txid, combine, SPARK_SQL)
-        with _failing():
-            session = _job_session()
+        with failing():
+            session = job_session()
             source = session.createDataFrame(rows)
             judged = session.read.format("delta").option("versionAsOf", table.delta_version)
             every = judged.load(table.location.uri).select("*", functions.col("_metadata.file_name").alias(_FILE))
@@ -106,8 +117,8 @@ class SparkSegments:
         columns = table.columns
         names, partition = [*columns.key.names, *columns.values.names], {columns.txid: str(attempt.txid)}
         names += [columns.deleted] if columns.deletes else []
-        with _failing():
-            session = _job_session()
+        with failing():
+            session = job_session()
             types = session.read.format("delta").load(table.location.uri).schema
             source = session.createDataFrame(rows)
             cast = source.select(*(_column(name).cast(types[name].dataType).alias(name) for name in names))
@@ -117,7 +128,8 @@ class SparkSegments:
         commit_files(table, [*staging.removed(own), *added], as_attempt(table, attempt.attempt_id, attempt))
 
 
-def _job_session() -> SparkSession:
+def job_session() -> SparkSession:
+    """A session with the settings of a job that writes a state's rows."""
     session = delta_session().newSession()
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)
@@ -141,7 +153,8 @@ def _staged(location: DeltaLocation, rows: DataFrame) -> Staging:
 
 
 @contextmanager
-def _failing() -> Iterator[None]:
+def failing() -> Iterator[None]:
+    """What a job raises becomes `WriteRefused`."""
     try:
         yield
     except (PySparkException, JavaFailed) as error:  # the second: a task that wrote has failed

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
 from state.delta.folding import LogLayout
+from state.delta.folds_apart import FoldTask, WrittenFold
+from state.delta.segments import SegmentsTable
+from state.delta.spark_folds import write_by_spark
 from state.delta.staging import RUNS, FileStager
 from state.delta.state import DeltaMapState
 from state.updates import rows_of
-from tests.contract.states import content
+from tests.contract.states import OWNER, Place, content
+from transactional.attempt import TxId
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
+from transactional.ports import Partials
 from transactional.schema import Schema
 from transactional.spark.cluster_check import check_folders
 from transactional.spark.executor import SparkExecutor
@@ -81,3 +87,60 @@ def test_executors_that_do_not_see_the_folder_are_one_clear_line(tmp_path: Path,
     with pytest.raises(ConfigError, match=r"an executor on .* does not see mark-.*every executor mou"):
         check_folders(spark.sparkContext, {"count": Elsewhere(tmp_path / "t", "words/count", columns)})
     assert os.listdir(tmp_path / "t" / RUNS) == os.listdir(tmp_path / "of executors" / RUNS) == []
+
+
+def test_spark_folds_and_the_driver_commits(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+    monkeypatch.setattr("state.delta.folds_apart.SPARK_ROWS", 0)
+    jobs = list[FoldTask]()
+
+    def job(task: FoldTask) -> WrittenFold:
+        jobs.append(task)
+        return write_by_spark(task)
+
+    monkeypatch.setattr("state.delta.spark_folds.write_by_spark", job)
+    assert spark.version, "it is running, so folds go there"
+    place = Place("delta-rs/log", tmp_path)
+    layout = LogLayout(fold_after=2, fan_out=2, staged_bytes=0)
+    combine = {"count": "sum", "most": "max", "least": "min", "total": "sum"}
+    state = DeltaMapState(tmp_path / "t", "word string", VALUES, layout=layout)
+    state.open(OWNER, place.txids.__getitem__)
+    table = state._open_table
+    assert isinstance(table, SegmentsTable)
+    for txid in range(1, 6):
+        attempt = place.attempt(txid, txid)
+        parts = [batch_of(txid, task) for task in range(2)]
+        stager = state.stager(OWNER)
+        assert stager is not None
+        staged = [stager.stage(attempt, part) for part in parts]
+        state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))
+        before = state.read().sort_by("word")
+        state.tidy(TxId(txid), lambda: True)
+        if table._apart._future is not None:
+            assert table._apart._future.exception(timeout=100) is None
+            state.tidy(TxId(txid), lambda: True)
+        assert state.read().sort_by("word").equals(before)
+    assert (table.folded_txid, len(jobs)) == (4, 2)
+    folded = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()
+    made = [file for file in folded if file["partition"]["txid"] == 4]
+    assert made
+    assert all(file["path"].startswith(RUNS) and file["num_records"] for file in made)
+    assert not list((tmp_path / "t" / RUNS).glob("job-*"))
+
+
+VALUES = "count long, most int, least string, total decimal(20,2)"
+
+
+def batch_of(txid: int, task: int) -> pa.Table:
+    """Three keys, one of them NULL, with values at which engines might differ."""
+    return pa.table(
+        {
+            "word": ["cat", None, f"word {txid % 3}"],
+            "count": pa.array([txid, task, 1], pa.int64()),
+            "most": pa.array([-txid, None, task], pa.int32()),
+            "least": ["ä", f"z{txid}", None],
+            "total": pa.array([Decimal("1.25") * txid, None, Decimal(-1)], pa.decimal128(20, 2)),
+        }
+    )

@@ -32,7 +32,7 @@ PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What the tables are written by: without delta-rs, by its MERGE, as a log; and in SQLite."""
+    """What tables are written by: without delta-rs, by its MERGE, as a log, by tasks (staged); and in SQLite."""
 
     tables: str
     is_opaque: bool = True
@@ -79,7 +79,8 @@ def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> Delt
     """One of the two states."""
     if setting.tables == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/{name}.db", name, "word string", kind=kind)
-    layout: Any = LogLayout(fold_after=2, fan_out=2) if setting.tables == "log" else "merge"
+    layouts = {"log": LogLayout(fold_after=2, fan_out=2), "staged": LogLayout(fold_after=2, fan_out=2, staged_bytes=0)}
+    layout: Any = layouts.get(setting.tables, "merge")
     # In a folder that is made with the table.
     return DeltaMapState(folder / "tables" / name, "word string", kind=kind, layout=layout, properties=PROPERTIES)
 

@@ -23,7 +23,7 @@ from tests.proof.power import Setting, check, committed, live
 from transactional.errors import TransactionalError
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "sqlite")]
+SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite")]
 SETTINGS += [Setting(tables, is_opaque=False) for tables in ("small", "log")]
 SUBSETS = 20
 SAMPLED = 8
@@ -139,7 +139,7 @@ def test_every_power_cut(setting: Setting, tmp_path: Path, cut_counts: CutCounts
 
 @pytest.mark.sample
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("setting", SETTINGS[:4], ids=str)
+@pytest.mark.parametrize("setting", SETTINGS[:5], ids=str)
 def test_some_power_cuts(setting: Setting, tmp_path: Path, cut_counts: CutCounts, seed: int) -> None:
     run, chance = recorded(setting, tmp_path), Random(f"{seed} {setting}")
     operations = run.operations()
@@ -173,6 +173,8 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
     ("merge", "delta-rs' entry", lambda path: path.endswith(".json")),
     ("log", "a new folder", lambda path: "/txid=" in path and not path.endswith(".parquet")),
     ("log", "a checkpoint", lambda path: path.endswith(".checkpoint.parquet")),
+    ("staged", "a staged file", lambda path: "/_runs/" in path and path.endswith(".parquet")),
+    ("staged", "the folder of staged files", lambda path: path.endswith("/_runs")),
     ("small", "the store's log", lambda path: path.endswith("store.db-wal")),
     ("sqlite", "a state's log", lambda path: path.endswith("one.db-wal")),
 ]
