@@ -18,15 +18,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Transaction
 
+from state.columns import StateColumns
 from state.delta.commit import commit_files, noted
-from state.delta.folding import Fold, Segment, SegmentColumns, SegmentQuery, join_settings
+from state.delta.folding import Fold, Segment, SegmentQuery, join_settings
 from state.delta.sql import DATA_FUSION
 from state.delta.staged import check_there, replaced
 from state.delta.staging import FileStager
-from state.delta.table import DeltaLocation
+from state.delta.table import DeltaLocation, delta_schema
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
-from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import fold_of
@@ -56,7 +56,7 @@ class FoldTask:
 
     location: DeltaLocation
     owner: str
-    columns: SegmentColumns
+    columns: StateColumns
     combine: Mapping[str, str]
     fold: Fold
     base: TxId | None
@@ -69,13 +69,18 @@ class FoldTask:
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
-        columns = self.columns.written
         query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base)
         reader = pa.RecordBatchReader.from_stream(table.query(query, self.settings))
-        stager = FileStager(Path(self.location.uri), self.owner, columns)
+        stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.fold.until, version)
-        file = stager.stage_all(attempt, reader.cast(arrow_schema(columns)))
-        return WrittenFold(self.fold, inputs, (file,))
+        file = stager.stage_all(attempt, reader.cast(self.schema))
+        return WrittenFold(self.fold, inputs, (file,) if file.rows else ())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that are written: the transaction is the partition."""
+        schema = delta_schema(self.columns)
+        return schema.remove(schema.get_field_index(self.columns.txid))
 
 
 def writer_of(task: FoldTask) -> Callable[[], WrittenFold]:
@@ -146,7 +151,5 @@ class FoldsApart:
 
 def fold_task(table: TableVersion, combine: Mapping[str, str], fold: Fold, segments: Sequence[Segment]) -> FoldTask:
     """What has to be written for a fold of these segments, oldest first."""
-    own = table.columns
-    columns = SegmentColumns(own.key, own.values, own.names, own.deletes)
     base = segments[0].txid if segments[0].is_unique else None
-    return FoldTask(table.location, table.owner, columns, combine, fold, base, join_settings(segments))
+    return FoldTask(table.location, table.owner, table.columns, combine, fold, base, join_settings(segments))

@@ -16,7 +16,6 @@ from state.delta.folds_apart import FoldTask, WrittenFold, in_range
 from state.delta.spark import failing, job_session
 from state.delta.sql import SPARK_SQL
 from state.delta.staging import RUNS, footer_statistics, staged_name
-from state.delta.table import delta_schema
 from state.delta.version import TableVersion
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
@@ -51,8 +50,8 @@ def _write(task: FoldTask, table: TableVersion, folder: Path) -> None:
     source = f"fold_{uuid.uuid4().hex}"
     rows.createTempView(source)
     folded = session.sql(SegmentQuery(task.columns, task.combine, SPARK_SQL, source).fold(task.fold, task.base))
-    names = [name for name in delta_schema(task.columns).names if name != task.columns.txid]
-    cast = folded.select(*(folded[SPARK_SQL.name(name)].cast(rows.schema[name].dataType).alias(name) for name in names))
+    types, name = rows.schema, SPARK_SQL.name
+    cast = folded.select(*(folded[name(n)].cast(types[n].dataType).alias(n) for n in task.schema.names))
     cast.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(folder))
 
 

@@ -85,7 +85,8 @@ def replaced(
 ) -> list[AddAction | RemoveAction]:
     """The actions that put staged files in place of others, as rows of a transaction."""
     column, uri = table.columns.txid, table.location.uri
-    at_ms = max(int(Path(uri, file.path).stat().st_mtime * 1000) for file in staged)
+    newest = Path(uri, commit_path(table.delta_version))  # by the storage's own clock
+    at_ms = max(int(path.stat().st_mtime * 1000) for path in (newest, *(Path(uri, file.path) for file in staged)))
     values: dict[str, str | None] = {column: str(int(txid))}
     added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged]
     return [*(_removed(table, file, at_ms) for file in gone), *added]

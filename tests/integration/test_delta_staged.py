@@ -22,6 +22,7 @@ from state.delta.segments import SegmentsTable
 from state.delta.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
+from transactional.absent import ABSENT
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
@@ -391,6 +392,19 @@ class TestFoldsApart:
         future = segments(state)._apart._future
         assert future is not None
         future.exception(timeout=60)
+
+    def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        layout = LogLayout(fold_after=3, fan_out=2)
+        state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
+        state.open(OWNER, place.txids.__getitem__)
+        for txid, rows in enumerate([{"a": (1,), "b": (1,)}, {"a": ABSENT}, {"b": ABSENT}, {"c": (1,)}], 1):
+            state.put(place.attempt(txid, txid), {(key,): values for key, values in rows.items()})
+        state.tidy(TxId(4), lambda: True)
+        self.wait(state)
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (3, {"c": 1})
+        assert DeltaTable(state.location.uri).count() == 1, "all that was folded is deleted"
 
     def test_one_is_committed_with_the_next_tidying(self, place: Place, state: DeltaMapState) -> None:
         assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
