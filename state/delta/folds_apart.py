@@ -7,11 +7,9 @@ the version is the owner's own; else it is dropped, and goes with the other file
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +33,6 @@ from transactional.staged import StagedFile
 
 APART_ROWS = 2_000_000
 """Folds of so many rows are written apart; smaller ones take less time than one more Delta commit is worth."""
-
-
-SPARK_ROWS = 20_000_000
-"""Folds of so many rows are Spark jobs, where this process has a session for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +75,6 @@ class FoldTask:
         """Of the rows that are written: the transaction is the partition."""
         schema = delta_schema(self.columns)
         return schema.remove(schema.get_field_index(self.columns.txid))
-
-
-def writer_of(task: FoldTask) -> Callable[[], WrittenFold]:
-    """What writes a fold: Spark a very large one, if it is running with Delta, else a thread of this process."""
-    if task.fold.rows < SPARK_ROWS or "pyspark" not in sys.modules:
-        return task.write
-    from state.delta import spark, spark_folds
-
-    return partial(spark_folds.write_by_spark, task) if spark.can_fold() else task.write
 
 
 def in_range(table: TableVersion, fold: Fold) -> list[dict[str, Any]]:

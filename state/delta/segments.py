@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta import folds_apart
 from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, settle_feature, under_fence
+from state.delta.fold_writers import writer_of
 from state.delta.folding import (
     Fold,
     LogLayout,
@@ -313,7 +314,7 @@ class SegmentsTable(Layout):
         query = self._query()
         assert query is not None, "a table with rows says how they are combined"
         settle_feature(self.loaded, STAGED_FEATURE)
-        self._apart.start(folds_apart.writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments)))
+        self._apart.start(writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments)))
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""

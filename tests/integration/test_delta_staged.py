@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,13 +23,12 @@ from state.delta.segments import SegmentsTable
 from state.delta.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
-from transactional.absent import ABSENT
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
+from transactional.ports import Partials, StateKind
 from transactional.running import run_topology
 from transactional.staged import StagedFile
 from transactional.testing import MemoryCoordinatorStore
@@ -351,6 +351,31 @@ class TestSums:
         with pytest.raises(SumOverflow):
             merge(again, place.attempt(2, 2), {"a": 2**61})
 
+    def test_the_bound_is_measured_where_everything_is_folded(self, place: Place) -> None:
+        """Statistics tell nothing of decimals, and the newest transaction has no rows."""
+
+        def total(price: int) -> pa.Table:
+            return pa.table({"word": ["a"], "total": pa.array([Decimal(price)], pa.decimal128(5, 0))})
+
+        state = DeltaMapState(
+            place.folder / "t", "word string", "total decimal(5,0)", layout=LogLayout(fold_after=None)
+        )
+        state.open(OWNER, place.txids.__getitem__)
+        stager = state.stager(OWNER)
+        assert stager is not None
+        for txid in (1, 2):
+            attempt = place.attempt(txid, txid)
+            staged = [stager.stage(attempt, total(10_000)) for _ in range(2)]
+            state.merge(attempt, Partials({"total": "sum"}, total(0).slice(0, 0), staged))
+        state.merge(place.attempt(3, 3), Partials({"total": "sum"}, total(0).slice(0, 0)))
+        state.fold()
+        state.open(OWNER, place.txids.__getitem__)
+        attempt = place.attempt(4, 4)
+        late = Partials({"total": "sum"}, total(0), [stager.stage(attempt, total(60_000))])
+        with pytest.raises(SumOverflow, match="40000"):
+            state.merge(attempt, late)
+        assert content(state) == {"a": Decimal(40_000)}
+
 
 class TestFolds:
     def test_files_make_a_fold_due(self, place: Place) -> None:
@@ -369,98 +394,6 @@ class TestFolds:
         table = DeltaTable(state.location.uri)
         rows = table.to_pyarrow_dataset().to_table().to_pylist()
         assert Counter(row["txid"] for row in rows) == {1: 1, 2: 2}
-
-
-class TestFoldsApart:
-    """Large folds are written in a thread of their own, while transactions go on."""
-
-    @pytest.fixture
-    def state(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
-        """Every fold is a large one; three transactions of two files each are there, and a fold of two is written."""
-        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
-        state = opened(place, fold_after=2, fan_out=2)
-        for txid in (1, 2, 3):
-            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
-        state.tidy(TxId(3), lambda: True)
-        self.wait(state)
-        return state
-
-    EXPECTED: ClassVar = {"a": 6, "1": 1, "2": 1, "3": 1}
-
-    def wait(self, state: DeltaMapState) -> None:
-        """Until the fold is written."""
-        future = segments(state)._apart._future
-        assert future is not None
-        future.exception(timeout=60)
-
-    def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
-        layout = LogLayout(fold_after=3, fan_out=2)
-        state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
-        state.open(OWNER, place.txids.__getitem__)
-        for txid, rows in enumerate([{"a": (1,), "b": (1,)}, {"a": ABSENT}, {"b": ABSENT}, {"c": (1,)}], 1):
-            state.put(place.attempt(txid, txid), {(key,): values for key, values in rows.items()})
-        state.tidy(TxId(4), lambda: True)
-        self.wait(state)
-        state.tidy(TxId(4), lambda: True)
-        assert (segments(state).folded_txid, content(state)) == (3, {"c": 1})
-        assert DeltaTable(state.location.uri).count() == 1, "all that was folded is deleted"
-
-    def test_one_is_committed_with_the_next_tidying(self, place: Place, state: DeltaMapState) -> None:
-        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
-        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
-        state.tidy(TxId(4), lambda: True)
-        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
-        assert content(state, committed_txid=3) == self.EXPECTED
-        rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
-        assert Counter(rows["txid"].to_pylist()) == {2: 3, 3: 3, 4: 2}
-
-    def test_one_whose_files_somebody_has_rewritten_is_dropped(
-        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        DeltaTable(state.location.uri).optimize.compact()
-        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
-        state.tidy(TxId(4), lambda: True)
-        assert "a fold up to transaction 2 was dropped" in caplog.text
-        assert (segments(state).folded_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
-        state.tidy(TxId(4), lambda: True)
-        self.wait(state)
-        state.tidy(TxId(4), lambda: True)
-        assert (segments(state).folded_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
-
-    def test_one_that_is_refused_is_tried_again(self, place: Place, state: DeltaMapState) -> None:
-        DeltaTable(state.location.uri).alter.set_table_properties({"delta.checkpointInterval": "50"})
-        state.tidy(TxId(3), lambda: True)
-        assert segments(state).folded_txid == 0
-        merge(state, place.attempt(4, 4), {"a": 1})
-        state.tidy(TxId(4), lambda: True)
-        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
-
-    def test_that_of_a_zombie_is_not_committed(self, place: Place, state: DeltaMapState) -> None:
-        leader = opened(place)
-        leader.version()
-        leader.fence(place.attempt(3, 9).attempt_id)
-        state.tidy(TxId(3), lambda: True)
-        merge(leader, place.attempt(4, 10), {"a": 1}, {"a": 1})
-        state.tidy(TxId(3), lambda: True)
-        assert (segments(leader).folded_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
-
-    def test_one_whose_file_is_gone_is_not_committed(
-        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        [written] = segments(state)._apart._written
-        (place.folder / "t" / written.files[0].path).unlink()
-        state.tidy(TxId(3), lambda: True)
-        assert "could not be tidied up" in caplog.text
-        assert "does not find it" in caplog.text
-        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
-
-    def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
-        [written] = segments(state)._apart._written
-        segments(state)._swept_at_s = -1e9
-        state.tidy(TxId(3), lambda: True)
-        assert segments(state).folded_txid == 2
-        assert written.files[0].path in live(state)
 
 
 LINES = ("the cat saw the dog and the cat ran", "a cat a dog")

@@ -93,7 +93,7 @@ def test_spark_folds_and_the_driver_commits(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
-    monkeypatch.setattr("state.delta.folds_apart.SPARK_ROWS", 0)
+    monkeypatch.setattr("state.delta.fold_writers.SPARK_ROWS", 0)
     jobs = list[FoldTask]()
 
     def job(task: FoldTask) -> WrittenFold:

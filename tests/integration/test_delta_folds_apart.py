@@ -1,0 +1,111 @@
+"""Large folds are written apart, as staged files, while transactions go on; and committed between two of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+from deltalake import DeltaTable
+
+from state.delta.folding import LogLayout
+from state.delta.state import DeltaMapState
+from tests.contract.states import OWNER, Place, content
+from tests.integration.test_delta_staged import live, merge, opened, place, segments
+from transactional.absent import ABSENT, Absent
+from transactional.attempt import TxId
+
+__all__ = ["place"]
+
+
+class TestFoldsApart:
+    """Large folds are written in a thread of their own, while transactions go on."""
+
+    @pytest.fixture
+    def state(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
+        """Every fold is a large one; three transactions of two files each are there, and a fold of two is written."""
+        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        state = opened(place, fold_after=2, fan_out=2)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
+        state.tidy(TxId(3), lambda: True)
+        self.wait(state)
+        return state
+
+    EXPECTED: ClassVar = {"a": 6, "1": 1, "2": 1, "3": 1}
+
+    def wait(self, state: DeltaMapState) -> None:
+        """Until the fold is written."""
+        future = segments(state)._apart._future
+        assert future is not None
+        future.exception(timeout=60)
+
+    def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        layout = LogLayout(fold_after=3, fan_out=2)
+        state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
+        state.open(OWNER, place.txids.__getitem__)
+        puts: list[dict[str, tuple[int] | Absent]] = [{"a": (1,), "b": (1,)}, {"a": ABSENT}, {"b": ABSENT}, {"c": (1,)}]
+        for txid, rows in enumerate(puts, 1):
+            state.put(place.attempt(txid, txid), {(key,): values for key, values in rows.items()})
+        state.tidy(TxId(4), lambda: True)
+        self.wait(state)
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (3, {"c": 1})
+        assert DeltaTable(state.location.uri).count() == 1, "all that was folded is deleted"
+
+    def test_one_is_committed_with_the_next_tidying(self, place: Place, state: DeltaMapState) -> None:
+        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
+        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 8})
+        assert content(state, committed_txid=3) == self.EXPECTED
+        rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
+        assert Counter(rows["txid"].to_pylist()) == {2: 3, 3: 3, 4: 2}
+
+    def test_one_whose_files_somebody_has_rewritten_is_dropped(
+        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        DeltaTable(state.location.uri).optimize.compact()
+        merge(state, place.attempt(4, 4), {"a": 1}, {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert "a fold up to transaction 2 was dropped" in caplog.text
+        assert (segments(state).folded_txid, content(state)) == (0, {**self.EXPECTED, "a": 8})
+        state.tidy(TxId(4), lambda: True)
+        self.wait(state)
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (3, {**self.EXPECTED, "a": 8})
+
+    def test_one_that_is_refused_is_tried_again(self, place: Place, state: DeltaMapState) -> None:
+        DeltaTable(state.location.uri).alter.set_table_properties({"delta.checkpointInterval": "50"})
+        state.tidy(TxId(3), lambda: True)
+        assert segments(state).folded_txid == 0
+        merge(state, place.attempt(4, 4), {"a": 1})
+        state.tidy(TxId(4), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (2, {**self.EXPECTED, "a": 7})
+
+    def test_that_of_a_zombie_is_not_committed(self, place: Place, state: DeltaMapState) -> None:
+        leader = opened(place)
+        leader.version()
+        leader.fence(place.attempt(3, 9).attempt_id)
+        state.tidy(TxId(3), lambda: True)
+        merge(leader, place.attempt(4, 10), {"a": 1}, {"a": 1})
+        state.tidy(TxId(3), lambda: True)
+        assert (segments(leader).folded_txid, content(leader)) == (0, {**self.EXPECTED, "a": 8})
+
+    def test_one_whose_file_is_gone_is_not_committed(
+        self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        [written] = segments(state)._apart._written
+        (place.folder / "t" / written.files[0].path).unlink()
+        state.tidy(TxId(3), lambda: True)
+        assert "could not be tidied up" in caplog.text
+        assert "does not find it" in caplog.text
+        assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
+
+    def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
+        [written] = segments(state)._apart._written
+        segments(state)._swept_at_s = -1e9
+        state.tidy(TxId(3), lambda: True)
+        assert segments(state).folded_txid == 2
+        assert written.files[0].path in live(state)
