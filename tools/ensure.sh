@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `tools/ensure.sh strace`.
+# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… strace`, `… chromium`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -11,6 +11,13 @@ postgres) # the tests start a server of their own
     missing="PostgreSQL's server programs (postgres, initdb), which are not on PATH or in their usual folders: install
 PostgreSQL 13 or newer (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql)."
     ;;
+chromium) # the tests open the console's pages in it
+    package=chromium
+    programs=chromium
+    folders=/snap/bin
+    missing="Chromium, which is not on PATH: install it (Debian: apt-get install chromium), or name the program in the
+environment variable CHROMIUM."
+    ;;
 strace) # the proof of power cuts records with it what a run does to its files
     package=strace
     programs=strace
@@ -19,7 +26,7 @@ strace) # the proof of power cuts records with it what a run does to its files
 Fedora: dnf install strace)."
     ;;
 *)
-    echo "usage: tools/ensure.sh postgres|strace" >&2
+    echo "usage: tools/ensure.sh postgres|strace|chromium" >&2
     exit 2
     ;;
 esac

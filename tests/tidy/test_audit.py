@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import tomllib
 from pathlib import Path
@@ -51,3 +52,12 @@ def test_what_is_installed_and_not_pinned_is_reported(audit: ModuleType) -> None
     here = list(audit.installed({"pytest": "0.1"}))
     assert any(line.startswith("pytest ") and "pins 0.1" in line for line in here)
     assert any(line.startswith("hypothesis ") and "does not know it" in line for line in here)
+
+
+@pytest.mark.parametrize("folder", ["tests/vendor"])
+def test_what_others_wrote_is_as_it_was_taken_over(folder: str) -> None:
+    lines = (ROOT / folder / "vendor.lock").read_text("utf-8").splitlines()
+    pinned = {name: checksum for checksum, name in (line.split() for line in lines if not line.startswith("#"))}
+    there = {path.name for path in (ROOT / folder).iterdir()} - {"vendor.lock"}
+    assert set(pinned) == there
+    assert {name: hashlib.sha256((ROOT / folder / name).read_bytes()).hexdigest() for name in there} == pinned

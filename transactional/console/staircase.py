@@ -148,7 +148,7 @@ def draw_staircase(
         parts.append(_transaction(txid, tries, axis, line[txid], now_ms, link(txid)))
     parts += _waited_for(shown, axis, line)
     label = f"Timeline of transactions {txids[0]} to {txids[-1]}; the list of attempts has the same figures"
-    return svg.picture(_WIDTH, bottom + (20 if rules else 6), label, *parts, class_="staircase")
+    return svg.picture(_WIDTH, bottom + (20 if rules or axis.gaps else 6), label, *parts, class_="staircase")
 
 
 def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
@@ -190,7 +190,7 @@ def _gaps(axis: Axis, bottom: float) -> list[str]:
         left, right = axis.x(start) + 4, axis.x(end) - 4
         told = svg.title(f"nothing was in flight for {duration(end - start)}")
         band = svg.element("rect", class_="gap", x=left, y=_TOP - 4, width=max(right - left, 1.0), height=bottom - _TOP)
-        words = svg.text(duration(end - start), (left + right) / 2, _TOP - 14, class_="idle", text_anchor="middle")
+        words = svg.text(duration(end - start), right, bottom + 15, class_="idle", text_anchor="end")
         parts.append(svg.element("g", told, band, words))
     return parts
 
@@ -203,7 +203,7 @@ def _takeovers(runs: Sequence[RunRecord], axis: Axis, bottom: float) -> list[str
             x = axis.x(run.began_at_ms)
             told = svg.title(f"run {run.epoch} began at {clock(run.began_at_ms)}: {run.owner}")
             rule = svg.element("line", class_="takeover", x1=x, x2=x, y1=_TOP - 8, y2=bottom + 4)
-            words = svg.text(f"run {run.epoch}", x, bottom + 15, class_="takeover", text_anchor="middle")
+            words = svg.text(f"run {run.epoch}", x + 5, bottom + 15, class_="takeover")
             parts.append(svg.element("g", told, rule, words))
     return parts
 
