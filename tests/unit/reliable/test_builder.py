@@ -17,6 +17,7 @@ from transactional.groupings import CustomStreamGrouping
 from transactional.guarantees import Guarantee
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.testing import complete_topology
+from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.describing import described
 
 
@@ -202,3 +203,9 @@ def test_a_spout_whose_records_have_no_offsets_can_not_be_followed() -> None:
     with pytest.raises(ConfigError, match="spout 'spout' does not know the offsets of its records"):
         made().build()
     assert [row.word for row in complete_topology(made(ackers=0).build())["split"]] == ["a"]
+
+
+def test_it_has_all_that_the_transactional_builder_begins_with() -> None:
+    """It begins without a spout, so it does not call that one's `__init__`."""
+    transactional = TransactionalTopologyBuilder("words", "spout", lines())
+    assert set(vars(transactional)) <= set(vars(builder("exactly-once")))
