@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from spouts.planning import Gap, Limits, Logs, check_ranges, lag, plan_batch
+from spouts.planning import Gap, Limits, Logs, check_ranges, lag, lags, plan_batch
 from transactional.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.ports import PartitionReader
 from transactional.schema import Schema
@@ -98,6 +98,10 @@ class PartitionedSpout(ABC):
         The source is not queried again, so this is fast, whatever state the source is in.
         """
         return None if self._seen is None else lag(after, self._seen)
+
+    def lags(self, after: BatchMetadata) -> dict[PartitionId, int] | None:
+        """The same by partition."""
+        return None if self._seen is None else lags(after, self._seen)
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release what `open` acquired."""

@@ -171,13 +171,19 @@ def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
 
 def lag(after: BatchMetadata, logs: Logs) -> int | None:
     """How many offsets exist that `after` and earlier batches have not read; None: a log does not respond."""
-    total = 0
+    found = lags(after, logs)
+    return None if found is None else sum(found.values())
+
+
+def lags(after: BatchMetadata, logs: Logs) -> dict[PartitionId, int] | None:
+    """The same by partition."""
+    found = dict[PartitionId, int]()
     for partition, log in logs.items():
         if log is None:
             return None
         position = _position(partition, after, logs)
-        total += max(0, log.end - max(log.earliest, position or Offset(0)))
-    return total
+        found[partition] = max(0, log.end - max(log.earliest, position or Offset(0)))
+    return found
 
 
 def _shares(

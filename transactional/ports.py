@@ -6,7 +6,7 @@ Each port has several implementations, and one contract suite (`tests/contract`)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -109,6 +109,14 @@ class Spout(Protocol):
 
     def close(self) -> None:
         """Release what `open` acquired."""
+
+
+@runtime_checkable
+class PartitionedSpout(Protocol):
+    """A spout that knows its lag by partition."""
+
+    def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+        """As `Spout.lag`, by partition. Called in the driver's thread as well."""
 
 
 @runtime_checkable
@@ -395,6 +403,8 @@ class Processed:
     dropped: int = 0
     """Failed tuples that belong to no message that is followed; `reason` is that of the first one."""
     reason: str = ""
+    edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """Tuples sent by source, stream and target, in the processing phase."""
 
 
 class JobExecutor(Protocol):

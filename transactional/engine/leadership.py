@@ -18,13 +18,14 @@ from typing import Any, Final
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import fence_tables
-from transactional.engine.run_history import about, kept, lag_of
+from transactional.engine.minutes import Minutes
+from transactional.engine.run_history import about, kept, lags_of
 from transactional.engine.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.store_history import RunEnd
-from transactional.store_rules import CARRIED_OUT, check_fingerprint
+from transactional.store_rules import CARRIED_OUT, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500
@@ -56,6 +57,7 @@ class Leadership:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name = accept_changes, name
         self._pause = threading.Event()
+        self._minutes = Minutes()
 
     def take(self) -> None:
         """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does."""
@@ -114,8 +116,9 @@ class Leadership:
         with suppress(StoreUnavailable):  # then the lease ends by itself
             self.store.release(self.lease, is_done=is_done, end=end)
 
-    def record(self, action: Action, timeline: Timeline, at_ms: int) -> None:
-        """Write what an action wants to be written. It is durable when this returns."""
+    def record(self, action: Action, timeline: Timeline, at_ms: int, known: Mapping[str, Any]) -> None:
+        """Write what an action wants to be written, with `known` about a transaction commit. It is durable when this
+        returns."""
         store, lease = self.store, self.lease
         match action:
             case RecordAttempt(attempt, batch, forget_later):
@@ -125,7 +128,9 @@ class Leadership:
                 processed_at_ms = timeline[attempt].processed.wall_ms
                 self.write(lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
             case RecordCommit(attempt, batch):
-                flight, details = timeline[attempt], {"lag": lag_of(self.topology.spout, batch)}
+                flight = timeline[attempt]
+                details = {**lags_of(self.topology.spout, batch), **known}
+                minute = self._minutes.add(flight, batch, lag_in(details))
                 self.write(
                     lambda: store.record_commit(
                         lease,
@@ -135,10 +140,12 @@ class Leadership:
                         started_at_ms=flight.commit_started.wall_ms,
                         at_ms=at_ms,
                         details=details,
+                        minute=minute,
                         keep=kept(self.config, at_ms),
                     )
                 )
             case RecordFailure(attempt, phase, reason, _):
+                self._minutes.failures += 1
                 self.write(lambda: store.record_failure(lease, attempt, phase, reason, at_ms=at_ms))
 
     def record_recovery(self) -> None:

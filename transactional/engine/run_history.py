@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig, shown_options
 from transactional.errors import TransactionalError
 from transactional.names import DISTRIBUTION
-from transactional.ports import Spout
+from transactional.ports import PartitionedSpout, Spout
 from transactional.store import DesiredState
 from transactional.store_history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.topology.describing import described
@@ -64,6 +64,25 @@ def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drai
 def kept(config: TopologyConfig, at_ms: int) -> Keep:
     """How much of the past is kept, as of now."""
     return Keep(config.keep_attempts_max, at_ms - config.keep_attempts_days * _DAY_MS)
+
+
+LAGS_MAX: Final = 50
+"""So many partitions are recorded with their lag: those with the highest."""
+
+
+def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
+    """The lag of the source, and of its partitions, as stored with a transaction commit."""
+    if not isinstance(spout, PartitionedSpout):
+        return {"lag": lag_of(spout, batch)}
+    try:
+        lags = spout.lags(batch)
+    except Exception:
+        _log.debug("the spout could not report its lag", exc_info=True)
+        return {"lag": None}
+    if lags is None:
+        return {"lag": None}
+    highest = sorted(lags, key=lambda each: (-lags[each], each))[:LAGS_MAX]
+    return {"lag": sum(lags.values()), "lags": [[each.source, each.index, lags[each]] for each in highest]}
 
 
 def lag_of(spout: Spout, batch: BatchMetadata) -> int | None:

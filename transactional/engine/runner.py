@@ -10,9 +10,11 @@ import logging
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PendingMessage
@@ -112,6 +114,19 @@ class PhaseRunner:
         if processed is not None and isinstance(spout, AckedSpout):
             failed = processed.failed
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
+
+    def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
+        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters."""
+        processed, told = self._processed.get(attempt), self._commit_phase.told
+        if processed is None or told is None or told.attempt != attempt:
+            return {}
+        sent = Counter(processed.edges) + Counter(told.sent)
+        states = {c.id: {"ms": told.took_ms[c.id]} for c in self.topology.committers if c.id in told.took_ms}
+        return {
+            "edges": [[*edge, number] for edge, number in sorted(sent.items())],
+            "states": states,
+            "letters": told.letters,
+        }
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +36,16 @@ Addressed = Iterable[tuple[Edge, int, list[pa.RecordBatch]]]
 """Record batches for the task of a bolt."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommitTold:
+    """What a commit phase did: milliseconds by component, tuples by source, stream and target, dead letters."""
+
+    attempt: TransactionAttempt
+    took_ms: Mapping[str, int]
+    sent: Mapping[tuple[str, str, str], int]
+    letters: int
+
+
 @dataclass(slots=True)
 class Passing:
     """What components pass on to those behind them, in one commit phase."""
@@ -47,6 +59,8 @@ class Passing:
     letters: list[DeadLetter] = field(default_factory=list)
     stateful: list[tuple[TaskInfo, StatefulOperator]] = field(default_factory=list)
     """The stateful bolts that have run, to be notified once all states are written."""
+    sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Tuples by source, stream and target."""
 
     def put(self, target: str, task: int, batches: Sequence[pa.RecordBatch], source: str, stream: str) -> None:
         """Pass tuples on to a task of a bolt."""
@@ -57,6 +71,8 @@ class Passing:
         for committer, table in partials:
             self.partials.setdefault(committer, []).append(table)
         for edge, task, batches in addressed:
+            sent = sum(batch.num_rows for batch in batches)
+            self.sent[component_id, edge.grouping.stream, edge.target] += sent
             self.put(edge.target, task, batches, component_id, edge.grouping.stream)
 
 
@@ -72,6 +88,8 @@ class CommitPhase:
         self.topology = topology
         self.program = make_program(topology, NoReader(), record=record)
         self.phases = self.program.plan.phases
+        self.told: CommitTold | None = None
+        """What the last commit phase that has succeeded did."""
         self.components = [c for c in topology.components if self.phases[c.id] is not WorkPhase.PROCESSING]
 
         states: list[object] = [component.state for component in topology.committers]
@@ -87,11 +105,14 @@ class CommitPhase:
         for tuples in processed.late:
             passing.put(tuples.target, tuples.task, tuples.batches, tuples.source, tuples.stream)
         self._take_letters(passing)
+        took_ms = dict[str, int]()
         for component in self.components:
+            began_s = time.monotonic()
             if component.is_update:
                 self._merge(component, passing)
             else:
                 self._finish(component, passing)
+            took_ms[component.id] = round(1_000 * (time.monotonic() - began_s))
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()
@@ -100,6 +121,7 @@ class CommitPhase:
                 operator.pre_commit()
             except TaskFailed as failed:
                 raise self._error([(info, failed)]) from failed
+        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters))
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""

@@ -47,7 +47,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         for item in in_order
         if isinstance(item, TuplesToCommit)
     ]
-    received = _check_counts(program, reports, late)
+    received, edges = _check_counts(program, reports, late)
     digests = _digests(reports)
     _check_digests(batch, digests)
     instances: dict[str, list[bytes]] = {}
@@ -70,6 +70,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         failed=messages_of(batch, roots) if roots else (),
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),
+        edges=edges,
     )
 
 
@@ -95,8 +96,11 @@ def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
         raise AttemptLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
 
 
-def _check_counts(program: TaskProgram, reports: list[TaskReport], late: list[LateTuples]) -> dict[str, int]:
-    """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received."""
+def _check_counts(
+    program: TaskProgram, reports: list[TaskReport], late: list[LateTuples]
+) -> tuple[dict[str, int], Counter[Subscription]]:
+    """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received, and
+    how many were sent."""
     sent: Counter[Subscription] = Counter()
     arrived: Counter[Subscription] = Counter()
     for report in reports:
@@ -117,7 +121,7 @@ def _check_counts(program: TaskProgram, reports: list[TaskReport], late: list[La
                 f"bolt {target!r} received {arrived[subscription]} tuples of {sent[subscription]} that {source!r} has "
                 f"emitted for it{of}"
             )
-    return received
+    return received, sent
 
 
 def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
