@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
 settings.register_profile("project", deadline=None, database=DirectoryBasedExampleDatabase(".hypothesis/examples"))
 # For `make check`; `make test` tries as many examples as Hypothesis does by itself.
-settings.register_profile("check", settings.get_profile("project"), max_examples=30)
+settings.register_profile("check", settings.get_profile("project"), max_examples=20)
 settings.load_profile("project")
 
 
