@@ -44,7 +44,7 @@ def write_by_spark(task: FoldTask) -> WrittenFold:
 
 def _write(task: FoldTask, table: TableVersion, folder: Path) -> None:
     session = job_session()
-    # Transactions go on meanwhile, and none waits for this.
+    # Transactions are committed meanwhile, and none waits for this.
     session.sparkContext.setLocalProperty("spark.scheduler.pool", "processing")
     rows = session.read.format("delta").option("versionAsOf", table.delta_version).load(task.location.uri)
     source = f"fold_{uuid.uuid4().hex}"
