@@ -200,7 +200,7 @@ class BatchMetadata:
                     "run the version of transactional that wrote it, or a newer one"
                 )
             return cls._from_document(document)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptRecord(f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}") from error
 
     @classmethod

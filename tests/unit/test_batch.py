@@ -212,6 +212,7 @@ CORRUPT = {
     "half a message": json.dumps({"version": 3, "partitions": [], "pending": [["a", 0, 1]]}),
     "a message without an offset": json.dumps({"version": 3, "partitions": [], "again": [["a", 0, None, 1, 1, ""]]}),
     "a loss in words": json.dumps({"version": 3, "partitions": [], "lost": "some"}),
+    "versions in a list": json.dumps({"version": 3, "partitions": [], "static_versions": [["users", 1]]}),
     "a version in words": json.dumps({"version": 3, "partitions": [], "static_versions": {"users": "last"}}),
     "an offset as a word": rows(["a", 0, "one", 2, None, None]),
     "an offset that is missing": rows(["a", 0, None, 2, None, None]),

@@ -15,7 +15,7 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
-from transactional.trident.functions import parsed
+from transactional.trident.functions import many_rows, parsed
 from transactional.trident.own import BatchAggregator, Combiner, OwnAggregator, Reducer, groups_of, is_built_in, rows_of
 from transactional.trident.steps import Aggregated, GatheringStep
 
@@ -170,7 +170,8 @@ class Completed(GatheringStep):
             for at in group:
                 state = self.aggregator.aggregate(state, rows[at])
             key = tuple(rows[group[0]][name] for name in self.key)
-            made += [(*key, *each) for each in self.aggregator.complete(state)]
+            complete = self.aggregator.complete(state)
+            made += [(*key, *each) for each in many_rows(self.label, complete, len(self.after) - len(key))]
         yield batch_from_rows(made, arrow_schema(self.after), component=self.label)
 
 

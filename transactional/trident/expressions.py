@@ -26,9 +26,14 @@ def field(name: str) -> Expression:
     return pc.field(name)
 
 
-def as_expression(value: Any) -> Expression:
-    """The value itself if it is an expression, otherwise a constant."""
-    return value if isinstance(value, Expression) else pc.scalar(value)
+def as_expression(operation: str, value: Any) -> Expression:
+    """The value itself if it is an expression, otherwise a constant. Raises `ConfigError`."""
+    try:
+        return value if isinstance(value, Expression) else pc.scalar(value)
+    except pa.ArrowException:
+        raise ConfigError(
+            f"{operation} takes an expression such as field('n') * 2, or a constant; got {type(value).__name__}"
+        ) from None
 
 
 def evaluated(batch: pa.RecordBatch, columns: Mapping[str, Expression]) -> pa.Table:
@@ -47,9 +52,10 @@ def checked_filter(operation: str, expression: Expression, schema: Schema) -> No
 
 def type_of(operation: str, expression: Expression, schema: Schema) -> str:
     """The type of an expression's values. Raises `ConfigError` if it can't be computed from the fields of a stream."""
-    empty = pa.RecordBatch.from_pylist([], arrow_schema(schema))
+    # Much is only checked where there is a row: time zones, and whether a function works row by row.
+    nulls = pa.RecordBatch.from_pylist([{}], arrow_schema(schema))
     try:
-        table = evaluated(empty, {"value": expression})
+        table = evaluated(nulls, {"value": expression})
     except (pa.ArrowException, KeyError, TypeError) as error:
         if unknown := _UNKNOWN.search(str(error)):
             schema.require([unknown[1]], of="the stream", used_by=operation)

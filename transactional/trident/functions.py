@@ -13,6 +13,8 @@ from transactional.topology.functions import annotated_output
 
 Rows = Iterable[tuple[Any, ...]]
 _NO_ROW = (str, bytes, Mapping)
+_ONE_RESULT = ("map", "filter", "peek")
+"""Operations whose function returns: calling a generator only makes one, which counts as true."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -32,6 +34,11 @@ def check_function(operation: str, function: Any) -> str:
     if not callable(function):
         raise ConfigError(f"{operation} takes a function of a row; got {function!r}")
     label = f"{operation}({name_of(function)})"
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise ConfigError(f"{label}: the function is asynchronous, so it would never run: use a plain one")
+    if operation in _ONE_RESULT and inspect.isgeneratorfunction(called):
+        raise ConfigError(f"{label}: the function yields, and must return: use flat_map or each for several tuples")
     try:
         inspect.signature(function).bind(())
     except TypeError as error:

@@ -48,6 +48,8 @@ def joined_schema(sides: Sequence[Side], *, keeps_all: bool, output: Sequence[st
         fields = [*first.schema.select(first.key), *(field for side in sides for field in side.others)]
     names = [field.name for field in fields]
     if output is not None:
+        if isinstance(output, str):
+            raise ConfigError(f"join: output is a list of names; got {output!r}")
         if len(output) != len(fields):
             shown = ", ".join(names)
             raise ConfigError(f"join: output has {len(output)} names for {len(fields)} fields: {shown}")
@@ -122,8 +124,8 @@ def _keys_of(table: pa.Table, side: Side, number: int) -> pa.Table:
 
 def checked_kinds(how: Any, count: int) -> tuple[str, ...]:
     """The kind of each join after the first stream. Raises `ConfigError`."""
-    kinds = (how,) * (count - 1) if isinstance(how, str) else tuple(how)
-    if len(kinds) != count - 1 or not set(kinds) <= set(KINDS):
+    kinds = (how,) * (count - 1) if isinstance(how, str) else tuple(how) if isinstance(how, Sequence) else ()
+    if len(kinds) != count - 1 or not all(isinstance(kind, str) and kind in KINDS for kind in kinds):
         raise ConfigError(
             f"join: how={how!r} must be one of {', '.join(KINDS)}, or a list with one for each stream after the first"
         )

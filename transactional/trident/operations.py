@@ -85,7 +85,7 @@ class Operations:
         """Append or replace fields by expressions or constants: `with_columns(size=pc.utf8_length(field("word")))`."""
         if not columns:
             raise ConfigError("with_columns() needs a field, for example with_columns(double=field('n') * 2)")
-        made = {name: as_expression(value) for name, value in columns.items()}
+        made = {name: as_expression(f"with_columns({name}=…)", value) for name, value in columns.items()}
         types = {name: type_of(f"with_columns({name}=…)", made[name], self.fields) for name in made}
         kept = [Field(f.name, types.pop(f.name, f.type)) for f in self.fields]
         after = Schema((*kept, *(Field(name, type_) for name, type_ in types.items())))
@@ -104,6 +104,9 @@ class Operations:
         """Give fields other names: `rename(new="old")`."""
         self._require(names.values(), "rename")
         new_of = {old: new for new, old in names.items()}
+        if len(new_of) < len(names):
+            twice = next(old for new, old in names.items() if new_of[old] != new)
+            raise ConfigError(f"rename: field {twice!r} is given two names; append one by with_columns(…)")
         after = Schema(tuple(Field(new_of.get(f.name, f.name), f.type) for f in self.fields))
         label = f"rename({', '.join(f'{new}={old}' for new, old in names.items())})"
         return self._then(steps.Select(label, after, self.fields.names))
@@ -189,6 +192,14 @@ class Operations:
             if not isinstance(name, str):
                 raise ConfigError(f"{used_by} takes names of fields; got {name!r}")
         self.fields.require(names, of="the stream", used_by=used_by)
+
+    def _require_key(self, names: Iterable[Any], used_by: str) -> None:
+        """Arrow groups and joins by no nested column."""
+        self._require(names, used_by)
+        for name in names:
+            if pa.types.is_nested(arrow_schema(self.fields).field(name).type):
+                type_ = self.fields[name].type
+                raise ConfigError(f"{used_by}: field {name!r} is a {type_}, which can't be compared: use its parts")
 
     def _declared(self, label: str, function: Callable[..., Any], output: str | None) -> Schema:
         declared = declared_output(label, function, output)

@@ -96,7 +96,9 @@ class Filter(RowStep):
 
     def over(self, rows: Iterable[Tuple]) -> Rows:
         """Leave out the others."""
-        return filter(self.function, rows)
+        # Not `filter`: it would take a StopIteration of the function for the end of the rows.
+        function = self.function
+        return (row for row in rows if function(row))
 
 
 class Peek(RowStep):

@@ -32,7 +32,7 @@ class Stream(Operations):
         """The tuples by their values in these fields."""
         if not names:
             raise ConfigError(f"group_by() names no field; the stream's fields are: {self._names()}")
-        self._require(names, "group_by")
+        self._require_key(names, "group_by")
         return GroupedStream(self, names)
 
     def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
@@ -236,7 +236,7 @@ def joined(
         match each:
             case (Stream() as stream, *names) if names:
                 stream._check_of("join", declarations)
-                stream._require(names, "join")
+                stream._require_key(names, "join")
                 sides.append(Side(stream.fields, tuple(names)))
                 parents.append(stream._node.number)
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,19 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "another kind": (
         lambda t, a, b: t.join((a, "n"), (b, "m"), how="full"),
         "join: how='full' must be one of inner, left, right, outer, or a list with one for each",
+    ),
+    "no kind": (lambda t, a, b: t.join((a, "n"), (b, "m"), how=None), "join: how=None must be one of inner, left,"),
+    "a list of lists": (
+        lambda t, a, b: t.join((a, "n"), (b, "m"), how=[["inner"]]),
+        "join: how=[['inner']] must be one of inner, left,",
+    ),
+    "output as text": (
+        lambda t, a, b: t.join((a, "n"), (b, "m"), output="abc"),
+        "join: output is a list of names; got 'abc'",
+    ),
+    "lists": (
+        lambda t, a, b: t.join((a.with_columns(v=pa.scalar([1])), "v"), (b.with_columns(w=pa.scalar([1])), "w")),
+        "join: field 'v' is a array<long>, which can't be compared: use its parts",
     ),
     "too many kinds": (
         lambda t, a, b: t.join((a, "n"), (b, "m"), how=["inner", "left"]),

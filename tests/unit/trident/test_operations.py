@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, emitted
 from transactional.bolts import TopologyContext, Tuple
 from transactional.errors import TransactionalError
-from transactional.trident import Stream, field
+from transactional.trident import BatchAggregator, Stream, field
 
 Rows = list[tuple[Any, ...]]
 Make = Callable[[Stream], Stream]
@@ -175,6 +175,21 @@ def test_a_batch_that_arrow_takes_in_parts_keeps_its_order() -> None:
     assert [n for _, n in found] == [2 * n for _, n in rows]
 
 
+class Halves(BatchAggregator):
+    """Forgets to make tuples of its texts."""
+
+    output = "one string, two string"
+
+    def init(self) -> None:
+        pass
+
+    def aggregate(self, kept: None, row: Tuple) -> None:
+        pass
+
+    def complete(self, kept: None) -> Any:
+        return ["ab"]
+
+
 MISMATCHES: dict[str, tuple[Make, str]] = {
     "map to nothing": (lambda s: s.map(lambda t: None), "map(lambda) must return a tuple with 2 values; got None"),
     "map to too much": (
@@ -196,6 +211,14 @@ MISMATCHES: dict[str, tuple[Make, str]] = {
     "arrow to other fields": (
         lambda s: s.arrow(doubled, "m long"),
         "arrow(doubled)' declares the fields ['m'] and emitted ['n', 'word']",
+    ),
+    "no more rows": (
+        lambda s: s.filter(lambda t: next(iter(()))),
+        "raised RuntimeError: generator raised StopIteration",
+    ),
+    "half a row": (
+        lambda s: s.aggregate(Halves()),
+        "aggregate(Halves()) must return a tuple with 2 values; got 'ab'",
     ),
     "no such field": (
         lambda s: s.filter(lambda t: t.wrod),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +44,14 @@ def pairs(topology: TridentTopology | None = None) -> Stream:
 
 def undeclared(row: Tuple) -> Any:
     return [(1,)]
+
+
+async def asynchronous(row: Tuple) -> bool:
+    return False
+
+
+def generating(row: Tuple) -> Iterator[bool]:
+    yield False
 
 
 def odd(row: Tuple) -> list[complex]:
@@ -99,6 +108,28 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "project, twice": (lambda s: s.project("n", "n"), "field n is declared more than once in 'n long, n long'"),
     "rename, unknown": (lambda s: s.rename(new="m"), "rename uses field 'm'"),
+    "rename, twice": (lambda s: s.rename(a="word", b="word"), "rename: field 'word' is given two names"),
+    "with_columns of a function": (
+        lambda s: s.with_columns(m=lambda t: t.n),
+        "with_columns(m=…) takes an expression such as field('n') * 2, or a constant; got function",
+    ),
+    "with_columns of all rows": (
+        lambda s: s.with_columns(m=pc.cumulative_sum(field("n"))),
+        "with_columns(m=…): cumulative_sum(n) can't be computed from 'word string, n long'",
+    ),
+    "a time without a zone": (
+        lambda s: s.with_columns(at=datetime(2025, 1, 1, tzinfo=UTC)).filter(field("at") > datetime(2025, 1, 1)),  # noqa: DTZ001
+        "can't be computed from 'word string, n long, at timestamp': Cannot compare timestamp with timezone",
+    ),
+    "filter, asynchronous": (
+        lambda s: s.filter(asynchronous),
+        "filter(asynchronous): the function is asynchronous, so it would never run",
+    ),
+    "filter, a generator": (lambda s: s.filter(generating), "filter(generating): the function yields, and must return"),
+    "group_by of a list": (
+        lambda s: s.each(lambda t: [], "l array<int>").group_by("l"),
+        "group_by: field 'l' is a array<int>, which can't be compared: use its parts",
+    ),
     "rename, taken": (lambda s: s.rename(n="word"), "field n is declared more than once"),
     "flat_map, not declared": (
         lambda s: s.flat_map(undeclared),
