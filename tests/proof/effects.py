@@ -211,11 +211,13 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool,
     """
     logs = DeltaLogs(folder)
 
-    def wrap(patch: pytest.MonkeyPatch, owner: type, name: str, uri: Callable[[Any], str]) -> None:
-        write = getattr(owner, name)
+    def wrap(
+        patch: pytest.MonkeyPatch, owner: type, name: str, uri: Callable[[Any], str], *, commits: bool = True
+    ) -> None:
+        write, number = getattr(owner, name), numbered if commits else effects.numbered
 
         def effect(self: Any, *given: Any, **named: Any) -> Any:
-            with numbered(f"{uri(self)}: {name}"):
+            with number(f"{uri(self)}: {name}"):
                 return write(self, *given, **named)
 
         patch.setattr(owner, name, effect)
@@ -241,8 +243,9 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool,
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))
-        wrap(patch, FileStager, "stage", lambda stager: stager.folder.name)
-        wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name)
+        # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.
+        wrap(patch, FileStager, "stage", lambda stager: stager.folder.name, commits=False)
+        wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name, commits=False)
         patch.setattr(FoldsApart, "start", fold_at_once)
         if apart:
             patch.setattr(folds_apart, "APART_ROWS", 0)

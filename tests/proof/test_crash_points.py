@@ -13,13 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from state.delta.staging import FileStager
 from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
-from tests.proof.effects import AFTER, BEFORE, WHENS, Effects, NumberedStore, Point
+from tests.proof.effects import AFTER, BEFORE, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import Setting
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.schema import Schema
 from transactional.store import CoordinatorStore
 
 SHAPES = ("counts", "words", "letters")
@@ -97,6 +102,21 @@ def test_a_crash_stops_every_later_effect(tmp_path: Path) -> None:
     assert effects.is_dead
     assert len(effects.names) == 20
     assert "store: release" not in effects.names
+
+
+def test_a_task_may_stage_while_a_delta_commit_is_under_way(tmp_path: Path) -> None:
+    """Neither is the run given up then, nor the Delta commit taken for one that had a number."""
+    effects, log = Effects(), tmp_path / "words" / "_delta_log"
+    log.mkdir(parents=True)
+    stager = FileStager(log.parent, "proof", Schema.parse("count long"))
+    attempt = TransactionAttempt(TxId(2), AttemptId(2))
+    with pytest.raises(AssertionError, match="has no number: 0 have one, 1 are there"):  # noqa: SIM117, PT012
+        with numbered_delta(effects, tmp_path, spark=False, merges=False, apart=True):
+            (log / f"{0:020}.json").touch()
+            stager.stage(attempt, pa.table({"count": [1]}))
+            assert (effects.names, effects.is_dead) == (["words: stage"], False)
+            with pytest.raises(Crash):
+                DeltaTable.create(str(log.parent), pa.schema([("count", pa.int64())]))
 
 
 @pytest.mark.sample
