@@ -38,7 +38,7 @@ from state.delta.layout import Layout, Writer
 from state.delta.lookup import EVERY_TXID, SegmentCopies, measured, newest_rows, with_keys
 from state.delta.sql import DATA_FUSION, Dialect
 from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_staged
-from state.delta.staging import FileStager
+from state.delta.staging import FileStager, is_plain
 from state.delta.table import delta_schema, features_used, refused, unreadable
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
@@ -308,7 +308,8 @@ class SegmentsTable(Layout):
         fold = due_fold(segments, self.folded_txid, newest, self._folding, files=self._files)
         if fold is None:
             return
-        if fold.rows < folds_apart.APART_ROWS or self.loaded.location.scheme != "file":
+        can_be_apart = self.loaded.location.scheme == "file" and is_plain(self.columns.txid)
+        if fold.rows < folds_apart.APART_ROWS or not can_be_apart:
             self.make_one(fold)
             return
         query = self._query()

@@ -37,7 +37,14 @@ DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
 STAGED_BYTES: Final = 4 * 1024 * 1024
 """What a task has aggregated goes through the driver up to this size: a file of its own would cost more."""
 ROWS_OF_GROUP: Final = 500_000
+_PLAIN = re.compile(r"[\w-]+", re.ASCII)
 _NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet", re.ASCII)
+
+
+def is_plain(column: str) -> bool:
+    """Whether a table's log has the folders of this partition column as they are on the disk: others are encoded, by
+    each engine in its own way, and what they hold can't be removed by its path."""
+    return _PLAIN.fullmatch(column) is not None
 
 
 def staged_name(owner: str, attempt: TransactionAttempt) -> str:

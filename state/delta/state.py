@@ -28,7 +28,7 @@ from state.delta.opening import (
     with_owner,
 )
 from state.delta.sql import DIALECTS
-from state.delta.staging import FileStager
+from state.delta.staging import FileStager, is_plain
 from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_with
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
@@ -219,6 +219,8 @@ class DeltaMapState(MapState[Layout]):
             return None
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
         if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
+            return None
+        if not is_plain(self.columns.txid):
             return None
         try:
             how = self._folding or (LogLayout() if is_log(self.location, self.columns) else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ from deltalake import DeltaTable
 
 from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
-from tests.contract.states import OWNER, Place, content
+from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_staged import live, merge, opened, place, segments
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TxId
@@ -53,6 +54,24 @@ class TestFoldsApart:
         state.tidy(TxId(4), lambda: True)
         assert (segments(state).folded_txid, content(state)) == (3, {"c": 1})
         assert DeltaTable(state.location.uri).count() == 1, "all that was folded is deleted"
+
+    @pytest.mark.parametrize("txid", ["größe", "tx#1"])
+    def test_where_the_log_has_other_paths_than_the_disk_all_goes_through_the_driver(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, txid: str
+    ) -> None:
+        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        layout = LogLayout(fold_after=2, fan_out=2, staged_bytes=0)
+        state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, columns={"txid": txid})
+        state.open(OWNER, place.txids.__getitem__)
+        for attempt_id, number in enumerate([1, 2, 3, 3], 1):
+            attempt, part = place.attempt(number, attempt_id), counts({"a": 1, str(attempt_id): 1})
+            stager = state.stager(OWNER) if attempt_id == 4 else None
+            state.merge(attempt, part if stager is None else replace(part, staged=[stager.stage(attempt, part.table)]))
+        for _ in range(2):
+            state.tidy(TxId(3), lambda: True)
+            if segments(state)._apart.is_pending:
+                self.wait(state)
+        assert (segments(state).folded_txid, content(state)) == (2, {"a": 3, "1": 1, "2": 1, "4": 1})
 
     def test_one_is_committed_with_the_next_tidying(self, place: Place, state: DeltaMapState) -> None:
         assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
