@@ -6,7 +6,7 @@ import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -102,6 +102,31 @@ class QueueReader:
         yield batch_from_rows(rows, arrow_schema(self.output), component=str(partition)), pa.array(numbers, pa.int64())
 
 
+@dataclass(slots=True)
+class _Instance:
+    """One instance: what it has emitted from offset `first` on; the ids of what is neither acked nor failed. Those of
+    offsets before `noted` were seen."""
+
+    spout: QueueSpout
+    collector: SpoutCollector
+    first: int = 0
+    noted: int = 0
+    waiting: dict[int, Any] = field(default_factory=dict)
+
+    def take(self, start: int) -> list[tuple[dict[str, Any], Any]]:
+        """What is emitted from an offset on: first what no batch has got, because one could not be planned or recorded,
+        then what is new. If the spout raises, all of it is there the next time."""
+        taken = self.collector.taken
+        del taken[: max(0, start - self.first)]
+        self.first = start
+        room = self.spout.message_pending_max - sum(offset < start for offset in self.waiting)
+        before = -1
+        while before < len(taken) < room:
+            before = len(taken)
+            self.spout.next_tuple()
+        return taken
+
+
 class QueueInstances:
     """The `Spout` that the instances of a `QueueSpout` make up."""
 
@@ -113,8 +138,7 @@ class QueueInstances:
         self.output = Schema.parse(prototype.output)
         self.replays_exactly = False
         self._acks_at_once = False
-        self._instances: dict[PartitionId, tuple[QueueSpout, SpoutCollector]] = {}
-        self._waiting: dict[PartitionId, dict[int, Any]] = {}
+        self._instances: dict[PartitionId, _Instance] = {}
 
     def ack_at_once(self) -> None:
         """At most once: a message is acked when it is emitted."""
@@ -130,17 +154,16 @@ class QueueInstances:
             instance = copy.deepcopy(self._prototype)
             collector = SpoutCollector(self.output, f"spout {self._name}")
             instance.open(number, self._parallelism, collector)
-            partition = PartitionId(_SOURCE, number)
-            self._instances[partition], self._waiting[partition] = (instance, collector), {}
+            self._instances[PartitionId(_SOURCE, number)] = _Instance(instance, collector)
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """What the instances emit next; None if that is nothing."""
         positions = after.positions()
         ranges = {p: OffsetRange(offset, offset) for p, offset in positions.items()}
         metadata: dict[PartitionId, Any] = {}
-        for partition in self._instances:
+        for partition, instance in self._instances.items():
             start = positions.get(partition, Offset(0))
-            taken = self._taken(partition)
+            taken = instance.take(start)
             ranges[partition] = OffsetRange(start, Offset(start + len(taken)))
             if not taken:
                 continue
@@ -148,25 +171,17 @@ class QueueInstances:
             messages = [values_to_json(values) for values, _ in taken]
             metadata[partition] = {"first": start, "messages": messages, "plain": plain}
             ids = {start + number: message_id for number, (_, message_id) in enumerate(taken)}
-            self._wait_for(partition, {offset: each for offset, each in ids.items() if each is not None})
+            self._wait_for(instance, {offset: each for offset, each in ids.items() if each is not None})
+            instance.noted = start + len(taken)
         return BatchMetadata(ranges, metadata=metadata) if metadata or replay else None
 
-    def _taken(self, partition: PartitionId) -> list[tuple[dict[str, Any], Any]]:
-        instance, collector = self._instances[partition]
-        room = instance.message_pending_max - len(self._waiting[partition])
-        collector.taken = []
-        before = -1
-        while before < len(collector.taken) < room:
-            before = len(collector.taken)
-            instance.next_tuple()
-        return collector.taken
-
-    def _wait_for(self, partition: PartitionId, ids: dict[int, Any]) -> None:
+    def _wait_for(self, instance: _Instance, ids: dict[int, Any]) -> None:
+        new = {offset: message_id for offset, message_id in ids.items() if offset >= instance.noted}
         if self._acks_at_once:
-            for message_id in ids.values():
-                self._call(self._instances[partition][0].ack, message_id)
+            for message_id in new.values():
+                self._call(instance.spout.ack, message_id)
         else:
-            self._waiting[partition] |= ids
+            instance.waiting |= new
 
     def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
         """Ack and fail the messages of a committed batch."""
@@ -174,7 +189,7 @@ class QueueInstances:
         for partition, offsets in batch.non_empty():
             if partition not in self._instances:
                 continue
-            instance, waiting = self._instances[partition][0], self._waiting[partition]
+            instance, waiting = self._instances[partition].spout, self._instances[partition].waiting
             for offset in range(offsets.start, offsets.until):
                 if offset in waiting:
                     has_failed = (partition, offset) in wrong
@@ -206,5 +221,5 @@ class QueueInstances:
     def close(self) -> None:
         """Close the instances."""
         instances, self._instances = self._instances, {}
-        for instance, _ in instances.values():
-            instance.close()
+        for instance in instances.values():
+            instance.spout.close()

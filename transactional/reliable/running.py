@@ -274,7 +274,7 @@ class UntrackedBolt(RunningBolt):
 
     def fail(self, tuple: Tuple, reason: str = "") -> None:
         """Count it."""
-        self.count_dropped(reason or f"bolt {self.component!r} failed it")
+        self.count_dropped(storable(reason) or f"bolt {self.component!r} failed it")
 
     def has_raised(self, row: Tuple | None, error: str) -> None:
         """Count it."""
@@ -309,9 +309,18 @@ class Anchored:
 
 def told(component: str, error: BaseException) -> str:
     """Why a tuple has failed. What a bolt says by `FailedException` needs no more words."""
+    try:
+        said = storable(error)
+    except Exception:
+        said = "its text can't be read"
     if isinstance(error, FailedException):
-        return str(error) or f"bolt {component!r} raised FailedException"
-    return f"bolt {component!r} raised {type(error).__name__}: {error}"
+        return said or f"bolt {component!r} raised FailedException"
+    return f"bolt {component!r} raised {type(error).__name__}: {said}"
+
+
+def storable(reason: object) -> str:
+    """What a bolt says, as text that every table takes: half a surrogate pair is none."""
+    return str(reason).encode("utf-8", "backslashreplace").decode()
 
 
 def unreadable(row: Tuple) -> str:

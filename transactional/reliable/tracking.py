@@ -22,7 +22,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import signed
 from transactional.reliable.acker import ACK_FIELDS, ACK_STREAM, Ledger
 from transactional.reliable.bolts import Anchors
-from transactional.reliable.running import Out, RunningBolt, unreadable
+from transactional.reliable.running import Out, RunningBolt, storable, unreadable
 from transactional.schema import Schema
 from transactional.topology.topology import HIDDEN, with_hidden
 
@@ -191,7 +191,7 @@ class TrackedBolt(RunningBolt):
     def fail(self, tuple: Tuple, reason: str = "") -> None:
         """The tuple's messages have failed."""
         _, roots = self._tree(tuple, "failed")
-        self.drop(tuple, reason or f"bolt {self.component!r} failed it", roots)
+        self.drop(tuple, storable(reason) or f"bolt {self.component!r} failed it", roots)
 
     def _tree(self, row: Any, what: str) -> tuple[int, Sequence[int]]:
         tree = getattr(row, "__dict__", {}).get("_tree")

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.reliable.runs import GIVEN, Send, Split, fresh, run
+from transactional.batch import EMPTY_BATCH, PartitionId
 from transactional.errors import ConfigError, OperatingError
 from transactional.execution.failures import TaskFailed
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
+
+FIRST = PartitionId("queue", 0)
 
 
 class Queue(QueueSpout):
@@ -136,6 +139,48 @@ def test_an_interrupted_batch_comes_again_from_the_record_after_a_restart() -> N
     run(built, store)
     assert given.split["a b"] == 2 or given.sent == {"a": 1, "b": 1}
     assert set(given.sent) == {"a", "b"}
+
+
+class Away(Queue):
+    """Its second instance is away once, in the middle of a batch."""
+
+    raised: ClassVar[list[int]] = []
+
+    def next_tuple(self) -> None:
+        if self.instance == 1 and not self.messages[1] and not self.raised:
+            self.raised.append(1)
+            raise ConnectionError("the queue is away")
+        super().next_tuple()
+
+
+def test_what_was_emitted_before_a_spout_raises_is_in_the_next_batch() -> None:
+    Away.raised.clear()
+    given = fresh()
+    queue(["one", "two", "three", "four"], ["five", "six"])
+    run(topology(Away()), retry_pause_ms=1)
+    assert Away.raised
+    assert sorted(notes("ack")) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 5)]
+    assert given.split == dict.fromkeys(["one", "two", "three", "four", "five", "six"], 1)
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+def test_what_is_planned_and_not_recorded_is_planned_again(guarantee: str) -> None:
+    spout = topology(queue(["one", "two", "plain three"], []), guarantee).spout
+    spout.open()
+    first = spout.plan(EMPTY_BATCH, replay=False)
+    Queue.messages[0].append((7, "four"))
+    again = spout.plan(EMPTY_BATCH, replay=False)
+    assert first is not None
+    assert again is not None
+    assert again == first
+    after = spout.plan(again, replay=False)
+    assert after is not None
+    assert after.metadata[FIRST]["messages"] == ['{"line": "four"}']
+    if guarantee == "at-least-once":
+        assert not notes("ack")
+        spout.settle(again, [])  # type: ignore[attr-defined]
+        spout.settle(after, [])  # type: ignore[attr-defined]
+    assert notes("ack") == [(0, 0), (0, 1), (0, 7)]
 
 
 class Nothing(QueueSpout):

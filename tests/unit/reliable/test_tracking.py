@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, ClassVar
 
@@ -51,6 +52,16 @@ def test_receivers_of_one_tuple_have_ids_of_their_own() -> None:
 # --- one bolt at a time ------------------------------------------------------------------------------------------
 
 
+class Mute(Exception):
+    """Can't be told."""
+
+    def __str__(self) -> str:
+        raise AttributeError
+
+
+RAISED = {"exit": SystemExit(3), "mute": Mute(), "bytes": ValueError(f"no file {os.fsdecode(bytes([255]))}")}
+
+
 class Words(RichBolt):
     """Does what the word says."""
 
@@ -75,8 +86,10 @@ class Words(RichBolt):
             self.collector.emit("many", anchors=tuple, stream="numbers")
         elif what == "stream":
             self.collector.emit("x", anchors=tuple, stream="number")
-        elif what == "exit":
-            raise SystemExit(3)
+        elif what in RAISED:
+            raise RAISED[what]
+        elif what == "reason":
+            self.collector.fail(tuple, ValueError("not a text"))  # type: ignore[arg-type]
         elif what == "own":
             self.collector.emit("x", anchors=Tuple(("word",), ("x",), "me"))
         if what not in ("hold", "forget"):
@@ -118,6 +131,9 @@ def test_a_forgotten_tuple_has_timed_out_when_its_batch_ends() -> None:
         ("text", "'words'"),
         ("stream", "'words' emitted on stream 'number'; .* did you mean 'numbers'"),
         ("exit", "bolt 'words' raised SystemExit: 3"),
+        ("bytes", r"bolt 'words' raised ValueError: no file \\udcff"),
+        ("mute", "bolt 'words' raised Mute: its text can't be read"),
+        ("reason", "not a text"),
         ("own", "bolt 'words', task 0, anchored a tuple to .*, which is not a tuple that it has received"),
     ],
 )
