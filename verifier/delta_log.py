@@ -48,6 +48,9 @@ class DeltaCommit:
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
     changes_data: bool
+    partition_columns: tuple[str, ...] = ()
+    """By which the table is partitioned from then on."""
+    partition_columns_before: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -225,7 +228,7 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
     app_versions: dict[str, int] = {}
     added: list[DataFile] = []
     removed: list[str] = []
-    operation, changes_data = "", False
+    operation, changes_data, before = "", False, shape.partition_columns
     for action in actions:
         if add := action.get("add"):
             added.append(_file_of(add))
@@ -241,4 +244,5 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
             operation = info.get("operation", "")
         else:
             shape.take(action)
-    return DeltaCommit(version, operation, app_versions, tuple(added), tuple(removed), changes_data)
+    partitions = (shape.partition_columns, before)
+    return DeltaCommit(version, operation, app_versions, tuple(added), tuple(removed), changes_data, *partitions)

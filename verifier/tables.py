@@ -105,10 +105,12 @@ class _Walk:
     def take(self, commit: DeltaCommit) -> None:
         """The next Delta commit."""
         where = f"{self._where}, Delta version {commit.version}"
-        own = commit.app_versions.get(self.owner)
-        if own is not None:
+        own, folded = commit.app_versions.get(self.owner), commit.app_versions.get(f"{self.owner}#fold")
+        if folded is not None and own == self.attempt_id and self._turns(commit):
+            self._take_turn(folded, commit, where)
+        elif own is not None:
             self._take_own(own, commit, where)
-        elif (folded := commit.app_versions.get(f"{self.owner}#fold")) is not None and self.is_log:
+        elif folded is not None and self._is_log(commit):
             self._take_fold(folded, commit, where)
         elif commit.changes_data and self.foreign is None:
             self.foreign, self.before_foreign = commit, frozenset(self.files)
@@ -171,10 +173,23 @@ class _Walk:
 
     # --- the log layout: each transaction has a partition ---------------------------------------------------------
 
-    @property
-    def is_log(self) -> bool:
-        """True when the table is partitioned by txid."""
-        return self.txid_column in self.log.shape.partition_columns
+    def _is_log(self, commit: DeltaCommit) -> bool:
+        """True when the table was partitioned by txid after a Delta commit."""
+        return self.txid_column in commit.partition_columns
+
+    def _turns(self, commit: DeltaCommit) -> bool:
+        """True when a Delta commit has given the log layout to a table of the merge layout."""
+        return self._is_log(commit) and self.txid_column not in commit.partition_columns_before
+
+    def _take_turn(self, txid: int, commit: DeltaCommit, where: str) -> None:
+        """All rows of the merge layout become the first segment, under the transaction that the table is at."""
+        self._tell_foreign("the table was given the log layout since")
+        if self.txid is not None and txid != self.txid:
+            expected = f"the rows under transaction {self.txid}, which the table is at"
+            self.findings.add(Kind.PARTLY_VISIBLE, where, expected, f"under {txid}")
+        if left := self.files.keys() - set(commit.removed):
+            self.findings.add(Kind.PARTLY_VISIBLE, where, "all rows in the log layout", f"{len(left)} files are not")
+        self._check_partitions({txid}, {0}, commit, where, Kind.PARTLY_VISIBLE)
 
     def _take_fold(self, until: int, commit: DeltaCommit, where: str) -> None:
         """A fold merges the rows of several committed transactions under the last one of them."""
@@ -186,7 +201,7 @@ class _Walk:
     def _check_partitions(
         self, into: Container[int], out_of: Container[int], commit: DeltaCommit, where: str, kind: Kind
     ) -> None:
-        if not self.is_log:
+        if not self._is_log(commit):
             return
         added = [self._partition(file) for file in commit.added]
         removed = [self._partition(self.files[path]) for path in commit.removed if path in self.files]
