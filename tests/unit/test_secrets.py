@@ -21,7 +21,7 @@ from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import Command
 from transactional.errors import TransactionalError
-from transactional.redaction import reason_of
+from transactional.redaction import reason_of, without_login
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 
@@ -211,3 +211,16 @@ def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_repo
 def test_of_a_secret_that_begins_with_another_nothing_is_shown() -> None:
     shown = KafkaConnection("b:1", options=(("sasl.password", "ab"), ("ssl.key.password", "abcd"))).redact("it is abcd")
     assert shown == "it is ***"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:hunter2@there/it", "postgresql://me:hun/hunter2@there/it", "postgresql://me:h@hunter2@there/it"],
+)
+def test_a_password_in_a_url_may_have_any_character(url: str) -> None:
+    assert without_login(f"no answer from {url}: x@y") == "no answer from postgresql://***@there/it: x@y"
+
+
+def test_a_url_without_a_login_is_shown_as_it_is() -> None:
+    for text in ("s3://bucket/a@b", "postgresql://there:5432/it", "kafka at a://b:1 c@d"):
+        assert without_login(text) == text

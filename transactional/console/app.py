@@ -56,7 +56,7 @@ def application(console: Console) -> ASGIApp:
     of_topology = [
         Route("/", pages.topology, name="topology"),
         Route("/attempts", pages.attempts, name="attempts"),
-        Route("/transactions/{txid:int}", pages.transaction, name="transaction"),
+        Route("/transactions/{txid}", pages.transaction, name="transaction"),
         Route("/partitions", pages.partitions, name="partitions"),
         Route("/states", pages.states, name="states"),
         Route("/runs", pages.runs, name="runs"),
@@ -70,7 +70,7 @@ def application(console: Console) -> ASGIApp:
             Mount("/t/{slug}", routes=of_topology),
             Mount("/static", StaticFiles(directory=STATIC), name="static"),
         ],
-        exception_handlers={404: _not_there, NotThere: _not_there, TransactionalError: _failed},
+        exception_handlers={404: _not_there, NotThere: _not_there, TransactionalError: _failed, Exception: _failed},
     )
     return Guard(app, console.access)
 
@@ -81,10 +81,13 @@ def _not_there(_request: Request, error: Exception) -> Response:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    """An error of the framework, as the command line reports it; a store that is away may be back soon."""
+    """An error of the framework, as the command line reports it; a store that is away may be back soon. Any other is
+    a mistake of ours, or a store with records that no version of ours has written."""
     code = error.code if isinstance(error, TransactionalError) else ""
     is_away = isinstance(error, OperatingError)
     hint = "Nothing was lost: load the page again once the store responds." if is_away else ""
+    if not code:
+        hint = "This page can't be made; the topology is not affected. Please report it."
     content = render(
         "message.html", title=f"{code} {type(error).__name__}", told=str(error), hint=hint, statuses=(), current=None
     )
@@ -122,7 +125,10 @@ class Pages:
 
     def transaction(self, request: Request) -> Response:
         """One transaction."""
-        txid = TxId(min(request.path_params["txid"], _NUMBER_MAX))
+        number = _number(request.path_params["txid"])
+        if number is None:
+            raise NotThere("Transactions are numbered 1, 2, 3, …")
+        txid = TxId(number)
 
         def view(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
             found = views.transaction(store, status, txid, now_ms)
@@ -241,6 +247,6 @@ async def _body(request: Request) -> bytes:
 
 def _number(text: str | None) -> int | None:
     """A whole number above zero in a query; None for anything else."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 19:
+    if text is None or not text.isascii() or not text.isdecimal():
         return None
-    return min(int(text), _NUMBER_MAX) or None
+    return min(int(text.lstrip("0")[:20] or 0), _NUMBER_MAX) or None

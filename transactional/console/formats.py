@@ -13,7 +13,7 @@ _DAY_MS: Final = 86_400_000
 
 def count(number: float | None) -> str:
     """`12,345`; a dash for what is not known."""
-    return NOTHING if number is None else f"{number:,.0f}"
+    return NOTHING if number is None else f"{round(number):,}"  # `,.0f` would make a float of any whole number
 
 
 def short_count(number: float | None) -> str:
@@ -27,9 +27,11 @@ def short_count(number: float | None) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """`812 ms`, `4.2 s`, `3 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    """`812 ms`, `4.2 s`, `3 min 10 s`, `2 h 5 min`, `3 d 4 h`. None is below zero, though a clock may have been set
+    back meanwhile."""
     if ms is None:
         return NOTHING
+    ms = max(0, ms)
     if ms < 1_000:
         return f"{ms:.0f} ms"
     if ms < 60_000:

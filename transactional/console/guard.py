@@ -77,7 +77,9 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if _name_of(headers.get("host", "")) not in self._access.hosts:
-            return PlainTextResponse("This host name is not one that the console was started for.\n", 421)
+            return PlainTextResponse(
+                "The console was not started for this host name; --host-name NAME adds one.\n", 421
+            )
         if _is_foreign(scope["method"], headers):
             return PlainTextResponse("Requests from another site are refused.\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -115,25 +115,19 @@ def partition_rows(record: AttemptRecord) -> list[PartitionRow]:
 
 @dataclass(frozen=True, slots=True)
 class OptionRow:
-    """An option as of a run: `source` is where its value came from, empty if that was not recorded."""
+    """An option as of a run, and as of the run before. What holds a secret is not shown, only whether it differs."""
 
     name: str
     value: Any
     unit: str
     default: Any
     before: Any
-    source: str = ""
-    instead_of: Sequence[tuple[Any, str]] = ()
+    has_changed: bool
 
     @property
     def is_default(self) -> bool:
         """Whether the value is the one that it would have anyhow."""
         return bool(self.value == self.default)
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether the run before had another value."""
-        return bool(self.before != self.value)
 
 
 def options_of(run: RunRecord, before: RunRecord | None) -> list[OptionRow]:
@@ -143,7 +137,9 @@ def options_of(run: RunRecord, before: RunRecord | None) -> list[OptionRow]:
     names = [*(name for name in OPTIONS if name in settings), *(name for name in settings if name not in OPTIONS)]
     rows = []
     for name in names:
-        value, default = settings[name], getattr(defaults, name, None)
-        shown = SHOWN_INSTEAD if is_secret(name) and name not in OPTIONS else value
-        rows.append(OptionRow(name, shown, unit_of(name), default, earlier.get(name, value)))
+        value, previous = settings[name], earlier.get(name, settings[name])
+        has_changed, default = bool(previous != value), getattr(defaults, name, None)
+        if is_secret(name) and name not in OPTIONS:
+            value = previous = SHOWN_INSTEAD
+        rows.append(OptionRow(name, value, unit_of(name), default, previous, has_changed))
     return rows

@@ -48,8 +48,16 @@ def access_of(address: Address, token_file: Path | None, host_names: Collection[
             f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
         )
     token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
-    own = f"[{address.host}]" if ":" in address.host else address.host
+    own = f"[{_as_browsers_write(address.host)}]" if ":" in address.host else address.host
     return Access(token, {*LOOPBACK, own.lower(), *(name.lower() for name in host_names)})
+
+
+def _as_browsers_write(host: str) -> str:
+    """An IPv6 address in its one short form."""
+    try:
+        return ip_address(host).compressed
+    except ValueError:
+        return host
 
 
 def _read_token(file: Path) -> str:

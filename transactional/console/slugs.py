@@ -23,7 +23,7 @@ def id_of(slug: str) -> str | None:
     if not slug.startswith(_ENCODED):
         return slug if _PLAIN.fullmatch(slug) else None
     try:
-        found = base64.urlsafe_b64decode(slug[1:] + "=" * (-len(slug[1:]) % 4)).decode("utf-8", "surrogatepass")
+        found = base64.urlsafe_b64decode(slug[1:] + "=" * (-len(slug[1:]) % 4)).decode("utf-8")
     except (ValueError, binascii.Error):
         return None
     return found if found and slug_of(found) == slug else None

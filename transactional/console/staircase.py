@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -154,8 +155,12 @@ def draw_staircase(
 def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
     start_ms = min(each.issued_at_ms for each in shown)
     known = (each.committed_at_ms or each.failed_at_ms or each.processed_at_ms or each.planned_at_ms for each in shown)
-    last_ms = max(start_ms + 1, *known)
-    spans = [(bars[0].start_ms, bars[-1].end_ms) for bars in (bars_of(each, last_ms) for each in shown)]
+    issued = (each.issued_at_ms for each in shown)  # a clock that was set back has endings before all beginnings
+    last_ms = max(start_ms + 1, *known, *issued)
+    spans = [
+        (bars[0].start_ms, max(bars[0].start_ms, bars[-1].end_ms))
+        for bars in (bars_of(each, last_ms) for each in shown)
+    ]
     gaps = gaps_between(spans)
     if any(each.phase in OPEN for each in shown):
         busy_ms = last_ms - start_ms - sum(end - start for start, end in gaps)
@@ -164,7 +169,8 @@ def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
 
 
 def _grid(axis: Axis, bottom: float) -> list[str]:
-    step = next((each for each in _STEPS if axis.shown_ms / each < 9), _DAY_MS)
+    days = math.ceil(axis.shown_ms / _DAY_MS / 9)  # a clock that was set may have jumped by decades
+    step = next((each for each in _STEPS if axis.shown_ms / each < 9), days * _DAY_MS)
     parts, free_from = list[str](), 0.0
     for at_ms in _moments(axis, step):
         x = axis.x(at_ms)

@@ -1,9 +1,11 @@
-"""SVG elements as text. Every attribute and every text is escaped here, whoever wrote it."""
+"""SVG elements as text. Every attribute and every text is redacted and escaped here, whoever wrote it."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import Final
+
+from transactional.console.formats import shown
 
 Attribute = str | int | float | None
 
@@ -14,7 +16,7 @@ CHARACTER: Final = 6.6
 def _written(value: str | int | float) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
-    return escape(str(value))
+    return escape(shown(value))
 
 
 def element(tag: str, *content: str, **attributes: Attribute) -> str:
@@ -30,12 +32,12 @@ def element(tag: str, *content: str, **attributes: Attribute) -> str:
 
 def text(words: str, x: float, y: float, **attributes: Attribute) -> str:
     """A line of text at its baseline."""
-    return element("text", escape(words), x=x, y=y, **attributes)
+    return element("text", escape(shown(words)), x=x, y=y, **attributes)
 
 
 def title(words: str) -> str:
     """What is shown when the pointer rests on an element, and read aloud in its place."""
-    return element("title", escape(words))
+    return element("title", escape(shown(words)))
 
 
 def picture(width: float, height: float, label: str, *content: str, class_: str | None = None) -> str:

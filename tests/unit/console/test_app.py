@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from state.store.sql_store import SqlCoordinatorStore
-from tests.unit.console.browsing import TOKEN, browser
+from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, Past
 from transactional.console.slugs import slug_of
 from transactional.errors import CorruptRecord, StoreUnavailable
@@ -199,6 +199,23 @@ def test_users_and_passwords_in_urls_are_not_shown() -> None:
         assert "https://***@storage" in page or path == ""
 
 
+def test_an_owner_has_no_password_in_a_diagram_either() -> None:
+    past = Past().begin().committed(2).taken_over("postgresql://user:hunter2@there").committed(2)
+    page = of(browser(past), "")
+    assert "hunter2" not in page
+    assert "run 2 began" in page
+
+
+def test_an_option_that_holds_a_secret_is_shown_as_of_no_run() -> None:
+    past = Past().begin(settings={"my_token": "hunter1", "lease_ms": 15_000})
+    assert "hunter" not in of(browser(past), "configuration")
+    past.clock.advance(70_000)
+    past.begin(settings={"my_token": "hunter2", "lease_ms": 15_000})
+    page = of(browser(past), "configuration")
+    assert "hunter" not in page
+    assert page.count('<span class="pill inactive">***</span>') == 1, "that it has changed is no secret"
+
+
 def test_the_token_is_on_no_page(client: TestClient) -> None:
     assert not [path for path in PAGES if TOKEN in of(client, path)]
 
@@ -213,6 +230,10 @@ def test_the_token_is_on_no_page(client: TestClient) -> None:
         ("/t/~/", "no topology"),
         ("/t/words/transactions/999", "has no attempt at transaction 999"),
         ("/t/words/transactions/99999999999999999999999", "has no attempt"),
+        pytest.param("/t/words/transactions/" + 5_000 * "9", "has no attempt", id="thousands of digits"),
+        ("/t/words/transactions/0", "numbered 1, 2, 3"),
+        ("/t/words/transactions/-1", "numbered 1, 2, 3"),
+        ("/t/~7aCA/", "no topology"),
         ("/nothing", "no such page"),
         ("/static/../app.py", "no such page"),
     ],
@@ -257,6 +278,18 @@ def test_a_store_that_fails_is_told_with_its_code(
     assert answer.status_code == status
     assert str(error) in answer.text
     assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_a_record_that_nobody_understands_costs_its_page_alone() -> None:
+    past = Past().begin()
+    past.commit(past.issue(), {"edges": ["no edge"]})
+    admitted = browser(past)
+    client = TestClient(admitted.app, base_url=BASE, cookies=admitted.cookies, raise_server_exceptions=False)
+    answer = client.get("/t/words/")
+    assert answer.status_code == 500
+    assert "ValueError" in answer.text
+    assert "This page can&#39;t be made; the topology is not affected" in answer.text
+    assert client.get("/t/words/runs").status_code == 200
 
 
 def test_the_pages_are_the_same_from_a_database(tmp_path: Path) -> None:

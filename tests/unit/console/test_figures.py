@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.console.stores import Past
 from transactional.console import figures
-from transactional.console.formats import clock, duration, short_count
+from transactional.console.formats import clock, count, duration, short_count
 
 
 def test_rates_are_of_the_time_between_commits() -> None:
@@ -67,3 +67,9 @@ def test_numbers_are_short() -> None:
 
 def test_times_beyond_the_calendar_are_shown_as_something() -> None:
     assert clock(2**62).startswith("00:00:00")
+
+
+def test_whole_numbers_are_exact_however_large() -> None:
+    assert count(2**53 + 1) == "9,007,199,254,740,993"
+    assert len(count(10**400)) == 401 + 133
+    assert count(1234.4) == "1,234"

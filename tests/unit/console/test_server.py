@@ -56,3 +56,10 @@ def test_the_address_to_open_has_the_token() -> None:
         port = listening.getsockname()[1]
         assert url_of(listening, access) == f"http://127.0.0.1:{port}/?token={access.token}"
         assert listening.family == socket.AF_INET
+
+
+def test_an_address_is_known_as_browsers_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert "[2001:db8::1]" in access_of(Address("2001:DB8:0::0:1"), file, ()).hosts
+    assert "[::1]" in access_of(Address("0:0:0:0:0:0:0:1"), None, ()).hosts

@@ -25,6 +25,6 @@ def test_plain_ids_are_readable() -> None:
     assert slug_of("a/b") == "~YS9i"
 
 
-@pytest.mark.parametrize("slug", ["", "..", "-a", "~", "~!", "~YQ", "~YS9i=", "~_w", HOSTILE, "a b"])
+@pytest.mark.parametrize("slug", ["", "..", "-a", "~", "~!", "~YQ", "~YS9i=", "~_w", "~7aCA", HOSTILE, "a b"])
 def test_what_is_no_slug_is_no_id(slug: str) -> None:
     assert id_of(slug) is None

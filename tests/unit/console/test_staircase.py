@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.unit.console.stores import START_MS, Past
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.console.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
 from transactional.store import AttemptTimes
+from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 
 
 def attempts_of(past: Past) -> list[AttemptTimes]:
@@ -99,3 +104,29 @@ def test_one_that_stands_still_does_not_squeeze_the_others() -> None:
     widths = [float(width) for width in re.findall(r'class="committing"[^>]* width="([\d.]+)"', picture)]
     assert min(widths) > 15
     assert "16 min 40 s …" in picture
+
+
+@given(st.data())
+def test_clocks_that_are_set_back_or_by_decades_cost_neither_room_nor_sense(data: st.DataObject) -> None:
+    """A machine may begin in 1970, and be told the time while a transaction is in flight."""
+    moments = st.one_of(st.integers(START_MS - 5_000, START_MS + 5_000), st.integers(0, 2**53))
+    later = st.one_of(st.none(), moments)
+    attempts = [
+        AttemptTimes(
+            TransactionAttempt(TxId(data.draw(st.integers(1, 3))), AttemptId(number + 1)),
+            data.draw(st.sampled_from([COMMITTED, FAILED, GIVEN_UP, *OPEN])),
+            10,
+            data.draw(moments),
+            data.draw(moments),
+            data.draw(later),
+            data.draw(later),
+            data.draw(later),
+            data.draw(later),
+            None,
+        )
+        for number in range(data.draw(st.integers(1, 5)))
+    ]
+    picture = draw_staircase(attempts, [], data.draw(moments), lambda txid: f"/{txid}")
+    assert len(picture) < 20_000
+    assert all(0 <= float(x) <= 1_120 for x in re.findall(r' x[12]?="(.+?)"', picture))
+    assert not re.search(r"-\d+(\.\d+)? (ms|s|min|h|d)\b", picture)
