@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -184,3 +185,33 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert (done.returncode, done.stdout) == (1, "wrong\nright\n")
     busy = run([at_once, "python3 -c 'import time\nwhile time.process_time() < 0.1: pass'"], tmp_path, BUDGET_S="9")
     assert re.fullmatch(r"took \d s, the processors [0-5]\.[1-9] s; on two quiet ones it has 9 s\n", busy.stdout)
+
+
+@pytest.mark.parametrize("program", ["postgres", "strace", "chromium"])
+def test_a_missing_program_ends_with_one_sentence(tmp_path: Path, program: str) -> None:
+    script = tmp_path / "ensure.sh"
+    script.write_text(re.sub(r"\bfolders=.*", "folders=", (ROOT / "tools" / "ensure.sh").read_text()))
+    done = run(["/bin/sh", str(script), program], tmp_path, PATH=str(without_packages(tmp_path)))
+    assert done.returncode == 1
+    assert "apt-get install" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("named", ["chromium-browser", "somewhere"])
+def test_a_chromium_that_the_tests_would_find_is_enough(tmp_path: Path, named: str) -> None:
+    programs = without_packages(tmp_path)
+    program = programs / named
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    environment = {"CHROMIUM": str(program)} if named == "somewhere" else {}
+    done = run([str(ROOT / "tools" / "ensure.sh"), "chromium"], tmp_path, PATH=str(programs), **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def without_packages(folder: Path) -> Path:
+    """Of all programs only those that the script itself calls: nothing is installed, and nothing found."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for each in ("sh", "tr", "id"):
+        (programs / each).symlink_to(str(shutil.which(each)))
+    return programs
