@@ -10,7 +10,8 @@ SHOWN_INSTEAD = "***"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
 _SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_USER = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:[^\s@]{1,200})(?=@)")
+"""What stands before the `@` of a URL; a password may have a slash in it."""
 _IN_QUERY = re.compile(r"((?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
