@@ -16,6 +16,7 @@ from transactional.errors import ConfigError, CorruptRecord
 from transactional.letters import Letter
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
+from transactional.store_rules import storable
 
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"
@@ -37,7 +38,7 @@ def letter_rows(
 ) -> dict[Key, tuple[Any, ...]]:
     """The letters of one transaction as rows, independent of the order in which they were found; and the rows of those
     that it has retried."""
-    rows = sorted((x.exclusion.component, x.source, x.stream, x.tuple, x.exclusion.error) for x in letters)
+    rows = sorted((x.exclusion.component, x.source, x.stream, x.tuple, storable(x.exclusion.error)) for x in letters)
     new: dict[Key, tuple[Any, ...]] = {(attempt.txid, number): (*row, None) for number, row in enumerate(rows)}
     done: dict[Key, tuple[Any, ...]] = {
         (x.txid, x.number): (x.component, x.source, x.stream, x.values, x.error, attempt.txid) for x in tried_again

@@ -28,6 +28,7 @@ from tests.unit.poisoned import (
     try_again,
 )
 from transactional import TransactionalTopologyBuilder
+from transactional.bolts import Tuple
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.journal import JournalWriter, read_journal
 from transactional.engine.replay import replay
@@ -47,6 +48,21 @@ def test_poison_tuples_alone_are_set_aside_once(bolt: Any, *, opaque: bool, tmp_
     assert found(set_aside) == [(1, *where, "poison"), (1, *where, "poison"), (1, *where, "venom")]
     assert (summary.transactions, summary.failures) == (1, 2), "two attempts, which name both words"
     assert replay(read_journal(tmp_path / "journal")) > 0, "the journal tells why, and a fresh coordinator agrees"
+
+
+def unreadable(row: Tuple) -> tuple[str]:
+    """As a name of a file is in an error: `os.fsdecode(b"\\xff")`."""
+    if row.word == "venom":
+        raise OSError("no file \udcff\0")
+    return (row.word,)
+
+
+def test_an_error_that_no_table_takes_is_written_escaped(tmp_path: Path) -> None:
+    made, per_word, set_aside = topology(unreadable)
+    run(made, tmp_path)
+    assert "venom" not in stored(per_word)
+    [row] = set_aside.rows.values()
+    assert "OSError: no file \\udcff\\0" in row.value[4]
 
 
 def test_several_tasks_set_aside_at_once_what_each_failed_on(tmp_path: Path) -> None:
