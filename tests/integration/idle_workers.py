@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import Topology, TransactionalTopologyBuilder, Tuple, run_topology
+from transactional.spark.workers import end_quietly
 from transactional.spark_session import spark_session
 
 LAST_WORD = "a new worker"
@@ -61,6 +62,7 @@ def await_end(pids: set[int]) -> None:
 
 
 def speak(numbers: Iterable[int]) -> Iterable[int]:
+    end_quietly()  # no task of a topology has run in this worker, and it ends, too
     sys.stderr.write(f"{LAST_WORD}\n")
     return numbers
 

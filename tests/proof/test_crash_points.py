@@ -38,8 +38,8 @@ SETTINGS += [Setting("new values", is_opaque=True, pending=2, layout=layout) for
 SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
-NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "runs", "minutes", "txid_of", "has_fence", "desired", "close"}
-NUMBERED_ONCE_IN_A_WHILE |= {"desire", "reset"}
+NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
+NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset"}
 """What a run asks the store without changing it; and what no run calls."""
 
 FIXED_ON_SPARK = {

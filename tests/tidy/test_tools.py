@@ -152,8 +152,9 @@ def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: py
     assert "most of it: 0.0 s " in inner.runpytest_inprocess("--quiet", "--sample").stdout.str()
 
 
-def test_two_processes_share_the_tests(inner: pytest.Pytester) -> None:
+def test_two_processes_share_the_tests(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two files waits for the other one to begin; the second process' failure is shown, and counts."""
+    monkeypatch.delenv("TOOK", raising=False)
     meeting = """
         import os, time
         import pytest
