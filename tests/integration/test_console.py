@@ -169,7 +169,8 @@ def test_a_page_of_another_site_gets_nothing(browser: Browser, tmp_path: Path) -
         with visit.page.expect_response(lambda answer: answer.url.endswith("/desired")) as answered:
             visit.page.goto((tmp_path / "evil.html").as_uri())
         assert answered.value.status == 403
-        visit.wrong.clear()  # the browser has complained about that page
+        visit.page.close()
+        visit.wrong.clear()  # the browser has complained about that page, up to its end
 
 
 def test_a_page_outlives_the_server(browser: Browser) -> None:
@@ -180,4 +181,5 @@ def test_a_page_outlives_the_server(browser: Browser) -> None:
         page.reload()
         expect(page.locator(".live span")).to_have_text("no answer; trying again", timeout=20_000)
         assert page.locator("svg.staircase").is_visible()
+        page.close()
         visit.wrong.clear()  # the browser notes each request that failed
