@@ -138,12 +138,12 @@ def test_buttons_do_what_they_say(browser: Browser) -> None:
     with visiting(browser, past, acts=True) as visit:
         page = visit.open("/t/words/")
         for name, state in (("Deactivate", "inactive"), ("Activate", "active"), ("Drain", "draining")):
-            page.get_by_role("button", name=name, exact=True).click()
-            page.wait_for_load_state()
+            with page.expect_navigation():
+                page.get_by_role("button", name=name, exact=True).click()
             assert past.store.desired("words").state is DesiredState(state)
         page.get_by_text("Kill …").click()
-        page.get_by_role("button", name="Kill words").click()
-        page.wait_for_load_state()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Kill words").click()
         assert past.store.desired("words").state is DesiredState.KILLED
         assert page.locator(".pill.killed").inner_text() == "killed"
 
@@ -155,9 +155,9 @@ def test_without_scripts_everything_is_there_but_following(browser: Browser) -> 
         assert page.locator("svg.chart").count() == 3
         assert not page.locator(".live").is_visible()
         page.locator("svg.staircase a").nth(6).click()
-        assert page.locator("section h2").first.inner_text().startswith("Transaction 7")
+        expect(page.locator("section h2").first).to_contain_text("Transaction 7", timeout=20_000)
         page.get_by_role("link", name="Configuration").click()
-        assert page.get_by_role("rowheader", name="lease_ms").is_visible()
+        expect(page.get_by_role("rowheader", name="lease_ms")).to_be_visible(timeout=20_000)
 
 
 def test_a_page_of_another_site_gets_nothing(browser: Browser, tmp_path: Path) -> None:
