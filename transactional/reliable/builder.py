@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from transactional.bolts import BasicBolt, Bolt
-from transactional.config import checked_options
 from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
@@ -23,7 +22,7 @@ from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBu
 from transactional.topology.functions import BoltFunction, FunctionKind, parse_output
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Component, Topology
-from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
+from transactional.topology.wiring import check_states, wire
 
 
 class TopologyBuilder(TransactionalTopologyBuilder):
@@ -36,28 +35,22 @@ class TopologyBuilder(TransactionalTopologyBuilder):
     """
 
     def __init__(self, topology_id: str, *, guarantee: str | Guarantee = "exactly-once", ackers: int = 1) -> None:
-        check_id("topology", topology_id)
-        self.topology_id, self.spout_id, self.parallelism = topology_id, "", 1
+        self._begin(topology_id)
+        self.spout_id, self.parallelism = "", 1
         self.guarantee, self.ackers = _guarantee(guarantee), ackers
         if type(ackers) is not int or ackers < 0:
             raise ConfigError(f"ackers is a number of tasks, or 0 for none; got {ackers!r}")
-        self._bolts: dict[str, BoltDeclarer] = {}
-        self._dead_letters: TransactionState | None = None
-        self._provider: str | None = None
 
     def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
         """Declare the spout, which `parallelism` tasks read. A topology has one.
 
         Raises `ConfigError` for a second one, and for an object that is not a spout.
         """
-        check_id("spout", spout_id)
-        check_parallelism(spout_id, parallelism)
         if self.spout_id:
             raise ConfigError(f"topology {self.topology_id!r} has the spout {self.spout_id!r}; it can't have two")
         if spout_id in self._bolts:
             raise ConfigError(f"component id {spout_id!r} is used twice")
-        self.spout_id, self.parallelism = spout_id, parallelism
-        self.spout = checked_spout(spout_id, spout, parallelism)
+        self._take_spout(spout_id, spout, parallelism)
 
     @property
     def _follows(self) -> bool:
@@ -143,18 +136,8 @@ class TopologyBuilder(TransactionalTopologyBuilder):
             inputs = [Grouping(GroupingKind.FIELDS, bolt_id, ("root",), ACK_STREAM) for bolt_id in declared]
             declared[ACKER] = BoltDeclarer(ACKER, Acker(), self.ackers, None, inputs)
         components = wire(self.spout_id, self.spout, declared, is_followed=self._follows)
-        topology = Topology(
-            self.topology_id,
-            self.spout_id,
-            self.spout,
-            self.parallelism,
-            components,
-            dict(options or {}),
-            checked_options(config or {}),
-            self._dead_letters,
-            guarantee=self.guarantee,
-            follows_messages=self._follows,
-        )
+        followed = {"guarantee": self.guarantee, "follows_messages": self._follows}
+        topology = self._frozen(components, options, config, **followed)
         check_states(topology, strict=strict)
         _connect(topology)
         return topology

@@ -23,7 +23,7 @@ from transactional.topology.declared_state import (
     state_of_provider,
 )
 from transactional.topology.functions import BoltFunction
-from transactional.topology.topology import AnyBolt, Topology
+from transactional.topology.topology import AnyBolt, Component, Topology
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
 
 
@@ -111,14 +111,22 @@ class TransactionalTopologyBuilder:
     """
 
     def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
+        self._begin(topology_id)
+        self._take_spout(spout_id, spout, parallelism)
+
+    def _begin(self, topology_id: str) -> None:
+        """Without a spout."""
         check_id("topology", topology_id)
-        check_id("spout", spout_id)
-        check_parallelism(spout_id, parallelism)
-        self.topology_id, self.spout_id, self.parallelism = topology_id, spout_id, parallelism
-        self.spout = checked_spout(spout_id, spout, parallelism)
+        self.topology_id = topology_id
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: TransactionState | None = None
         self._provider: str | None = None
+
+    def _take_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int) -> None:
+        check_id("spout", spout_id)
+        check_parallelism(spout_id, parallelism)
+        self.spout_id, self.parallelism = spout_id, parallelism
+        self.spout = checked_spout(spout_id, spout, parallelism)
 
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
@@ -209,7 +217,18 @@ class TransactionalTopologyBuilder:
         """
         provider = self._provide_states(config or {})
         components = wire(self.spout_id, self.spout, self._bolts)
-        topology = Topology(
+        topology = self._frozen(components, options, config, state_provider=provider)
+        check_states(topology, strict=strict)
+        return topology
+
+    def _frozen(
+        self,
+        components: tuple[Component, ...],
+        options: Mapping[str, Any] | None,
+        config: Mapping[str, Any] | None,
+        **more: Any,
+    ) -> Topology:
+        return Topology(
             self.topology_id,
             self.spout_id,
             self.spout,
@@ -218,10 +237,8 @@ class TransactionalTopologyBuilder:
             dict(options or {}),
             checked_options(config or {}),
             self._dead_letters,
-            provider,
+            **more,
         )
-        check_states(topology, strict=strict)
-        return topology
 
     def _provide_states(self, config: Mapping[str, Any]) -> str | None:
         """Give stateful bolts that were given no state one of the configured provider, which is returned if needed."""
