@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -37,11 +38,15 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request has to bring. `hosts` are names as in a Host header, without port."""
+    """What a request has to bring. `hosts` are names as in a Host header; a port says nothing, as there: a proxy has
+    one of its own."""
 
     token: str = field(repr=False)
     hosts: Collection[str] = LOOPBACK
     cookie: str = "transactional"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", frozenset(map(name_of, self.hosts)))
 
     def is_token(self, given: str) -> bool:
         """Whether this is the token; takes as long whatever it differs in."""
@@ -76,7 +81,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if _name_of(headers.get("host", "")) not in self._access.hosts:
+        if name_of(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse(
                 "The console was not started for this host name; --host-name NAME adds one.\n", 421
             )
@@ -100,10 +105,16 @@ class Guard:
         return answer
 
 
-def _name_of(host: str) -> str:
-    """The name in a Host header, without port."""
+def name_of(host: str) -> str:
+    """The name in a Host header, or what an operator calls a host: without port, in lower case, IPv6 as browsers
+    write it."""
     name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).lower()
+    name = name if colon and port.isdecimal() and (":" not in name or name.endswith("]")) else host
+    try:
+        address = ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return name.lower()
+    return f"[{address.compressed}]" if address.version == 6 else address.compressed
 
 
 def _is_foreign(method: str, headers: Headers) -> bool:

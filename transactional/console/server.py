@@ -15,7 +15,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from transactional.console.guard import LOOPBACK, Access
+from transactional.console.guard import LOOPBACK, Access, name_of
 from transactional.errors import ConfigError
 
 PORT: Final = 8787
@@ -48,16 +48,12 @@ def access_of(address: Address, token_file: Path | None, host_names: Collection[
             f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
         )
     token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
-    own = f"[{_as_browsers_write(address.host)}]" if ":" in address.host else address.host
-    return Access(token, {*LOOPBACK, own.lower(), *(name.lower() for name in host_names)})
-
-
-def _as_browsers_write(host: str) -> str:
-    """An IPv6 address in its one short form."""
-    try:
-        return ip_address(host).compressed
-    except ValueError:
-        return host
+    for name in host_names:
+        if not name_of(name) or set(name) & set("/@ "):
+            raise ConfigError(
+                f"{name!r} is no host name: pass it as it stands in an address, such as topologies.example"
+            )
+    return Access(token, {*LOOPBACK, address.host, *host_names})
 
 
 def _read_token(file: Path) -> str:

@@ -12,9 +12,11 @@ TOKEN = "a-token-of-the-tests"
 BASE = "http://127.0.0.1:8787"
 
 
-def stranger(past: Past, *, follow_redirects: bool = True, acts: bool = False) -> TestClient:
+def stranger(
+    past: Past, *, follow_redirects: bool = True, acts: bool = False, access: Access | None = None
+) -> TestClient:
     """A client without the token."""
-    console = Console(past.store, Access(TOKEN), past.clock, look_every_s=0.01, allows_actions=acts)
+    console = Console(past.store, access or Access(TOKEN), past.clock, look_every_s=0.01, allows_actions=acts)
     return TestClient(application(console), base_url=BASE, follow_redirects=follow_redirects)
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.unit.console.browsing import BASE, TOKEN, browser, stranger
 from tests.unit.console.stores import Past
 from transactional.console.guard import HEADERS, Access
+from transactional.console.server import Address, access_of
+from transactional.errors import ConfigError
 
 
 @pytest.fixture
@@ -54,6 +56,29 @@ def test_a_name_that_is_not_ours_is_refused_whoever_asks(past: Past, host: str) 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:1", "[::1]:8787", "[::1]"])
 def test_our_names_are_known_on_any_port(past: Past, host: str) -> None:
     assert stranger(past).get("/", headers={"host": host}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("added", "host"),
+    [
+        ("topologies.example:8443", "topologies.example"),
+        ("Topologies.Example:8443", "topologies.example:8443"),
+        ("topologies.example", "topologies.example:443"),
+        ("10.0.0.7:80", "10.0.0.7"),
+        ("2001:DB8:0::1", "[2001:db8::1]:8787"),
+        ("[2001:db8::1]:8443", "[2001:db8::1]"),
+    ],
+)
+def test_a_further_name_is_known_with_or_without_a_port(past: Past, added: str, host: str) -> None:
+    client = stranger(past, access=access_of(Address(), None, [added]))
+    assert client.get("/", headers={"host": host}).status_code == 401
+    assert client.get("/", headers={"host": "evil.example:8443"}).status_code == 421
+
+
+@pytest.mark.parametrize("added", ["", ":8443", "https://topologies.example", "me@topologies.example", "two names"])
+def test_what_is_no_host_name_is_refused_at_the_start(added: str) -> None:
+    with pytest.raises(ConfigError, match="is no host name"):
+        access_of(Address(), None, [added])
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none", None])
