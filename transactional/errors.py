@@ -25,15 +25,20 @@
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
-without a traceback.
+without a traceback, and ends with the class's `exit_code`.
 """
 
 from __future__ import annotations
 
 import traceback
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
+
+LOOK: Final = 1
+"""Exit code of a process that ended with an error which stays until a person does something about it."""
+TRY_AGAIN: Final = 75
+"""Exit code of a process that ended with an error which may be gone later: `EX_TEMPFAIL` of sysexits.h."""
 
 
 class TransactionalError(Exception):
@@ -44,6 +49,7 @@ class TransactionalError(Exception):
     """
 
     code: ClassVar[str] = "TX000"
+    exit_code: ClassVar[int] = LOOK
     is_outage: ClassVar[bool] = False
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
@@ -87,6 +93,7 @@ class OperatingError(TransactionalError):
     """Something outside the framework failed: the attempt fails and the transaction is retried."""
 
     code = "TX300"
+    exit_code = TRY_AGAIN
     is_outage = True
 
 
@@ -151,12 +158,14 @@ class Fenced(FatalError):
     """Another coordinator of this topology has taken over; this one may no longer change anything."""
 
     code = "TX401"
+    exit_code = TRY_AGAIN
 
 
 class TopologyInUse(FatalError):
     """Another coordinator of this topology id holds the lease: two at once are dangerous."""
 
     code = "TX402"
+    exit_code = TRY_AGAIN
 
 
 class TopologyChanged(FatalError):
@@ -199,6 +208,7 @@ class CommitStuck(FatalError):
     """A commit phase, or the rest of an aborted attempt, ran longer than `commit_timeout_ms`: this process ends."""
 
     code = "TX409"
+    exit_code = TRY_AGAIN
 
 
 class ProtocolError(FatalError):

@@ -17,12 +17,14 @@ from transactional.commands import main as cli
 MODULE = '''
 """A topology to be run from the command line."""
 
+import sqlite3
 import sys
 import threading
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.loading import open_store
 from transactional.ports import StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 
@@ -79,6 +81,18 @@ def with_bolt(bolt):
 
 def failing():
     return with_bolt(refuse)
+
+def rob(row):
+    store = open_store("sqlite:///transactional.db")
+    [status] = store.status()
+    with sqlite3.connect("transactional.db") as connection:
+        connection.execute("UPDATE transactional_topologies SET leased_until_ms = 0")
+    store.acquire("words", status.fingerprint, owner="robber:7:ab", lease_ms=60_000)
+    store.close()
+    return tuple(row)
+
+def robbed():
+    return with_bolt(rob)
 
 def hanging():
     return with_bolt(hang)

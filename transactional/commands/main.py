@@ -247,7 +247,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit code 0 on success; an error of the framework is printed on one line to stderr, with code 1."""
+    """Entry point. Exit code 0 on success; an error of the framework is one line on stderr, and its own exit code."""
     warnings.showwarning = _show_warning
     try:
         app()
@@ -255,8 +255,8 @@ def main() -> None:
         sys.stderr.write(f"{error.code}: {first_line(str(error))}\n")
         sys.stderr.flush()
         if isinstance(error, CommitStuck):
-            os._exit(1)  # a thread that can't be cancelled would keep the process alive
-        raise SystemExit(1) from None
+            os._exit(error.exit_code)  # a thread that can't be cancelled would keep the process alive
+        raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ def test_what_is_stuck_does_not_keep_the_process(
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     with pytest.raises(SystemExit):
         cli.main()
-    assert ended == [1]
+    assert ended == [75]
     assert capsys.readouterr().err == "TX409: the commit phase has run for too long\n"
 
 
