@@ -40,8 +40,12 @@ def run_all(first: int, count: int, jobs: int) -> tuple[Sweep, list[int]]:
 
 
 def summary(sweep: Sweep, failed: list[int], took_s: float) -> Iterator[str]:
+    shares = sweep.shares()
     for name, number in (sweep.counts() | sweep.late()).items():
-        yield f"{number:>9}  {name}"
+        share = f"{shares.pop(name):>6.1%} of the seeds" if name in shares else ""
+        yield f"{number:>9}  {name:<70}{share}".rstrip()
+    for name, share_of_all in shares.items():
+        yield f"{'':>9}  {name:<70}{share_of_all:>6.1%} of the seeds"
     rate = (sweep.seeds + len(failed)) / took_s
     yield f"\n{sweep.seeds} seeds passed, {sweep.transactions} transactions, {rate:.0f} seeds/s"
     if failed:

@@ -31,6 +31,7 @@ RATES_MAX = {
     "others optimize a table between judging and writing": 0.2,
     "a reader reads through a state that is writing": 0.3,
     "tuples are poison": 0.02,
+    "a bolt fails a message": 0.3,
     "an operator deactivates": 0.03,
     "an operator drains": 0.02,
     "an operator kills": 0.02,
@@ -74,6 +75,9 @@ CONSEQUENCES = (
     "an idle source is asked again",
     "a process stops when asked to",
     "a restart finds what was wished",
+    "a message that has failed comes again alone",
+    "a message is given again",
+    "messages are lost, and that is told",
     "a topology was draining",
     "a topology was killed",
 )

@@ -18,10 +18,13 @@ from state.memory import MemoryTable
 from tests.simulation.faults import Faults, Wrong, demand
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, WatchedCoordinator, never
+from tests.simulation.reliable import Effects, ReliableExecutor
+from tests.simulation.shapes import Shape, shape_of
 from tests.simulation.source import SimulatedSpout, Source, shown
 from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
 from transactional.attempt import TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AttemptFailed,
@@ -59,6 +62,11 @@ def line_of(what: Event | str) -> str:
             return str(what)
 
 
+def without_results(batch: BatchMetadata) -> BatchMetadata:
+    """A batch without what is found out by processing it: not exactly once it is stored with the commit."""
+    return replace(batch, digests={}, pending=(), lost=0)
+
+
 class SimulationFailed(AssertionError):
     """A seed has found something. The message names the seed and shows the end of its event log."""
 
@@ -90,11 +98,13 @@ class Simulation:
         source: type[Source] = Source,
         spout: type[SimulatedSpout] = SimulatedSpout,
         store: type[MemoryCoordinatorStore] = MemoryCoordinatorStore,
+        reliable: type[ReliableExecutor] = ReliableExecutor,
         verify: bool = True,
         always: Mapping[str, float] = NONE,
     ) -> None:
         self.seed, self.verify, self.always = seed, verify, always
         self.coordinator_class, self.state_class, self.line_class, self.spout_class = coordinator, state, line, spout
+        self.reliable_class, self.shape = reliable, shape_of(seed)
         self.random = Random(seed)
         self.reached: Counter[str] = Counter()
         self.moves: Counter[tuple[str, str]] = Counter()
@@ -102,13 +112,14 @@ class Simulation:
         self.log: list[tuple[int, int, Event | str]] = []
         self.faults = Faults(self.random, self.reached)
         self.source = source(self.random)
-        self.stateful = ("words",) if seed % 4 == 1 else ()
-        self.oracle = Oracle(self.source, self.stateful)
+        self.stateful = ("words",) if self.shape is Shape.STATEFUL else ()
+        self.oracle = self._oracle()
         self.store = store(self)
         self.replays_exactly = self.random.random() < 0.4
-        self.kinds = {name: self._table_kind() for name in ("words", TOTAL)}
+        names = () if self.shape.is_reliable else ("words", TOTAL)
+        self.kinds = {name: self._table_kind() for name in names}
         self.tables = [SimulatedTable(name) for name in self.kinds]
-        self.sets_aside = self.random.random() < 0.3
+        self.sets_aside = self.random.random() < 0.3 and not self.shape.is_reliable
         self.letters = MemoryTable("letters")
         self.letters_state = SimulatedLetters(self.letters, nowhere)
         self._states: dict[str, SimulatedState] = {}
@@ -119,6 +130,11 @@ class Simulation:
         self._standing_still = 0
         self._store_is_down_until_ms = 0
         self._is_finished = False
+
+    def _oracle(self) -> Oracle:
+        if self.shape.is_reliable:
+            return Effects(self.source, self.faults, self.shape.guarantee)
+        return Oracle(self.source, self.stateful)
 
     def _table_kind(self) -> StateKind:
         """A transactional state is exactly once behind a transactional spout only (row T39)."""
@@ -139,6 +155,7 @@ class Simulation:
             lease_ms=2_000,
             tick_ms=100,
             keep_attempts_max=(3, 20, 1_000_000)[self.seed % 3],
+            message_retries_max=(None, 3)[self.seed % 16 < 8],
         )
 
     def state_of(self, table: SimulatedTable) -> SimulatedState:
@@ -187,7 +204,7 @@ class Simulation:
         return Result(self.reached, self.moves, self.oracle.txid)
 
     def _run(self) -> None:
-        self.faults.draw(loses=not self.replays_exactly)
+        self.faults.draw(loses=not (self.replays_exactly or self.shape.is_reliable))
         self.faults.drawn.update(self.always)
         self._possible = [(name, self.faults.drawn[name], strike) for name, strike in self._mischief()]
         self._possible = [each for each in self._possible if each[1]]
@@ -283,7 +300,7 @@ class Simulation:
 
     def _join(self) -> None:
         """Whoever starts from now on has one more committer; the newest process ends, so that one does start."""
-        if LATE not in self.kinds:
+        if LATE not in self.kinds and not self.shape.is_reliable:
             self.kinds[LATE] = self._table_kind()
             self.tables.append(SimulatedTable(LATE))
             self._on_newest(lambda process: process.post(StopRequested()))
@@ -336,7 +353,11 @@ class Simulation:
                 txid: batch if txid in stored_now else replace(batch, excluded=stored.recorded[txid].excluded)
                 for txid, batch in coordinator.recorded.items()
             }
-            if not coordinator.replays_exactly:
+            if self.shape.is_reliable:
+                recorded = {txid: without_results(batch) for txid, batch in recorded.items()}
+                known_there = {txid: without_results(batch) for txid, batch in stored.recorded.items()}
+                stored = replace(stored, recorded=known_there)
+            elif not coordinator.replays_exactly:
                 recorded = {txid: batch.with_digests({}) for txid, batch in recorded.items()}
             live = Snapshot(coordinator.committed_txid, coordinator._committed_batch, recorded, stored.attempt_id)
             if live != stored:

@@ -26,6 +26,8 @@ class Scheduler(Protocol):
 
     def later(self, delay_ms: int, work: Callable[[], None]) -> None: ...
 
+    def before(self, effect: str, /) -> None: ...
+
 
 @dataclass(slots=True)
 class Task:
@@ -134,10 +136,7 @@ class SimulatedExecutor:
         """Nothing to release."""
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        if self.cancelled.pop(attempt, False):
-            raise AttemptLost(f"{attempt} was cancelled")
-        if self.faults.strikes("processing fails"):
-            raise FailedException("a bolt says: replay this batch")
+        self.check_goes_on(attempt)
         poison = [exclusion for exclusion, _ in poison_in(self.source, batch)] if self.sets_aside else []
         if found := [exclusion for exclusion in poison if exclusion not in batch.excluded]:
             # Each task names what it has met before all were told to stop.
@@ -151,6 +150,13 @@ class SimulatedExecutor:
         letters = [DeadLetter(exclusion, "spout", "default", "{}") for exclusion in poison]
         late = [tuples_of(table, counts.pop(table).counts) for table in self.stateful]
         return Processed(digests, counts, {}, late, excluded=batch.excluded, letters=letters)
+
+    def check_goes_on(self, attempt: TransactionAttempt) -> None:
+        """Raise what ends a job before its time."""
+        if self.cancelled.pop(attempt, False):
+            raise AttemptLost(f"{attempt} was cancelled")
+        if self.faults.strikes("processing fails"):
+            raise FailedException("a bolt says: replay this batch")
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         assert self.pool is not None

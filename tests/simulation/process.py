@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
+from tests.simulation.reliable import Effects
 from tests.simulation.stateful import Adding
 from tests.simulation.tables import SimulatedTable
 from transactional.core.coordinator import ActiveAttempt, Coordinator
@@ -136,7 +137,8 @@ class Process:
         spout = self.world.spout_class(self.world.source, self.faults, replays_exactly=self.world.replays_exactly)
         letters = self.world.letters_state.of_process(self.before) if self.world.sets_aside else None
         committers = tuple(map(self._committer, self.world.tables))
-        return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters)
+        guarantee = self.world.shape.guarantee
+        return Topology("simulated", "spout", spout, 1, committers, dead_letters=letters, guarantee=guarantee)
 
     def _committer(self, table: SimulatedTable) -> Component:
         state = self.world.state_of(table).of_process(self.before)
@@ -146,8 +148,10 @@ class Process:
 
     def _executor(self) -> SimulatedExecutor:
         world = self.world
-        tables = list(world.kinds)
-        return SimulatedExecutor(world.source, tables, self.faults, self, world.sets_aside, world.stateful)
+        around = world.source, list(world.kinds), self.faults, self, world.sets_aside, world.stateful
+        if isinstance(world.oracle, Effects):
+            return world.reliable_class(*around, effects=world.oracle)
+        return SimulatedExecutor(*around)
 
     # --- clock and scheduler ------------------------------------------------------------------------------------
 
@@ -258,6 +262,7 @@ class Process:
             config,
             replays_exactly=self.world.replays_exactly,
             sets_aside=self.world.sets_aside,
+            guarantee=self.world.shape.guarantee,
         )
         coordinator.moved = self.world.on_move
         driver.begin(coordinator, self._runner())
@@ -268,7 +273,9 @@ class Process:
         """The real runner; only its thread pools are others."""
         executor, pending = self.driver.executor, self.world.config.max_spout_pending
         clock = self.driver.clock
-        runner = PhaseRunner(self.driver.topology, executor, self.post, max_pending=pending, clock=clock)
+        runner = PhaseRunner(
+            self.driver.topology, executor, self.post, max_pending=pending, clock=clock, config=self.world.config
+        )
         processing = SimulatedPool(
             self, self.faults, 2 * pending, hangs="processing hangs", slow="processing is slow", slow_ms=6_000
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
+from tests.simulation.shapes import shape_of
 from transactional.core.protocol import LATE, TRANSITIONS, Trigger
 from transactional.progress import Phase
 
@@ -21,6 +22,8 @@ class Sweep:
     transactions: int = 0
     reached: Counter[str] = field(default_factory=Counter)
     moves: Counter[tuple[str, str]] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+    """In how many seeds each was reached."""
 
     def run(self, seed: int) -> None:
         """Run one more seed. Raises `SimulationFailed`."""
@@ -29,12 +32,20 @@ class Sweep:
         self.transactions += result.transactions
         self.reached += result.reached
         self.moves += result.moves
+        self.met.update((name for name, number in result.reached.items() if number))
+        self.met[f"a world of this shape: {shape_of(seed).value}"] += 1
 
     def add(self, other: Sweep) -> None:
         self.seeds += other.seeds
         self.transactions += other.transactions
         self.reached += other.reached
         self.moves += other.moves
+        self.met += other.met
+
+    def shares(self) -> dict[str, float]:
+        """What share of the seeds has met each fault and each consequence, and has each shape."""
+        shapes = sorted(name for name in self.met if name.startswith("a world of this shape"))
+        return {name: self.met[name] / max(1, self.seeds) for name in (*RATES_MAX, *CONSEQUENCES, *shapes)}
 
     def counts(self) -> dict[str, int]:
         """Everything that has to be reached, and how often it was: faults, consequences, transitions."""
