@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
 from transactional.spark.by_value import send_by_value
-from transactional.store import CoordinatorStore
+from transactional.store import CoordinatorStore, StoreReader
 from transactional.topology.topology import Topology
 
 STORES = "transactional.stores"
@@ -85,13 +86,33 @@ def _import(module_name: str, target: str) -> ModuleType:
 
 
 def open_existing_store(url: str) -> CoordinatorStore:
-    """As `open_store`, for readers: a missing file is an error, not a new store."""
+    """As `open_store`, for a store that exists: a missing file, or a database of something else, is an error."""
+    with closing(open_for_reading(url)) as reader:
+        reader.desired("")
+    return open_store(url)
+
+
+def open_for_reading(url: str) -> StoreReader:
+    """The store at a URL, for those who only look: nothing is created or brought up to date, whatever is there.
+
+    Raises as `open_store` does, and `ConfigError` if there is no store, at the latest when it is read.
+    """
     scheme, _, path = url.partition(":///")
     if url.startswith("sqlite://") and path.partition("?")[0] in ("", ":memory:"):
         raise ConfigError(f"{url} is in the memory of the process that uses it; name the file of a store: sqlite:///…")
     if scheme == "sqlite" and not Path(path).is_file():
         raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")
-    return open_store(url)
+    return reader_of(url)
+
+
+def reader_of(url: str) -> StoreReader:
+    """As `open_for_reading`, within a process that has the store open: it may be in the memory of that process.
+
+    A store of another package that offers no `for_reading` is opened as it always is.
+    """
+    kind = _kind_of(url)
+    store: StoreReader = getattr(kind, "for_reading", kind)(url)
+    return store
 
 
 def open_store(url: str) -> CoordinatorStore:
@@ -99,6 +120,11 @@ def open_store(url: str) -> CoordinatorStore:
 
     Raises `ConfigError` for an unknown scheme, `StoreTooNew`, `StoreUnavailable`.
     """
+    store: CoordinatorStore = _kind_of(url)(url)
+    return store
+
+
+def _kind_of(url: str) -> Any:
     scheme = url.partition(":")[0].partition("+")[0]
     stores = {entry.name: entry for entry in entry_points(group=STORES)}
     if scheme not in stores:
@@ -107,5 +133,4 @@ def open_store(url: str) -> CoordinatorStore:
             f"{did_you_mean(scheme, stores)}"
         )
     refuse_hidden_packages()
-    store: CoordinatorStore = stores[scheme].load()(url)
-    return store
+    return stores[scheme].load()

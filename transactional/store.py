@@ -121,7 +121,47 @@ class TopologyStatus:
     rewinding_to: TxId | None = None
 
 
-class CoordinatorStore(Protocol):
+class StoreReader(Protocol):
+    """What a store tells. A store that was opened for reading only has no more than this: it is never changed by it.
+
+    Raises `StoreUnavailable` if the store does not respond, `CorruptRecord` for what can't be read.
+    """
+
+    def desired(self, topology_id: str) -> Desired:
+        """A topology's current desired state; active if the store does not know it."""
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever recorded for this component: False for a committer that is only joining now."""
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        """All attempts at one transaction that are still known, newest first."""
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        """The last attempts without their batches, newest first: those older than `before`, in these phases (none
+        given: in any)."""
+
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        """The last runs, newest first."""
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class CoordinatorStore(StoreReader, Protocol):
     """Where progress is stored (in Storm: ZooKeeper). Every write but `desire` is a compare-and-set on the lease's
     epoch.
 
@@ -174,9 +214,6 @@ class CoordinatorStore(Protocol):
         The most recent call applies. `wait_ms` is how long a killed one may finish what is in flight.
         """
 
-    def desired(self, topology_id: str) -> Desired:
-        """A topology's current desired state; active if the store does not know it."""
-
     def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
         """Store a new attempt and its batch as the current ones of its txid; raise the attempt counter to its id.
 
@@ -228,33 +265,6 @@ class CoordinatorStore(Protocol):
         """Record that the table of `component_id`, which is about to get `lease.fence_id` as its version, is at
         `txid`."""
 
-    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
-        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
-
-    def has_fence(self, topology_id: str, component_id: str) -> bool:
-        """Whether a fence was ever recorded for this component: False for a committer that is only joining now."""
-
-    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
-        """All topologies, or the one named, in order of their ids."""
-
-    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
-        """The last attempts, newest first."""
-
-    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
-        """All attempts at one transaction that are still known, newest first."""
-
-    def times(
-        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
-    ) -> list[AttemptTimes]:
-        """The last attempts without their batches, newest first: those older than `before`, in these phases (none
-        given: in any)."""
-
-    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
-        """The last runs, newest first."""
-
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it."""
-
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms`, but never the newest committed one; return how many."""
 
@@ -264,6 +274,3 @@ class CoordinatorStore(Protocol):
         Its epoch is kept and raised, and its attempt counter is kept: so an earlier coordinator remains fenced off, and
         no earlier table is ever mistaken for a later one. Raises `TopologyInUse` while it is leased.
         """
-
-    def close(self) -> None:
-        """Release connections."""

@@ -30,7 +30,9 @@ def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             is_sqlite = engine.dialect.name == "sqlite"
-            connection.exec_driver_sql("BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.exec_driver_sql(
+                "BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            )
             yield connection
     except SQLAlchemyError as error:
         raise CheckImpossible(f"the {what} can't be read: {error}") from error

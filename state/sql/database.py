@@ -48,15 +48,23 @@ class Database:
     Nothing in it waits for longer than `timeout_ms`: neither for a connection, nor for a lock or a statement.
     PostgreSQL ends a transaction of a process that was suspended inside it after half of that time, so that others get
     its lock; SQLite can't. `sqlite://` is in the memory of this process, and shared by all users of that URL
-    (`sqlite://?name=…` is another one). `used_for` and `example` are for messages. Raises `ConfigError` for an unusable
-    URL.
+    (`sqlite://?name=…` is another one). `used_for` and `example` are for messages. One that is `read_only` is never
+    written, not even by mistake: SQLite and PostgreSQL refuse it. Raises `ConfigError` for an unusable URL.
     """
 
     def __init__(
-        self, url: str, *, timeout_ms: int, used_for: str = "a state", example: str = "states.db", pings: bool = True
+        self,
+        url: str,
+        *,
+        timeout_ms: int,
+        used_for: str = "a state",
+        example: str = "states.db",
+        pings: bool = True,
+        read_only: bool = False,
     ) -> None:
-        self._url = parse_url(url, used_for=used_for, example=example)
-        self._timeout_ms, self._used_for = timeout_ms, used_for
+        self._url = parse_url(url, used_for=used_for, example=example, read_only=read_only)
+        self._timeout_ms, self._used_for, self._read_only = timeout_ms, used_for, read_only
+        self._opened: tuple[int, int] | None = None
         if is_in_memory(self._url):
             self._engine = _engine_in_memory(str(self._url))
             return
@@ -106,6 +114,8 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`."""
+        if self._read_only and self._opened not in (None, self._file_id()):
+            self.close()  # what is open is a file that was moved or deleted: it would show the same for ever
         with _raising_failures(), self._engine.connect() as connection:
             yield connection.execution_options(only_reads=True)
 
@@ -123,7 +133,7 @@ class Database:
     def _make_engine(self, *, pings: bool) -> Engine:
         try:
             return create_engine(
-                self._url,
+                _for_reading(self._url) if self._read_only else self._url,
                 connect_args=connect_arguments(self._url, self._timeout_ms),
                 pool_timeout=self._timeout_ms / 1000,
                 # A restarted server costs no attempt; a caller that retries anyway saves the ping.
@@ -138,6 +148,9 @@ class Database:
     def _set_up_sqlite(self, connection: Any, _record: object) -> None:
         _prepare_sqlite(connection)
         connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        if self._read_only:
+            self._opened = self._file_id()
+            return
         connection.execute("PRAGMA synchronous = FULL")
         switch_to_wal(connection.execute)
 
@@ -145,7 +158,17 @@ class Database:
         for name in ("statement_timeout", "lock_timeout"):
             connection.execute(f"SET {name} = {self._timeout_ms}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {max(1, self._timeout_ms // 2)}")
+        if self._read_only:
+            connection.execute("SET default_transaction_read_only = on")
         connection.commit()
+
+    def _file_id(self) -> tuple[int, int] | None:
+        """Which file the path leads to; None: to none, or there is no file."""
+        try:
+            found = os.stat(self.file or "")
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def _joined(given: str | tuple[str, ...]) -> str:
@@ -192,7 +215,15 @@ def sqlite_file(url: URL) -> str | None:
     return str(Path(str(url.database)).absolute()) if is_file else None
 
 
-def parse_url(url: str, *, used_for: str, example: str) -> URL:
+def _for_reading(url: URL) -> URL:
+    """A SQLite file as a URI that only reads it."""
+    file = sqlite_file(url)
+    if file is None:
+        return url
+    return url.set(database=f"file:{quote(file)}").update_query_dict({"mode": "ro", "uri": "true"})
+
+
+def parse_url(url: str, *, used_for: str, example: str, read_only: bool = False) -> URL:
     """The URL of a SQLite file or a PostgreSQL database. Raises `ConfigError`, which never contains a secret."""
     try:
         parsed = make_url(url)
@@ -209,17 +240,19 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
         return URL.create(parsed.drivername, query=parsed.query)
     if not Path(str(parsed.database)).parent.is_dir():
         raise ConfigError(f"the folder of {used_for}, {parsed.database}, does not exist; create it")
-    _check_writable(Path(str(parsed.database)), used_for)
+    _check_file(Path(str(parsed.database)), used_for, read_only=read_only)
     return parsed
 
 
-def _check_writable(file: Path, used_for: str) -> None:
-    """Raise `ConfigError` for a path that SQLite could not open, or only for reading. It also writes beside it."""
+def _check_file(file: Path, used_for: str, *, read_only: bool) -> None:
+    """Raise `ConfigError` for a path that SQLite could not open. When it writes, it also does beside it."""
     if file.is_dir():
         raise ConfigError(f"{used_for}, {file}, is a folder; name a file in it, such as {file / 'store.db'}")
-    for path in (file, file.parent):
-        if path.exists() and not os.access(path, os.W_OK):
-            raise ConfigError(f"{used_for} can't be written: this user may not write {path}; grant it, or move it")
+    done, mode = ("read", os.R_OK) if read_only else ("written", os.W_OK)
+    for path in (file,) if read_only else (file, file.parent):
+        if path.exists() and not os.access(path, mode):
+            verb = "read" if read_only else "write"
+            raise ConfigError(f"{used_for} can't be {done}: this user may not {verb} {path}; grant it, or move it")
     if file.is_file():
         with file.open("rb") as content:
             head = content.read(len(_SQLITE))

@@ -27,7 +27,8 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from state.sql.database import Database, DatabaseFailed
 from state.store.migrations import MIGRATIONS
-from transactional.errors import ConfigError, CorruptRecord, StoreTooNew, StoreUnavailable
+from state.store.older import read_as_it_is
+from transactional.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 3
 _metadata = MetaData()
@@ -165,17 +166,25 @@ def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
 class StoreDatabase:
     """The database of a coordinator's store: its tables are created, or brought to this version, on first use.
 
+    One that is `read_only` is left as it is: without tables it is no store, and what an earlier version has not
+    recorded is absent.
+
     Nothing in it waits longer than `timeout_ms`: not for a connection, a lock or a statement, nor may a connection of
     this process hold a lock for longer while the process is suspended (PostgreSQL ends it; SQLite can't, so there a
     process that is suspended inside a write blocks all others until it resumes or is killed).
     """
 
-    def __init__(self, url: str, *, timeout_ms: int) -> None:
+    def __init__(self, url: str, *, timeout_ms: int, read_only: bool = False) -> None:
         # What fails is tried again by its caller.
         self._database = Database(
-            url, timeout_ms=timeout_ms, used_for="the coordinator's store", example="transactional.db", pings=False
+            url,
+            timeout_ms=timeout_ms,
+            used_for="the coordinator's store",
+            example="transactional.db",
+            pings=read_only,
+            read_only=read_only,
         )
-        self._is_ready = False
+        self._read_only, self._is_ready = read_only, False
         self._preparing = threading.Lock()
 
     @property
@@ -194,6 +203,8 @@ class StoreDatabase:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One database transaction that may write. Raises `StoreUnavailable`; the outcome is then unknown."""
+        if self._read_only:
+            raise ProtocolError(f"the store {self} was opened for reading, and is to be written: this is a bug")
         with self._answering():
             self._prepare_once()
             with self._database.writing() as connection:
@@ -203,8 +214,11 @@ class StoreDatabase:
     def reading(self) -> Iterator[Connection]:
         """One database transaction that only reads, and waits for no writer. Raises `StoreUnavailable`."""
         with self._answering():
-            self._prepare_once()
+            if not self._read_only:
+                self._prepare_once()
             with self._database.reading() as connection:
+                if self._read_only and not self._is_ready:
+                    self._look(connection)
                 yield connection
 
     def limit_timeout(self, lease_ms: int) -> None:
@@ -220,12 +234,42 @@ class StoreDatabase:
         try:
             yield
         except DatabaseFailed as failed:
+            if isinstance(failed.error, ProgrammingError) and self._read_only:
+                raise ConfigError(
+                    f"the store {self} can't be read: {failed}. A role that reads it needs USAGE on its schema, and "
+                    "SELECT on all tables whose names begin with transactional_"
+                ) from failed.error
             if isinstance(failed.error, DataError | IntegrityError | NotSupportedError | ProgrammingError):
                 raise failed.error from None
-            raise StoreUnavailable(
+            raise StoreUnavailable(self._told(failed)) from failed.error
+
+    def _told(self, failed: DatabaseFailed) -> str:
+        if not self._read_only:
+            return (
                 f"the coordinator's store {self} does not respond: {failed}. Check that it is running, can be reached "
                 "and has space; the write may or may not have happened, and can be repeated"
-            ) from failed.error
+            )
+        if not self._database.exists():
+            return f"the coordinator's store {self} is no longer there: its file was deleted or moved"
+        beside = " in its folder, too, where SQLite has files beside it" if self.is_sqlite else ""
+        return (
+            f"the coordinator's store {self} does not respond: {failed}. Check that it can be reached, and that this "
+            f"user may read it{beside}; nothing was changed"
+        )
+
+    def _look(self, connection: Connection) -> None:
+        """See whether this is a store, and of which version; until it is of this one, each time anew: a coordinator
+        may bring it up meanwhile."""
+        found = self._schema_version(connection)
+        if found is None:
+            raise ConfigError(
+                f"there is no store in {self}: the database does not have the tables of one, and reading does not make "
+                "them. Check the URL; the first `transactional run` with it makes a store"
+            )
+        if found == SCHEMA_VERSION:
+            self._is_ready = True
+        else:
+            read_as_it_is(connection, _metadata)
 
     def _prepare_once(self) -> None:
         with self._preparing:

@@ -8,31 +8,22 @@ nothing, the same transaction finds out why: either the same write has happened 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Row, Update
 
 from state.store import history
 from state.store import statements as sql
-from state.store.rows import (
-    columns_of,
-    desired_in,
-    minute_of,
-    read_columns_of,
-    record_of,
-    run_of,
-    status_of,
-    times_of,
-    whole,
-)
+from state.store.reader import SqlStoreReader
+from state.store.rows import columns_of, read_columns_of, status_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.progress import Phase, Snapshot
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
-from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, RunRecord
+from transactional.store import AttemptRecord, DesiredState, Lease
+from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store_rules import (
     check_free,
     check_free_to_reset,
@@ -51,7 +42,7 @@ from transactional.store_rules import (
 _LAST_TXID: Final = 2**63 - 1
 
 
-class SqlCoordinatorStore:
+class SqlCoordinatorStore(SqlStoreReader):
     """The coordinator's store in a database. `url` is `sqlite:///path` or `postgresql://user:password@host/database`.
 
     Tables are created on first use. No wait for the database, its locks or its responses takes longer than
@@ -67,13 +58,10 @@ class SqlCoordinatorStore:
     def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
         self._database = StoreDatabase(url, timeout_ms=timeout_ms)
 
-    def __repr__(self) -> str:
-        return f"SqlCoordinatorStore({str(self._database)!r})"
-
-    @property
-    def place(self) -> str | None:
-        """The path of a SQLite file."""
-        return self._database.file
+    @staticmethod
+    def for_reading(url: str) -> SqlStoreReader:
+        """What `transactional.loading.open_for_reading` opens."""
+        return SqlStoreReader(url)
 
     # --- leases -------------------------------------------------------------------------------------------------
 
@@ -143,12 +131,6 @@ class SqlCoordinatorStore:
             if state is DesiredState.KILLED:
                 return connection.execute(sql.DESIRE_IN_TIME, {**wanted, "wait_ms": wait_ms}).rowcount == 1
             return connection.execute(sql.DESIRE_FOR_GOOD, wanted).rowcount == 1
-
-    def desired(self, topology_id: str) -> Desired:
-        """A topology's current desired state."""
-        with self._database.reading() as connection:
-            row = connection.execute(sql.DESIRED, {"topology": topology_id}).one_or_none()
-            return Desired() if row is None else desired_in(row)
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -246,62 +228,6 @@ class SqlCoordinatorStore:
             connection.execute(sql.DROP_FENCES, topology)
             return dropped
 
-    # --- reading ------------------------------------------------------------------------------------------------
-
-    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
-        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
-        key = {"topology": topology_id, "component": component_id, "id": attempt_id}
-        with self._database.reading() as connection:
-            found = connection.execute(sql.TXID_OF, key).scalar()
-            return None if found is None else TxId(whole(found))
-
-    def has_fence(self, topology_id: str, component_id: str) -> bool:
-        """Whether a fence was ever recorded for this component."""
-        key = {"topology": topology_id, "component": component_id}
-        with self._database.reading() as connection:
-            return bool(connection.execute(sql.HAS_FENCE, key).scalar())
-
-    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
-        """All topologies, or the one named, in order of their ids."""
-        with self._database.reading() as connection:
-            if topology_id is None:
-                return [status_of(row) for row in connection.execute(sql.STATUS)]
-            return [status_of(row) for row in connection.execute(sql.STATUS_OF_ONE, {"topology": topology_id})]
-
-    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
-        """The last attempts, newest first."""
-        with self._database.reading() as connection:
-            rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
-            return [record_of(row) for row in rows]
-
-    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
-        """All attempts at one transaction, newest first."""
-        with self._database.reading() as connection:
-            return [
-                record_of(row) for row in connection.execute(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
-            ]
-
-    def times(
-        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
-    ) -> list[AttemptTimes]:
-        """The last attempts without their batches, newest first."""
-        key = {"topology": topology_id, "most": limit, "before": _LAST_TXID if before is None else before}
-        with self._database.reading() as connection:
-            if phases:
-                return [times_of(row) for row in connection.execute(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
-            return [times_of(row) for row in connection.execute(sql.TIMES, key)]
-
-    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
-        """The last runs, newest first."""
-        with self._database.reading() as connection:
-            return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
-
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that started at or after `since_ms`, oldest first."""
-        key = {"topology": topology_id, "since_ms": since_ms}
-        with self._database.reading() as connection:
-            return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
-
     def reset(self, topology_id: str) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
         key = {"topology": topology_id}
@@ -313,10 +239,6 @@ class SqlCoordinatorStore:
             for forget in (*history.FORGET_ALL, history.START_ANEW):
                 connection.execute(forget, key)
             return True
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._database.close()
 
     # --- details ------------------------------------------------------------------------------------------------
 

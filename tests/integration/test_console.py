@@ -56,7 +56,9 @@ def visiting(
     """The console over a store, opened with its token; at the end nothing may have gone wrong."""
     with closing(bind(Address(port=0))) as listening:
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        console = Console(past.store, Access(TOKEN), past.clock, look_every_s=0.1, allows_actions=acts)
+        console = Console(
+            past.store, Access(TOKEN), past.clock, look_every_s=0.1, writable=past.store if acts else None
+        )
         with beside(application(console), listening):
             context = browser.new_context(
                 color_scheme="dark" if scheme == "dark" else "light", java_script_enabled=scripts, bypass_csp=False

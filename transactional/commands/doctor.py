@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ import typer
 
 from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.loading import load_topology, open_existing_store, open_store
+from transactional.loading import load_topology, open_for_reading, open_store
 
 if TYPE_CHECKING:
     from transactional.examining import Diagnosis
@@ -43,11 +43,13 @@ def doctor(
             plain_line(line)
 
     topology, repaired = load_topology(target), list[str]()
-    with closing((open_store if repair else open_existing_store)(store)) as coordinator_store:
-        findings = examine(topology, coordinator_store, store)
+    with ExitStack() as opened:
+        coordinator_store = opened.enter_context(closing(open_store(store))) if repair else None
+        reader = coordinator_store or opened.enter_context(closing(open_for_reading(store)))
+        findings = examine(topology, reader, store)
         for line in _lines(findings, unexamined(topology)):
             say(line)
-        if repair and any(each.can_repair for each in findings):
+        if coordinator_store is not None and any(each.can_repair for each in findings):
             for text in carry_out(topology, coordinator_store, findings, journal):
                 repaired.append(text)
                 say(f"repaired: {text}")

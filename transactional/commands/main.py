@@ -47,7 +47,7 @@ from transactional.engine.observing import Observer
 from transactional.engine.run_history import installed_version
 from transactional.engine.troubles import LOGGER as TROUBLES
 from transactional.errors import CommitStuck, TransactionalError
-from transactional.loading import load_topology, open_existing_store, open_store
+from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.running import make_executor
 from transactional.store_rules import FAILED
 from transactional.topology.describing import as_mermaid, described
@@ -171,8 +171,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per topology.")] = False,
 ) -> None:
     """Show the topologies of a store: owner, progress, since when one has been failing, how the last run ended."""
-    with closing(open_existing_store(store)) as coordinator_store:
-        found = statuses_of(coordinator_store, topology_id)
+    with closing(open_for_reading(store)) as reader:
+        found = statuses_of(reader, topology_id)
     if as_json:
         for each in found:
             plain_line(json.dumps(status_json(each)))
@@ -191,9 +191,9 @@ def txns(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per attempt, with full errors.")] = False,
 ) -> None:
     """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
-    with closing(open_existing_store(store)) as coordinator_store:
-        statuses_of(coordinator_store, topology_id)
-        attempts = coordinator_store.attempts(topology_id, limit=limit)
+    with closing(open_for_reading(store)) as reader:
+        statuses_of(reader, topology_id)
+        attempts = reader.attempts(topology_id, limit=limit)
     if as_json:
         for each in attempts:
             plain_line(json.dumps(attempt_json(each)))

@@ -9,7 +9,7 @@ import typer
 
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import StoreReader, TopologyStatus
 
 DEFAULT_STORE = "sqlite:///transactional.db"
 
@@ -27,7 +27,7 @@ Assignments = Annotated[
 ]
 
 
-def statuses_of(store: CoordinatorStore, topology_id: str | None) -> list[TopologyStatus]:
+def statuses_of(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:
     """All topologies, or the one named. Raises `ConfigError` if it does not exist."""
     found = store.status(topology_id)
     if topology_id is not None and not found:

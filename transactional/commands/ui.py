@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
 from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError
-from transactional.loading import open_existing_store, open_store
+from transactional.loading import open_existing_store, open_for_reading, open_store, reader_of
 from transactional.names import DISTRIBUTION
 
 
@@ -45,15 +45,16 @@ def ui(
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
-    with closing(open_existing_store(store)) as coordinator_store, closing(bind(address)) as listening:
-        coordinator_store.status()  # a store that can't be used is reported before anybody looks
+    with ExitStack() as opened:
+        reader = opened.enter_context(closing(open_for_reading(store)))
+        reader.status()  # a store that can't be used is reported before anybody looks
+        writable = opened.enter_context(closing(open_existing_store(store))) if allow_actions else None
+        listening = opened.enter_context(closing(bind(address)))
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"the console is at {url_of(listening, access)}")
-        server_of(application(Console(coordinator_store, access, allows_actions=allow_actions))).run(
-            sockets=[listening]
-        )
+        server_of(application(Console(reader, access, writable=writable))).run(sockets=[listening])
 
 
 def export_html(
@@ -65,9 +66,9 @@ def export_html(
     require_console()
     from transactional.console.export import exported
 
-    with closing(open_existing_store(store)) as coordinator_store:
-        [status] = statuses_of(coordinator_store, topology_id)
-        page = exported(coordinator_store, status, SystemClock().wall_ms())
+    with closing(open_for_reading(store)) as reader:
+        [status] = statuses_of(reader, topology_id)
+        page = exported(reader, status, SystemClock().wall_ms())
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -83,11 +84,13 @@ def console_beside(url: str, port: int) -> Iterator[None]:
     from transactional.console.server import Address, access_of, beside, bind, url_of
 
     address = Address(port=port)
-    with closing(bind(address)) as listening, closing(open_store(url)) as coordinator_store:
+    with closing(open_store(url)) as made:
+        made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
+    with closing(bind(address)) as listening, closing(reader_of(url)) as reader:
         access = access_of(address, None, ())
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         plain_line(f"the console is at {url_of(listening, access)}")
-        with beside(application(Console(coordinator_store, access)), listening):
+        with beside(application(Console(reader, access)), listening):
             yield
 
 

@@ -25,7 +25,7 @@ from transactional.console.slugs import id_of
 from transactional.engine.clock import SystemClock
 from transactional.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
-from transactional.store import CoordinatorStore, DesiredState, TopologyStatus
+from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 
 LOOK_EVERY_S: Final = 1.0
 """How often an open page queries the store whether anything has changed."""
@@ -38,12 +38,12 @@ _NUMBER_MAX: Final = 2**63 - 1
 class Console:
     """What the pages are made from."""
 
-    store: CoordinatorStore
+    store: StoreReader
     access: Access
     clock: Clock = field(default_factory=SystemClock)
     look_every_s: float = LOOK_EVERY_S
-    allows_actions: bool = False
-    """Whether pages have buttons; what they do is what the command line does."""
+    writable: CoordinatorStore | None = None
+    """Where buttons store what they want, as the command line does; None: pages have no buttons."""
 
 
 class NotThere(Exception):
@@ -130,7 +130,7 @@ class Pages:
             raise NotThere("Transactions are numbered 1, 2, 3, …")
         txid = TxId(number)
 
-        def view(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
             found = views.transaction(store, status, txid, now_ms)
             if found is None:
                 raise NotThere(
@@ -185,7 +185,8 @@ class Pages:
 
     async def desire(self, request: Request) -> Response:
         """Set the desired state of a topology; then its page."""
-        if not self._console.allows_actions:
+        writable = self._console.writable
+        if writable is None:
             return PlainTextResponse("This console was started without --allow-actions.\n", 403)
         form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
         if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
@@ -201,7 +202,7 @@ class Pages:
                 f"Topology {status.topology_id!r} is not running: there is nothing to kill.\n", 409
             )
         wait_ms = 1_000 * min(wait_s, WAIT_S_MAX)
-        await run_in_threadpool(lambda: self._store.desire(status.topology_id, state, wait_ms=wait_ms))
+        await run_in_threadpool(lambda: writable.desire(status.topology_id, state, wait_ms=wait_ms))
         return RedirectResponse(views.path_of(status) + "/", 303)
 
     # --- details --------------------------------------------------------------------------------------------------
@@ -210,10 +211,10 @@ class Pages:
         self,
         request: Request,
         template: str,
-        view: Callable[[CoordinatorStore, TopologyStatus, int], Mapping[str, Any]],
+        view: Callable[[StoreReader, TopologyStatus, int], Mapping[str, Any]],
     ) -> Response:
         status, now_ms = self._status(request), self._now_ms()
-        key = self._console.access.form_key if self._console.allows_actions else None
+        key = self._console.access.form_key if self._console.writable else None
         values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": key}
         return self._page(template, status, **values, **view(self._store, status, now_ms))
 

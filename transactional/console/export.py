@@ -7,12 +7,12 @@ import re
 from transactional.console import views
 from transactional.console.formats import moment
 from transactional.console.rendering import STATIC, render
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import StoreReader, TopologyStatus
 
 _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
 
 
-def exported(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> str:
+def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
     """The page. Links to other pages are left out: there is no console where it is read."""
     values = {"status": status, "now_ms": now_ms, "path": "", "form_key": None}
     style = (STATIC / "console.css").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from transactional.console.figures import (
     states_of,
 )
 from transactional.redaction import SHOWN_INSTEAD, is_secret
-from transactional.store import AttemptRecord, AttemptTimes, CoordinatorStore, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store_history import RunRecord
 from transactional.store_rules import times_of
 
@@ -50,7 +50,7 @@ class Overview:
         return states_of(self.status, self.newest)
 
 
-def overview_of(store: CoordinatorStore, status: TopologyStatus) -> Overview:
+def overview_of(store: StoreReader, status: TopologyStatus) -> Overview:
     """Read what the overview shows."""
     topology_id = status.topology_id
     return Overview(status, store.times(topology_id, limit=RECENT), store.runs(topology_id, limit=20))
@@ -65,7 +65,7 @@ class AttemptPage:
 
 
 def attempts_page(
-    store: CoordinatorStore, topology_id: str, *, before: AttemptId | None, phases: Sequence[str]
+    store: StoreReader, topology_id: str, *, before: AttemptId | None, phases: Sequence[str]
 ) -> AttemptPage:
     """Read one page of attempts."""
     found = store.times(topology_id, limit=PAGE + 1, before=before, phases=phases)
@@ -85,13 +85,13 @@ class Transaction:
         return [times_of(record) for record in self.attempts]
 
 
-def transaction_of(store: CoordinatorStore, topology_id: str, txid: TxId) -> Transaction:
+def transaction_of(store: StoreReader, topology_id: str, txid: TxId) -> Transaction:
     """Read one transaction."""
     before = [times_of(record) for record in store.attempts_at(topology_id, TxId(txid - 1))] if txid > 1 else []
     return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(before)), None))
 
 
-def partitions_of(store: CoordinatorStore, status: TopologyStatus) -> list[PartitionRow]:
+def partitions_of(store: StoreReader, status: TopologyStatus) -> list[PartitionRow]:
     """The partitions as of the last transaction commit, those with the highest lag first, then by name."""
     records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []
     newest = next((record for record in records if record.committed_at_ms is not None), None)

@@ -18,7 +18,7 @@ from transactional.console.figures import (
 from transactional.console.graph import draw_graph, graph_of
 from transactional.console.slugs import slug_of
 from transactional.console.staircase import bars_of, draw_staircase
-from transactional.store import AttemptTimes, CoordinatorStore, TopologyStatus
+from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
 
 View = Mapping[str, Any]
@@ -37,7 +37,7 @@ ATTEMPTS_OF_OVERVIEW: Final = 12
 _PULSE: Final = 40
 
 
-def home(store: CoordinatorStore, now_ms: int) -> View:
+def home(store: StoreReader, now_ms: int) -> View:
     """All topologies, each with the pulse of its last attempts."""
     statuses = store.status()
     cards = []
@@ -57,7 +57,7 @@ def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:
     return min(bars[-1].end_ms, now_ms) - bars[0].start_ms, kind
 
 
-def topology(store: CoordinatorStore, status: TopologyStatus, now_ms: int) -> View:
+def topology(store: StoreReader, status: TopologyStatus, now_ms: int) -> View:
     """One topology at a glance."""
     overview = reading.overview_of(store, status)
     recent = overview.recent
@@ -105,7 +105,7 @@ def _charts(recent: Sequence[AttemptTimes]) -> list[tuple[str, str]]:
     return drawn
 
 
-def attempts(store: CoordinatorStore, status: TopologyStatus, before: AttemptId | None, phase: str) -> View:
+def attempts(store: StoreReader, status: TopologyStatus, before: AttemptId | None, phase: str) -> View:
     """A page of the list of attempts."""
     wanted = phase if phase in PHASES else ""
     page = reading.attempts_page(store, status.topology_id, before=before, phases=PHASES[wanted][1])
@@ -121,7 +121,7 @@ def attempts(store: CoordinatorStore, status: TopologyStatus, before: AttemptId 
     }
 
 
-def transaction(store: CoordinatorStore, status: TopologyStatus, txid: TxId, now_ms: int) -> View | None:
+def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: int) -> View | None:
     """One transaction with all its attempts; None: there is none."""
     found = reading.transaction_of(store, status.topology_id, txid)
     if not found.attempts:
@@ -157,7 +157,7 @@ def _waited(each: AttemptTimes, before: AttemptTimes) -> bool:
     )
 
 
-def partitions(store: CoordinatorStore, status: TopologyStatus, page: int) -> View:
+def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
     """A page of the partitions."""
     rows = reading.partitions_of(store, status)
     pages = max(1, -(-len(rows) // PARTITIONS_OF_PAGE))
@@ -172,19 +172,19 @@ def partitions(store: CoordinatorStore, status: TopologyStatus, page: int) -> Vi
     }
 
 
-def states(store: CoordinatorStore, status: TopologyStatus, _now_ms: int) -> View:
+def states(store: StoreReader, status: TopologyStatus, _now_ms: int) -> View:
     """All states."""
     newest = next(iter(store.times(status.topology_id, limit=1, phases=(COMMITTED,))), None)
     return {"title": f"States of {status.topology_id}", "tab": "states", "states": states_of(status, newest)}
 
 
-def runs(store: CoordinatorStore, status: TopologyStatus, _now_ms: int) -> View:
+def runs(store: StoreReader, status: TopologyStatus, _now_ms: int) -> View:
     """The last runs, newest first."""
     found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
     return {"title": f"Runs of {status.topology_id}", "tab": "runs", "runs": found}
 
 
-def configuration(store: CoordinatorStore, status: TopologyStatus, epoch: int | None) -> View:
+def configuration(store: StoreReader, status: TopologyStatus, epoch: int | None) -> View:
     """The options as of a run, and what has changed since the one before."""
     found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
     place = next((number for number, run in enumerate(found) if run.epoch == epoch), 0)
@@ -200,7 +200,7 @@ def configuration(store: CoordinatorStore, status: TopologyStatus, epoch: int | 
     }
 
 
-def version(store: CoordinatorStore, topology_id: str) -> object:
+def version(store: StoreReader, topology_id: str) -> object:
     """A value that differs whenever a page may have something new."""
     status = next(iter(store.status(topology_id)), None)
     if status is None:

@@ -15,7 +15,7 @@ from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_store
 from transactional.engine.fencing import known_txid
 from transactional.examining import Diagnosis, Examined, Problem, examinable
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
@@ -30,7 +30,7 @@ class Table:
     found: Examined
 
 
-def examine(topology: Topology, store: CoordinatorStore, store_url: str | None = None) -> list[Diagnosis]:
+def examine(topology: Topology, store: StoreReader, store_url: str | None = None) -> list[Diagnosis]:
     """Everything that is wrong, in the order in which it should be repaired. Changes nothing.
 
     With `store_url` the store's own rows are checked, too. States that can't be examined are skipped: `unexamined`
@@ -41,12 +41,12 @@ def examine(topology: Topology, store: CoordinatorStore, store_url: str | None =
     return [*rows, *examine_tables(topology, store, status), *examine_source(topology, store, status)]
 
 
-def status_of(topology: Topology, store: CoordinatorStore) -> TopologyStatus | None:
+def status_of(topology: Topology, store: StoreReader) -> TopologyStatus | None:
     """What the store knows about the topology; None if it knows nothing."""
     return next(iter(store.status(topology.id)), None)
 
 
-def examine_tables(topology: Topology, store: CoordinatorStore, status: TopologyStatus | None) -> list[Diagnosis]:
+def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> list[Diagnosis]:
     """What is wrong with the tables. Raises `OperatingError` if the storage of one does not respond."""
     found: list[Diagnosis] = []
     for table in tables_of(topology):
@@ -71,7 +71,7 @@ def tables_of(topology: Topology) -> list[Table]:
 
 
 def _examine_place(
-    table: Table, topology: Topology, store: CoordinatorStore, status: TopologyStatus | None
+    table: Table, topology: Topology, store: StoreReader, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
     """Compare a table's transaction with the one that the store expects, as a start does."""
     committed = TxId(status.committed_txid) if status is not None else TxId(0)

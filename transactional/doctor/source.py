@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import BatchLost, ConfigError, OperatingError
 from transactional.examining import Diagnosis, ExaminableSpout, Problem
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import StoreReader, TopologyStatus
 from transactional.store_rules import COMMITTED, fingerprint_changes
 from transactional.topology.topology import Topology
 
 ATTEMPTS_LOOKED_AT = 1_000
 
 
-def committed_batch(store: CoordinatorStore, topology_id: str) -> BatchMetadata:
+def committed_batch(store: StoreReader, topology_id: str) -> BatchMetadata:
     """The batch of the last committed transaction; the empty one if there is none."""
     attempts = store.attempts(topology_id, limit=ATTEMPTS_LOOKED_AT)
     return next((record.batch for record in attempts if record.phase == COMMITTED), EMPTY_BATCH)
 
 
-def examine_source(topology: Topology, store: CoordinatorStore, status: TopologyStatus | None) -> Iterator[Diagnosis]:
+def examine_source(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> Iterator[Diagnosis]:
     """What is wrong with the source, and with the topology's fingerprint, which needs the source."""
     if status is None or not status.committed_txid:
         return

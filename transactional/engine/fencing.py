@@ -9,7 +9,7 @@ from transactional.core.agreement import disagreement, refusal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
-from transactional.store import CoordinatorStore, Lease
+from transactional.store import CoordinatorStore, Lease, StoreReader
 from transactional.topology.topology import Topology
 
 FENCE_TRIES = 10
@@ -67,13 +67,13 @@ def _table_txid(
     return committed if txid is None else txid
 
 
-def known_txid(store: CoordinatorStore, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+def known_txid(store: StoreReader, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
     """The transaction of the attempt that has written a committer's table, None if the store does not know it."""
     txid = store.txid_of(topology_id, component_id, attempt_id)
     return txid if txid is not None else store.txid_of(topology_id, joining_of(component_id), attempt_id)
 
 
-def txid_lookup(store: CoordinatorStore, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
+def txid_lookup(store: StoreReader, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
     """A function from the version of a committer's table to the txid that it is at."""
 
     def txid_of(attempt_id: AttemptId) -> TxId:

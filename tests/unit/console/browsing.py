@@ -16,7 +16,8 @@ def stranger(
     past: Past, *, follow_redirects: bool = True, acts: bool = False, access: Access | None = None
 ) -> TestClient:
     """A client without the token."""
-    console = Console(past.store, access or Access(TOKEN), past.clock, look_every_s=0.01, allows_actions=acts)
+    writable = past.store if acts else None
+    console = Console(past.store, access or Access(TOKEN), past.clock, look_every_s=0.01, writable=writable)
     return TestClient(application(console), base_url=BASE, follow_redirects=follow_redirects)
 
 

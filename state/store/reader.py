@@ -1,0 +1,99 @@
+"""`SqlStoreReader`: the coordinator's store in SQLite or PostgreSQL, for those who only look; it is never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from state.store import history
+from state.store import statements as sql
+from state.store.rows import desired_in, minute_of, record_of, run_of, status_of, times_of, whole
+from state.store.schema import StoreDatabase
+from transactional.attempt import AttemptId, TxId
+from transactional.store import AttemptRecord, AttemptTimes, Desired, TopologyStatus
+from transactional.store_history import MinuteRecord, RunRecord
+
+_LAST: Final = 2**63 - 1
+
+
+class SqlStoreReader:
+    """What a store in a database tells. `url` and `timeout_ms` are those of `SqlCoordinatorStore`.
+
+    The database itself refuses writes, so a user or a role that may only read suffices. A store of an earlier version
+    is read as it is: what that version did not record is absent. Raises `ConfigError` for a database that has no store.
+    """
+
+    def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:
+        self._database = StoreDatabase(url, timeout_ms=timeout_ms, read_only=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._database)!r})"
+
+    @property
+    def place(self) -> str | None:
+        """The path of a SQLite file."""
+        return self._database.file
+
+    def desired(self, topology_id: str) -> Desired:
+        """A topology's current desired state."""
+        with self._database.reading() as connection:
+            row = connection.execute(sql.DESIRED, {"topology": topology_id}).one_or_none()
+            return Desired() if row is None else desired_in(row)
+
+    def txid_of(self, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+        """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
+        key = {"topology": topology_id, "component": component_id, "id": attempt_id}
+        with self._database.reading() as connection:
+            found = connection.execute(sql.TXID_OF, key).scalar()
+            return None if found is None else TxId(whole(found))
+
+    def has_fence(self, topology_id: str, component_id: str) -> bool:
+        """Whether a fence was ever recorded for this component."""
+        key = {"topology": topology_id, "component": component_id}
+        with self._database.reading() as connection:
+            return bool(connection.execute(sql.HAS_FENCE, key).scalar())
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """All topologies, or the one named, in order of their ids."""
+        with self._database.reading() as connection:
+            if topology_id is None:
+                return [status_of(row) for row in connection.execute(sql.STATUS)]
+            return [status_of(row) for row in connection.execute(sql.STATUS_OF_ONE, {"topology": topology_id})]
+
+    def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
+        """The last attempts, newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
+            return [record_of(row) for row in rows]
+
+    def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
+        """All attempts at one transaction, newest first."""
+        with self._database.reading() as connection:
+            return [
+                record_of(row) for row in connection.execute(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
+            ]
+
+    def times(
+        self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
+    ) -> list[AttemptTimes]:
+        """The last attempts without their batches, newest first."""
+        key = {"topology": topology_id, "most": limit, "before": _LAST if before is None else before}
+        with self._database.reading() as connection:
+            if phases:
+                return [times_of(row) for row in connection.execute(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
+            return [times_of(row) for row in connection.execute(sql.TIMES, key)]
+
+    def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
+        """The last runs, newest first."""
+        with self._database.reading() as connection:
+            return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
+
+    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+        """The minutes that started at or after `since_ms`, oldest first."""
+        key = {"topology": topology_id, "since_ms": since_ms}
+        with self._database.reading() as connection:
+            return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()

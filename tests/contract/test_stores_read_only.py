@@ -1,0 +1,165 @@
+"""Whoever only looks changes nothing: what is no store stays none, an older one stays as old, a reader's rights do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import inspect, make_url
+
+from state.sql.database import Database, DatabaseFailed
+from state.store.reader import SqlStoreReader
+from state.store.schema import SCHEMA_VERSION
+from tests.contract.storages import TOPOLOGY, Storage, acquire, commit
+from tests.contract.test_coordinator_store_migrations import VERSIONS, engine_of, execute, statements
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
+from transactional.loading import open_existing_store, open_for_reading
+from transactional.store import DesiredState, StoreReader
+
+
+@contextmanager
+def reader_of(storage: Storage) -> Iterator[SqlStoreReader]:
+    with closing(SqlStoreReader(storage.url or "")) as reader:
+        yield reader
+
+
+def tables_in(storage: Storage) -> set[str]:
+    engine = engine_of(storage)
+    with engine.connect() as connection:
+        found = set(inspect(connection).get_table_names())
+    engine.dispose()
+    return found
+
+
+def version_of(storage: Storage) -> int:
+    engine = engine_of(storage)
+    with engine.connect() as connection:
+        version = connection.exec_driver_sql("SELECT max(version) FROM transactional_schema").scalar_one()
+    engine.dispose()
+    assert isinstance(version, int)
+    return version
+
+
+def told(store: StoreReader) -> list[object]:
+    """All that a store tells."""
+    return [
+        store.status(),
+        store.status(TOPOLOGY),
+        store.desired(TOPOLOGY),
+        store.attempts(TOPOLOGY, limit=9),
+        store.attempts_at(TOPOLOGY, TxId(1)),
+        store.times(TOPOLOGY, limit=9),
+        store.times(TOPOLOGY, limit=9, before=AttemptId(3), phases=["committed", "failed"]),
+        store.runs(TOPOLOGY, limit=9),
+        store.minutes(TOPOLOGY, since_ms=0),
+        store.txid_of(TOPOLOGY, "total", AttemptId(1)),
+        store.txid_of(TOPOLOGY, "total", AttemptId(9)),
+        store.has_fence(TOPOLOGY, "total"),
+    ]
+
+
+@pytest.mark.parametrize("opens", [open_for_reading, open_existing_store])
+def test_a_database_of_something_else_stays_as_it_is(database: Storage, opens: Callable[[str], StoreReader]) -> None:
+    execute(database, "CREATE TABLE theirs (a BIGINT)")
+    told_so = pytest.raises(
+        ConfigError, match=r"there is no store in (sqlite|postgresql)://.* reading does not make them"
+    )
+    with told_so, closing(opens(database.url or "")) as store:
+        store.status()
+    assert tables_in(database) == {"theirs"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_store_is_read_as_it_is(database: Storage, version: int) -> None:
+    """And tells what it would tell once it is brought up to date."""
+    execute(database, *statements(version))
+    before = tables_in(database)
+    with reader_of(database) as reader:
+        found = told(reader)
+    assert (version_of(database), tables_in(database)) == (version, before)
+    assert found == told(database.open())
+    assert version_of(database) == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_store_that_is_brought_up_meanwhile_is_read_on(database: Storage, version: int) -> None:
+    execute(database, *statements(version))
+    with reader_of(database) as reader:
+        assert reader.status(TOPOLOGY)[0].run is None
+        store = database.open()
+        commit(store, acquire(store, name="after"), 2, 5)
+        assert store.desire(TOPOLOGY, DesiredState.INACTIVE)
+        [status] = reader.status(TOPOLOGY)
+        assert (status.name, status.desired, status.committed_txid) == ("after", DesiredState.INACTIVE, 2)
+        assert [run.name for run in reader.runs(TOPOLOGY, limit=9)] == ["after"]
+
+
+def test_a_newer_store_is_left_alone(database: Storage) -> None:
+    execute(
+        database, "CREATE TABLE transactional_schema (version BIGINT)", "INSERT INTO transactional_schema VALUES (99)"
+    )
+    with reader_of(database) as reader, pytest.raises(StoreTooNew, match="has schema version 99"):
+        reader.status()
+
+
+def test_the_database_itself_refuses_to_be_written(database: Storage) -> None:
+    execute(database, "CREATE TABLE theirs (a BIGINT)")
+    with (
+        closing(Database(database.url or "", timeout_ms=5_000, read_only=True)) as opened,
+        pytest.raises(DatabaseFailed, match=r"read-?only"),
+        opened.writing() as connection,
+    ):
+        connection.exec_driver_sql("INSERT INTO theirs VALUES (1)")
+
+
+def test_a_reader_waits_for_no_writer(database: Storage) -> None:
+    store = database.open()
+    commit(store, acquire(store), 1, 2)
+    database_of_writer = Database(database.url or "", timeout_ms=5_000)
+    with (
+        reader_of(database) as reader,
+        closing(database_of_writer),
+        database_of_writer.writing() as connection,
+    ):
+        connection.exec_driver_sql("UPDATE transactional_topologies SET committed_txid = 99")
+        assert reader.status(TOPOLOGY)[0].committed_txid == 1
+
+
+def test_a_file_that_is_deleted_is_told_and_one_that_takes_its_place_is_read(
+    sqlite_storage: Storage, tmp_path: Path
+) -> None:
+    """An open file outlives its name: its reader would show the same for ever."""
+    acquire(sqlite_storage.open())
+    sqlite_storage.close()
+    file = tmp_path / "store.db"
+    with reader_of(sqlite_storage) as reader:
+        assert [each.topology_id for each in reader.status()] == [TOPOLOGY]
+        for path in tmp_path.glob("store.db*"):
+            path.unlink()
+        with pytest.raises(StoreUnavailable, match="is no longer there: its file was deleted or moved"):
+            reader.status()
+        acquire(Storage(sqlite_storage.url).open(), topology_id="another")
+        assert file.is_file()
+        assert [each.topology_id for each in reader.status()] == ["another"]
+
+
+@pytest.mark.postgres
+def test_a_role_that_may_only_read_suffices(postgres_storage: Storage, postgres_url: str) -> None:
+    """And one that may not is told what it lacks."""
+    store = postgres_storage.open()
+    commit(store, acquire(store), 1, 2)
+    schema = str(make_url(postgres_storage.url or "").query["options"]).rpartition("=")[2]
+    role, url = Identifier(f"{schema}_looks"), make_url(postgres_storage.url or "").set(username=f"{schema}_looks")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(SQL("CREATE ROLE {} LOGIN").format(role))
+        connection.execute(SQL("GRANT USAGE ON SCHEMA {} TO {}").format(Identifier(schema), role))
+        with reader_of(Storage(url.render_as_string(hide_password=False))) as reader:
+            with pytest.raises(ConfigError, match=r"can't be read: permission denied .* needs USAGE .* and SELECT"):
+                reader.status()
+            connection.execute(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(Identifier(schema), role))
+            assert told(reader) == told(store)
