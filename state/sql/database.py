@@ -115,7 +115,7 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`."""
         if self._read_only and self._opened not in (None, self._file_id()):
-            self.close()  # what is open is a file that was moved or deleted: it would show the same for ever
+            self.close()  # what is open is a file that was moved or deleted: it would show the same forever
         with _raising_failures(), self._engine.connect() as connection:
             yield connection.execution_options(only_reads=True)
 

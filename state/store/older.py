@@ -24,7 +24,7 @@ def read_as_it_is(connection: Connection, metadata: MetaData) -> None:
 
 def _tables(connection: Connection, metadata: MetaData) -> Iterator[str]:
     looked = inspect(connection)
-    # A name within its own definition means the stored table: SQLite has to be told, PostgreSQL takes no other.
+    # A name within its own definition means the stored table: SQLite requires the schema, PostgreSQL knows no other.
     schema = "main." if connection.dialect.name == "sqlite" else ""
     there = set(looked.get_table_names())
     for table in metadata.sorted_tables:

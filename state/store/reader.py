@@ -17,7 +17,7 @@ _LAST: Final = 2**63 - 1
 
 
 class SqlStoreReader:
-    """What a store in a database tells. `url` and `timeout_ms` are those of `SqlCoordinatorStore`.
+    """The coordinator's store in a database, for reading. `url` and `timeout_ms` are those of `SqlCoordinatorStore`.
 
     The database itself refuses writes, so a user or a role that may only read suffices. A store of an earlier version
     is read as it is: what that version did not record is absent. Raises `ConfigError` for a database that has no store.

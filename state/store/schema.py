@@ -258,7 +258,7 @@ class StoreDatabase:
         )
 
     def _look(self, connection: Connection) -> None:
-        """See whether this is a store, and of which version; until it is of this one, each time anew: a coordinator
+        """See whether this is a store, and of which version; until it is of this one, each time again: a coordinator
         may bring it up meanwhile."""
         found = self._schema_version(connection)
         if found is None:
