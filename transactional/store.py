@@ -122,7 +122,7 @@ class TopologyStatus:
 
 
 class StoreReader(Protocol):
-    """What a store can be asked. One that was opened for reading only has no more than this: it is never changed by it.
+    """The queries of a store. One that was opened for reading only has no more than this: it is never changed by it.
 
     Raises `StoreUnavailable` if the store does not respond, `CorruptRecord` for what can't be read.
     """
