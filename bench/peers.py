@@ -101,17 +101,22 @@ class SparkMerge(StreamingPeer):
 
     def upsert(self, batch: DataFrame, batch_id: int) -> None:
         """One MERGE, which does nothing when the table's version of this application is not lower."""
-        session = batch.sparkSession
-        session.conf.set("spark.databricks.delta.write.txnAppId", self.checkpoint)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(batch_id))
-        (
-            SparkDeltaTable.forPath(session, self.path)
-            .alias("t")
-            .merge(batch.groupBy("key").count().alias("s"), "t.key = s.key")
-            .whenMatchedUpdate(set={"count": "t.count + s.count"})
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+        merge_counts(batch, batch_id, path=self.path, application=self.checkpoint)
+
+
+def merge_counts(batch: DataFrame, batch_id: int, *, path: str, application: str) -> None:
+    """Count a micro-batch by its `key` into the table at `path`, once: by the version of `application` there."""
+    session = batch.sparkSession
+    session.conf.set("spark.databricks.delta.write.txnAppId", application)
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(batch_id))
+    (
+        SparkDeltaTable.forPath(session, path)
+        .alias("t")
+        .merge(batch.groupBy("key").count().alias("s"), "t.key = s.key")
+        .whenMatchedUpdate(set={"count": "t.count + s.count"})
+        .whenNotMatchedInsertAll()
+        .execute()
+    )
 
 
 class ExpertRecipe(StreamingPeer):

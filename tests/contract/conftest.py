@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 
 from tests.contract.storages import Storage, Store
-from tests.integration.postgres import postgres_server, url_of
+from tests.integration.postgres import new_schema, postgres_server, url_of
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +32,10 @@ def postgres_names() -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_schema(postgres_url: str, postgres_names: Iterator[str]) -> str:
+def postgres_schema(postgres_sockets: Path, postgres_names: Iterator[str]) -> str:
     """The name of a new, empty schema in PostgreSQL."""
     name = next(postgres_names)
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(name)))
+    new_schema(postgres_sockets, name)
     return name
 
 

@@ -86,8 +86,9 @@ def _read_log(process: subprocess.Popen[str], log: list[str], told: threading.Ev
     told.set()
 
 
-def _start_server(programs: Path, folder: Path) -> subprocess.Popen[str]:
-    settings = ["listen_addresses=", f"unix_socket_directories={folder}", f"port={PORT}", "fsync=off"]
+def _start_server(programs: Path, folder: Path, *, durable: bool) -> subprocess.Popen[str]:
+    synced = f"fsync={'on' if durable else 'off'}"
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", f"port={PORT}", synced]
     options = [option for setting in settings for option in ("-c", setting)]
     server = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
     process = _start(["/bin/sh", "-c", WATCHER, "watcher", *server], folder)
@@ -107,15 +108,15 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[Path]:
-    """Run a server with an empty cluster; the folder of its socket. No durability, no password, user postgres."""
+def postgres_server(*, durable: bool = False) -> Iterator[Path]:
+    """Run a server with an empty cluster; the folder of its socket. No password, user postgres, its disk not synced."""
     programs = find_programs()
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:
         if user := server_user():
             shutil.chown(folder, user)
         _make_cluster(programs, folder)
-        process = _start_server(programs, folder)
+        process = _start_server(programs, folder, durable=durable)
         try:
             yield folder
         finally:
@@ -127,6 +128,16 @@ def postgres_server() -> Iterator[Path]:
 def url_of(socket_folder: Path, schema: str = "public") -> str:
     """The URL of the server's database, with the schema in which tables are looked for and made."""
     return f"postgresql://postgres@/postgres?host={socket_folder}&port={PORT}&options=-csearch_path%3D{schema}"
+
+
+def new_schema(socket_folder: Path, name: str) -> str:
+    """The URL of a new, empty schema."""
+    import psycopg
+    from psycopg.sql import SQL, Identifier
+
+    with psycopg.connect(url_of(socket_folder), autocommit=True) as connection:
+        connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(name)))
+    return url_of(socket_folder, name)
 
 
 class Loss(Enum):

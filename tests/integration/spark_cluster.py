@@ -35,15 +35,26 @@ class Cluster:
 @contextmanager
 def spark_cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
     """Start a cluster, wait until its workers are registered, and stop it at the end."""
-    (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
     with ExitStack() as stack:
-        master = stack.enter_context(_start(folder, "master.Master", ["--port", "0"]))
-        url = master.await_line(r"Starting Spark master at (spark://\S+)")[1]
-        options = ["--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(folder / "workers"), url]
-        started = [stack.enter_context(_start(folder, "worker.Worker", options)) for _ in range(workers)]
+        master, url = start_master(folder)
+        stack.enter_context(master)
+        started = [stack.enter_context(start_worker(folder, url)) for _ in range(workers)]
         for worker in started:
             worker.await_line("Successfully registered with master")
         yield Cluster(url)
+
+
+def start_master(folder: Path) -> tuple[Program, str]:
+    """A master, and its URL."""
+    (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
+    master = _start(folder, "master.Master", ["--port", "0"])
+    return master, master.await_line(r"Starting Spark master at (spark://\S+)")[1]
+
+
+def start_worker(folder: Path, master: str) -> Program:
+    """A worker with one core and 1 GiB for executors. It is registered once it says so."""
+    options = ["--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(folder / "workers"), master]
+    return _start(folder, "worker.Worker", options)
 
 
 def _start(folder: Path, main: str, arguments: list[str]) -> Program:

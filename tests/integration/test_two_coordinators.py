@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.postgres import postgres_server, url_of
+from tests.integration.postgres import new_schema, postgres_server
 from tests.integration.standing_still import IN_STORE, POINTS
 from tests.integration.two_coordinators import SPOUTS, Two, held_up, shut_out
 
@@ -40,15 +40,5 @@ def test_over_one_sqlite_file_who_stops_inside_a_write_holds_up_the_other_until_
 def test_over_one_postgresql_database(
     number: int, point: str, tmp_path: Path, sockets: Path, request: pytest.FixtureRequest
 ) -> None:
-    store = database(sockets, f"two_{number}")
+    store = new_schema(sockets, f"two_{number}")
     shut_out(Two(tmp_path, store, SPOUTS[(number + 1) % 2]), point, after_commits=number // 2 % 2 == 1)
-
-
-def database(sockets: Path, schema: str) -> str:
-    """The URL of a new, empty schema."""
-    import psycopg
-    from psycopg.sql import SQL, Identifier
-
-    with psycopg.connect(url_of(sockets), autocommit=True) as connection:
-        connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
-    return url_of(sockets, schema)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.postgres import postgres_server
+from tests.integration.postgres import new_schema, postgres_server
 from tests.integration.standing_still import IN_STORE, POINTS
-from tests.integration.test_two_coordinators import database
 from tests.integration.two_coordinators import SPOUTS, Two, shut_out
 
 pytestmark = pytest.mark.proof
@@ -41,5 +40,5 @@ def test_over_one_sqlite_file(*, point: str, spout: str, after_commits: bool, tm
 def test_over_one_postgresql_database(
     *, point: str, number: int, spout: str, after_commits: bool, tmp_path: Path, sockets: Path
 ) -> None:
-    store = database(sockets, f"two_{number}_{spout}_{after_commits}".lower())
+    store = new_schema(sockets, f"two_{number}_{spout}_{after_commits}".lower())
     shut_out(Two(tmp_path, store, spout), point, after_commits=after_commits)
