@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs sim proof soak lock clean java postgres strace chromium
+.PHONY: help audit run check test bench docs sim proof soak experiment lock clean java postgres strace chromium
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -14,7 +14,7 @@ FOLDERS := tests/simulation tests/docs tests/integration/test_delta_*.py tests/c
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
-		printf '  make %-7s %s\n' "$$target" "$$what"; done
+		printf '  make %-10s %s\n' "$$target" "$$what"; done
 
 run: java $(READY) ## Run the global count example on a local Spark (needs Java)
 	@$(IN_VENV) -m examples.transactional_global_count
@@ -53,6 +53,9 @@ proof: java postgres strace $(READY) ## Prove the promises at length, in hours: 
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py
+
+experiment: java postgres $(READY) ## Kill workers and leaders under load, ours and Structured Streaming, in 35 minutes; draw what it costs
+	@$(IN_VENV) -m tests.experiment $(ARGS)
 
 lock: ## Write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions that fit
 	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" tools/lock.sh

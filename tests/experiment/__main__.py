@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import machine
@@ -26,6 +25,7 @@ from tests.experiment.schedule import Kind, Plan
 from tests.experiment.systems import Ours, Peer, System
 from tests.experiment.timeline import Run
 from tests.integration.postgres import new_schema, postgres_server
+from transactional.engine.clock import SystemClock
 
 DRAIN_S = 900
 PLAN = Plan()
@@ -93,7 +93,7 @@ def disturb(system: System, cluster: Machines, plan: Plan, offered: load.OpenLoo
             cluster.kill(step.worker)
         if step.kind is Kind.LEADER:
             system.kill_leader()
-        behind = offered.messages - sum(system.reached())
+        behind = max(offered.messages - sum(system.reached()), 0)
         say(f"{step.at_s:>6.0f} s: {step.kind.value} ({step.worker}); {behind:,} messages behind")
     clock.wait(max(offered.began_at + plan.lasts_s - time.monotonic(), 0))
 
@@ -138,7 +138,7 @@ def main() -> None:
             folder.mkdir()
             runs.append(under_fire(make, folder, plan, broker.bootstrap, f"load_{name}", rate))
     facts = {
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at_ms": SystemClock().wall_ms(),
         "machine": machine.facts(),
         "rate": rate,
         "undisturbed": rates,

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from spouts.kafka_admin import create_topic, produce
 from tests.experiment.timeline import Reached
+from transactional.engine.clock import SystemClock
 
 PARTITIONS = 4
 WORDS = tuple(f"word-{number}" for number in range(10_000))
@@ -68,7 +69,7 @@ class OpenLoop:
 
     def __enter__(self) -> Self:
         self.began_at = time.monotonic()
-        self.began_wall_s = time.time()
+        self.began_wall_s = SystemClock().wall_ms() / 1000
         self._thread.start()
         return self
 

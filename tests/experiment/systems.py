@@ -19,6 +19,7 @@ from tests.experiment.machines import kill_machine
 from tests.experiment.timeline import Reached
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
 from transactional.batch import BatchMetadata
+from transactional.engine.clock import SystemClock
 from transactional.store import AttemptRecord
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +188,7 @@ class Peer(System):
             self._driver.wait(timeout_s=86_400)
             if self._stopped.is_set():
                 return
-            self._ended_at.append(time.time())
+            self._ended_at.append(SystemClock().wall_ms() / 1000)
             if len(self._ended_at) > self._killed + ENDED_MAX:
                 sys.stdout.write(f"{self.name} ends by itself again and again:\n{self._driver.text}\n")
                 return
