@@ -22,6 +22,7 @@ from state.delta.log import commit_path
 from state.delta.staging import RUNS, attempt_of
 from state.delta.table import DeltaLocation
 from state.delta.version import TableVersion
+from state.orphans import NotedOrphans
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, ProtocolError
@@ -107,14 +108,12 @@ def _plain(location: DeltaLocation, file: Mapping[str, Any]) -> str:
 class StagedOrphans:
     """Deletes staged files that are no part of the table any more, or never were, in two passes a retention apart.
 
-    The first pass lists them, loads the newest version after that, and notes what is not part of it and is of an
-    attempt that is not later than the version's: no such attempt commits any more. The second deletes what was noted
-    then and is still no part of the table. Time is the storage's own.
+    Each pass lists them, and loads the newest version after that; `NotedOrphans` tells what is to be deleted. Time is
+    the storage's own.
     """
 
     def __init__(self, location: DeltaLocation) -> None:
-        self.location = location
-        self._noted_at_s = dict[str, float]()
+        self.location, self._noted = location, NotedOrphans()
 
     def sweep(self, load: Callable[[], DeltaTable | None], version: Callable[[], AttemptId | None]) -> int:
         """Both passes. `load` gives the newest snapshot, None when it is another's; then `version` is its attempt.
@@ -127,13 +126,11 @@ class StagedOrphans:
         if table is None or written is None:
             return 0
         live = set(pa.table(table.get_add_actions())["path"].to_pylist())
-        dead = {path for path, attempt_id in listed.items() if attempt_id <= written and path not in live}
         kept_s = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
         now_s = Path(self.location.uri, commit_path(table.version())).stat().st_mtime
-        due = [path for path in dead if self._noted_at_s.get(path, now_s) + kept_s < now_s]
+        due = self._noted.due(listed, live, written, now_s=now_s, retention_s=kept_s)
         for path in due:
             self.delete(path)
-        self._noted_at_s = {path: self._noted_at_s.get(path, now_s) for path in dead.difference(due)}
         return len(due)
 
     def delete(self, path: str) -> None:

@@ -15,10 +15,12 @@ from random import Random
 from types import MappingProxyType
 
 from state.memory import MemoryTable
+from tests.simulation.changes import CHANGES
 from tests.simulation.faults import Faults, Wrong, demand
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, WatchedCoordinator, never
 from tests.simulation.reliable import Effects, ReliableExecutor
+from tests.simulation.segments import SegmentedState, SegmentedTable, StagingExecutor
 from tests.simulation.shapes import Shape, shape_of
 from tests.simulation.source import SimulatedSpout, Source, shown
 from tests.simulation.store import Line
@@ -99,11 +101,14 @@ class Simulation:
         spout: type[SimulatedSpout] = SimulatedSpout,
         store: type[MemoryCoordinatorStore] = MemoryCoordinatorStore,
         reliable: type[ReliableExecutor] = ReliableExecutor,
+        segmented: type[SegmentedState] = SegmentedState,
+        staging: type[StagingExecutor] = StagingExecutor,
         verify: bool = True,
         always: Mapping[str, float] = NONE,
     ) -> None:
         self.seed, self.verify, self.always = seed, verify, always
         self.coordinator_class, self.state_class, self.line_class, self.spout_class = coordinator, state, line, spout
+        self.segmented_class, self.staging_class = segmented, staging
         self.reliable_class, self.shape = reliable, shape_of(seed)
         self.random = Random(seed)
         self.reached: Counter[str] = Counter()
@@ -116,9 +121,12 @@ class Simulation:
         self.oracle = self._oracle()
         self.store = store(self)
         self.replays_exactly = self.random.random() < 0.4
-        names = () if self.shape.is_reliable else ("words", TOTAL)
+        names = [] if self.shape.is_reliable else ["words", TOTAL]
+        names += [CHANGES] if self.shape is Shape.CHANGES else []
         self.kinds = {name: self._table_kind() for name in names}
         self.tables = [SimulatedTable(name) for name in self.kinds]
+        if self.shape is Shape.STAGED:
+            self.tables[0] = SegmentedTable("words", now_ms=lambda: self.now_ms)
         self.sets_aside = self.random.random() < 0.3 and not self.shape.is_reliable
         self.letters = MemoryTable("letters")
         self.letters_state = SimulatedLetters(self.letters, nowhere)
@@ -161,7 +169,8 @@ class Simulation:
     def state_of(self, table: SimulatedTable) -> SimulatedState:
         """The state of a table, for processes to take handles of."""
         if table.name not in self._states:
-            self._states[table.name] = self.state_class(table, self.kinds[table.name], nowhere, self.faults)
+            kind = self.segmented_class if isinstance(table, SegmentedTable) else self.state_class
+            self._states[table.name] = kind(table, self.kinds[table.name], nowhere, self.faults)
         return self._states[table.name]
 
     # --- time ---------------------------------------------------------------------------------------------------

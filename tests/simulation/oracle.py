@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 
 from state.memory import MemoryTable
+from tests.simulation.changes import CHANGES
 from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
 from tests.simulation.stateful import FULL
-from tests.simulation.tables import LATE, TOTAL, SimulatedTable, counts_seen
+from tests.simulation.tables import LATE, TOTAL, SimulatedTable
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, PartitionId
@@ -22,6 +23,8 @@ class Oracle:
         self.source, self.stateful = source, stateful
         self.left: Counter[str] = Counter()
         """What a stateful bolt has left, which deletes a word whose sum is full."""
+        self.changes: Counter[str] = Counter()
+        """The totals of each word after each transaction that has changed it, added up."""
         self.txid = TxId(0)
         self.totals: Counter[str] = Counter()
         self.read_until: dict[PartitionId, int] = {}
@@ -53,6 +56,7 @@ class Oracle:
             self.left[key] += amount
             if self.left[key] % FULL == 0:
                 del self.left[key]
+            self.changes[key] += self.totals[key]
 
     def check_start(self, partition: PartitionId, start: int, txid: TxId) -> None:
         """A range starts where the last one ended, or at most where the log starts that has lost what was before."""
@@ -74,9 +78,11 @@ class Oracle:
 
     def check(self, table: SimulatedTable) -> None:
         before = self.totals if table.name == LATE else Counter[str]()
-        seen, right = counts_seen(table, self.txid), dict(self.totals - self.joined.get(table.name, before))
+        seen, right = table.seen(self.txid), dict(self.totals - self.joined.get(table.name, before))
         if table.name in self.stateful:
             right = dict(self.left)
+        if table.name == CHANGES:
+            right = dict(self.changes)
         if table.name == TOTAL and right:
             right = {TOTAL: sum(right.values())}
         demand(seen == right, f"table {table.name} is seen as {seen} at transaction {self.txid}, and should be {right}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from tests.simulation.changes import CHANGES, rows_of
 from tests.simulation.faults import Faults
 from tests.simulation.source import Source, digest_of, poison_in, read_batch
 from tests.simulation.stateful import tuples_of
@@ -126,6 +127,8 @@ class SimulatedExecutor:
     sets_aside: bool
     stateful: Collection[str] = ()
     """The tables that stateful bolts keep."""
+    in_arrow: bool = False
+    """Whether partial aggregates are in Arrow, as the real commit phase combines them."""
     cancelled: dict[TransactionAttempt, bool] = field(default_factory=dict)
     pool: SimulatedPool | None = None
 
@@ -169,9 +172,10 @@ class SimulatedExecutor:
         task = self.pool.running.get(attempt)
         return 0 if task is None or task.hangs else (self.scheduler.now_ms() - task.began_at_ms) // 300
 
-    @staticmethod
-    def _counts(table: str, records: list[tuple[str, int]]) -> Counts:
+    def _counts(self, table: str, records: list[tuple[str, int]]) -> Counts:
         counts: Counter[str] = Counter()
         for key, amount in records:
             counts[TOTAL if table == TOTAL else key] += amount
-        return Counts(combine={"count": "sum"}, counts=counts)
+        if not self.in_arrow:
+            return Counts(combine={"count": "sum"}, counts=counts)
+        return Counts(combine={"count": "sum"}, table=rows_of({} if table == CHANGES else counts))

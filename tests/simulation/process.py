@@ -12,9 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.changes import CHANGES, Summing
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.reliable import Effects
+from tests.simulation.segments import SegmentedTable
+from tests.simulation.source import OUTPUT
 from tests.simulation.stateful import Adding
 from tests.simulation.tables import SimulatedTable
 from transactional.core.coordinator import ActiveAttempt, Coordinator
@@ -63,6 +66,8 @@ class Update:
 
 
 UPDATE: Any = Update()
+SUMMING: Any = Summing()
+NEW_WORDS = (Grouping(GroupingKind.GLOBAL, "words"),)
 INPUTS = (Grouping(GroupingKind.GLOBAL, "spout"),)
 
 
@@ -144,14 +149,20 @@ class Process:
         state = self.world.state_of(table).of_process(self.before)
         if table.name in self.world.stateful:
             return Component(table.name, Adding(), 1, INPUTS, Schema(()), state)
-        return Component(table.name, UPDATE, 1, INPUTS, Schema(()), state)
+        if CHANGES not in self.world.kinds:
+            return Component(table.name, UPDATE, 1, INPUTS, Schema(()), state)
+        inputs = NEW_WORDS if table.name == CHANGES else INPUTS
+        output = OUTPUT if table.name == "words" else Schema(())
+        return Component(table.name, SUMMING, 1, inputs, output, state)
 
     def _executor(self) -> SimulatedExecutor:
         world = self.world
         around = world.source, list(world.kinds), self.faults, self, world.sets_aside, world.stateful
         if isinstance(world.oracle, Effects):
             return world.reliable_class(*around, effects=world.oracle)
-        return SimulatedExecutor(*around)
+        if isinstance(segmented := world.tables[0], SegmentedTable):
+            return world.staging_class(*around, table=segmented)
+        return SimulatedExecutor(*around, in_arrow=CHANGES in world.kinds)
 
     # --- clock and scheduler ------------------------------------------------------------------------------------
 

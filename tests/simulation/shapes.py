@@ -12,6 +12,8 @@ class Shape(Enum):
 
     PLAIN = "updates of two tables"
     STATEFUL = "a stateful bolt that deletes"
+    CHANGES = "new values that a second table adds up"
+    STAGED = "a table of segments that tasks stage"
     AT_LEAST_ONCE = "at least once"
     AT_MOST_ONCE = "at most once"
 
@@ -30,11 +32,11 @@ class Shape(Enum):
 SHAPES = (
     Shape.PLAIN,
     Shape.STATEFUL,
-    Shape.PLAIN,
+    Shape.STAGED,
     Shape.AT_LEAST_ONCE,
-    Shape.PLAIN,
+    Shape.CHANGES,
     Shape.STATEFUL,
-    Shape.PLAIN,
+    Shape.STAGED,
     Shape.AT_MOST_ONCE,
 )
 

@@ -13,10 +13,13 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
+import pyarrow as pa
+
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
 from state.sums import SumCheck
 from state.values import StoredValue
+from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -71,6 +74,16 @@ class SimulatedTable(MemoryTable):
         """Somebody else's OPTIMIZE: the same rows in other files."""
         self.commit(self.version, dict(self.rows))
 
+    def seen(self, committed_txid: TxId) -> dict[str, int]:
+        """What a reader sees who must not see what is not yet committed."""
+        seen: Counter[str] = Counter()
+        for rows in (self.rows, self.twice):
+            for key, row in rows.items():
+                values = row.visible_at(committed_txid)
+                if values is not ABSENT:
+                    seen[key[0]] += values[0]
+        return dict(seen)
+
     def rebase(self, found: dict[Key, StoredValue], version: AttemptId, rows: dict[Key, StoredValue]) -> None:
         """A Delta commit that an engine moves behind what has come: it replaces the files that were found."""
         self.twice |= self.rows if self.rows is not found else {}
@@ -84,17 +97,6 @@ class Handle:
     delta_version: int
     version: AttemptId | None
     rows: dict[Key, StoredValue]
-
-
-def counts_seen(table: SimulatedTable, committed_txid: TxId) -> dict[str, int]:
-    """What a reader sees who must not see what is not yet committed."""
-    seen: Counter[str] = Counter()
-    for rows in (table.rows, table.twice):
-        for key, row in rows.items():
-            values = row.visible_at(committed_txid)
-            if values is not ABSENT:
-                seen[key[0]] += values[0]
-    return dict(seen)
 
 
 class CountingFence(Fence):
@@ -170,9 +172,14 @@ class SimulatedState(MemoryMapState):
         )
         return found
 
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        self._reached["new values are computed where a dead attempt has written"] += self.is_replay(attempt)
+        return super().rows_before(attempt, keys)
+
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         assert isinstance(partials, Counts)
-        rows = {(key,): (count,) for key, count in partials.counts.items()}
+        counts = partials.counts if partials.table is None else counts_of(partials.table)
+        rows = {(key,): (count,) for key, count in counts.items()}
         try:
             self._write_values(attempt, rows, partials.combine)
         except BaseException:

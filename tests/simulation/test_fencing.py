@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.faults import Faults
 from tests.simulation.process import INPUTS, UPDATE
 from tests.simulation.source import SimulatedSpout, Source
-from tests.simulation.tables import Counts, SimulatedState, SimulatedTable, counts_seen
+from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
@@ -103,7 +103,7 @@ def test_what_an_earlier_coordinator_still_writes_is_refused() -> None:
     world.start()
     with pytest.raises(Fenced):
         world.write(topology, attempt)
-    assert counts_seen(world.tables["words"], TxId(9)) == {"cat": 1}
+    assert world.tables["words"].seen(TxId(9)) == {"cat": 1}
 
 
 def test_a_table_that_moves_in_between_is_read_again() -> None:

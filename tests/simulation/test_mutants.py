@@ -12,6 +12,7 @@ from tests.simulation.mutants import COORDINATORS, RecordsWhatWasReadTooLate
 from tests.simulation.shapes import SHAPES, Shape, shape_of
 from tests.simulation.wrong_parts import LINES, SOURCES, SPOUTS, STATES, STORES, JoinsAtOnce
 from tests.simulation.wrong_reliable import RELIABLE_COORDINATORS, RELIABLE_EXECUTORS
+from tests.simulation.wrong_segments import SEGMENTED, STAGING, TELLING
 
 SEEDS_MAX = 300
 WORLDS: dict[type, Mapping[str, float]] = {
@@ -23,8 +24,11 @@ WORLDS: dict[type, Mapping[str, float]] = {
     }
 }
 """The faults that have to meet before it shows, where they rarely do by themselves."""
-RELIABLE = (*RELIABLE_COORDINATORS, *RELIABLE_EXECUTORS)
-OF_SHAPES: dict[type, Collection[Shape]] = dict.fromkeys(RELIABLE, (Shape.AT_LEAST_ONCE, Shape.AT_MOST_ONCE))
+OF_SHAPES: dict[type, Collection[Shape]] = {
+    **dict.fromkeys((*RELIABLE_COORDINATORS, *RELIABLE_EXECUTORS), (Shape.AT_LEAST_ONCE, Shape.AT_MOST_ONCE)),
+    **dict.fromkeys((*SEGMENTED, *STAGING), (Shape.STAGED,)),
+    **dict.fromkeys(TELLING, (Shape.CHANGES,)),
+}
 """The shapes in which it can show; the seeds of others are not tried."""
 
 
@@ -52,6 +56,9 @@ WRONG = [
     *bad("spout", SPOUTS),
     *bad("coordinator", RELIABLE_COORDINATORS),
     *bad("reliable", RELIABLE_EXECUTORS),
+    *bad("segmented", SEGMENTED),
+    *bad("staging", STAGING),
+    *bad("state", TELLING),
 ]
 
 
