@@ -108,7 +108,7 @@ def _plain(location: DeltaLocation, file: Mapping[str, Any]) -> str:
 class StagedOrphans:
     """Deletes staged files that are no part of the table any more, or never were, in two passes a retention apart.
 
-    Each pass lists them, and loads the newest version after that; `NotedOrphans` tells what is to be deleted. Time is
+    Each pass lists them, and loads the newest version after that; `NotedOrphans` decides what is deleted. Time is
     the storage's own.
     """
 
