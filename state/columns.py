@@ -22,6 +22,8 @@ class StateColumns:
     """Other names for `txid`, `prev_txid`, `prev_<value>` and `deleted`."""
     deletes: bool = False
     """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
+    expires: str | None = None
+    """The column, of the key or the values, with the time from which the row's age is counted; None: rows stay."""
 
     @property
     def deleted(self) -> str:
@@ -62,6 +64,8 @@ class StateColumns:
         names += [self.deleted] if self.deletes else []
         check_names(names, table)
         check_key_types(self.key, table)
+        if self.expires is not None:
+            check_time_column(Schema((*self.key, *self.values)), self.expires, table, "expires=")
 
     def _check_renamed(self, table: str) -> None:
         own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
@@ -85,6 +89,16 @@ def check_names(names: Sequence[str], table: str) -> None:
                 "with columns={'txid': …, 'prev_txid': …, 'prev_<value>': …}"
             )
         seen[name.lower()] = name
+
+
+def check_time_column(columns: Schema, name: str, table: str, what: str) -> None:
+    """Raise `ConfigError` unless a column is a timestamp."""
+    times = [column.name for column in columns if column.type == "timestamp"]
+    if name not in times:
+        raise ConfigError(
+            f"state {table}: {what} names {name!r}, which is no timestamp column of its key or values; it has "
+            f"{', '.join(times) or 'none'}: declare one, for example values='count long, seen timestamp'"
+        )
 
 
 def check_key_types(key: Schema, table: str) -> None:
@@ -116,6 +130,7 @@ class DeclaredColumns:
         deletes: bool = False,
     ) -> None:
         self.table, self.deletes = table, deletes
+        self.expires: str | None = None
         self.names = dict(names or {})
         self.known_key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
@@ -160,7 +175,13 @@ class DeclaredColumns:
     @property
     def all(self) -> StateColumns:
         """All columns. Raises `ConfigError` as long as they are not known."""
-        return StateColumns(self.key, self.values, self.names, self.deletes)
+        return StateColumns(self.key, self.values, self.names, self.deletes, self.expires)
+
+    def expire(self, column: str) -> None:
+        """Let rows expire by a column. Raises `ConfigError` if it is known to be none, or is not a timestamp."""
+        self.expires = column
+        if self.are_complete:
+            self.all.check(self.table)
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` if different ones are
@@ -170,7 +191,7 @@ class DeclaredColumns:
                 raise ConfigError(
                     f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
                 )
-        StateColumns(key, values, self.names, self.deletes).check(self.table)
+        StateColumns(key, values, self.names, self.deletes, self.expires).check(self.table)
         self.known_key_names, self._key, self._values = key.names, key, values
 
     def _check_declared(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from state.columns import DeclaredColumns, StateColumns, check_combine, check_names
+from state.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
+from state.expiring import Floors, alive
 from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
 from state.updates import StateUpdate, check_unique, fitting_rows, rows_of
 from state.value_limits import ValueLimits
@@ -21,7 +22,10 @@ from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
+from transactional.durations import Duration, microseconds
 from transactional.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
+from transactional.expiry import Expiry
+from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 
@@ -35,21 +39,39 @@ class FencedTable(Protocol):
     def version(self) -> AttemptId | None:
         """The version that was loaded last, or written since."""
 
+    def floors(self) -> Floors:
+        """What the version that was loaded has recorded of floors."""
+
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more."""
+        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more.
+
+        Also of expired ones, here and below.
+        """
 
     def rows(self, before: TxId) -> pa.Table:
         """Key and value columns of all rows as they were before a transaction."""
 
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those with `after < column <= until`."""
+
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Write rows, one per key, and the version, over the version that was judged. Raises `WriteRefused`.
 
         What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
+        `floors` are recorded with it, and rows below them are as absent as `state.expiring` says; None: rows stay.
         """
 
-    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+    ) -> None:
         """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
 
 
@@ -75,6 +97,8 @@ class MapState(ABC, Generic[TableT]):
         kind: StateKind,
         columns: Mapping[str, str] | None,
         deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
     ) -> None:
         if kind is StateKind.NON_TRANSACTIONAL:
             raise ConfigError(
@@ -86,6 +110,9 @@ class MapState(ABC, Generic[TableT]):
         self._fence = Fence(table, "", kind, self._unopened)
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
+        self._expiry: Expiry | None = None
+        self._begun: tuple[TransactionAttempt, int | None] | None = None
+        self._expire_after(expires, after)
 
     @property
     def kind(self) -> StateKind:
@@ -125,6 +152,21 @@ class MapState(ABC, Generic[TableT]):
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
         self._declared.bind(key, values)
+
+    def expire(self, expiry: Expiry) -> None:
+        """Let rows expire so, from before it is opened. Raises `ConfigError` if its user has declared otherwise, or the
+        column is no timestamp."""
+        if self._expiry not in (None, expiry):
+            raise ConfigError(
+                f"state {self.table} is declared with expires=, but its update decides when its rows go; leave it out"
+            )
+        self._declared.expire(expiry.column)
+        self._expiry = expiry
+
+    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
+        """The facts that the floor of an attempt follows from (see `ExpiringState`)."""
+        if self._expiry is not None:
+            self._begun = attempt, self._expiry.floor(facts)
 
     # --- updates without user code --------------------------------------------------------------------------------
 
@@ -192,11 +234,21 @@ class MapState(ABC, Generic[TableT]):
         self._fence.check(version, attempt.attempt_id)
         self._read_by = (attempt, version)
         try:
-            return self._open_table.lookup(attempt.txid, keys)
+            return self._alive(attempt, self._open_table.lookup(attempt.txid, keys))
         except StoreMismatch:
             # Rows of a later transaction may have come since the version was read: then by another coordinator.
             self._fence.check(self.version(), attempt.attempt_id)
             raise
+
+    def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
+        """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
+        check_time_column(Schema((*self.key, *self.values)), column, self.table, "rows_between")
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
+        found = self._open_table.rows_between(attempt.txid, column, after, until)
+        floors = self._floors(attempt)
+        return found if floors is None else alive(found, self._expiring_column, floors.before)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
@@ -204,7 +256,8 @@ class MapState(ABC, Generic[TableT]):
         self._fence.check(version, attempt.attempt_id)
         self._read_by = (attempt, version)
         width = len(self.key)
-        return ((row[:width], row[width:]) for row in rows_of(self._open_table.rows(attempt.txid)))
+        rows = rows_of(self._alive(attempt, self._open_table.rows(attempt.txid)))
+        return ((row[:width], row[width:]) for row in rows)
 
     def is_replay(self, attempt: TransactionAttempt) -> bool:
         """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
@@ -255,18 +308,19 @@ class MapState(ABC, Generic[TableT]):
         verdict = self._fence.judge(version, attempt)
         self._check_unchanged_since_read(attempt, version)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
+        floors = self._floors(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or is_replay or apply is not None):
             check_unique(rows, self.key.names, self.table)
             self._confirm(
                 attempt.attempt_id,
                 lambda table: (
-                    table.apply(attempt, rows, combine, is_replay=is_replay)
+                    table.apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
                     if apply is None
                     else apply(table, is_replay)
                 ),
             )
         elif verdict is not Verdict.NOTHING:
-            self._confirm(attempt.attempt_id, lambda table: table.write_version(attempt.attempt_id, attempt))
+            self._confirm(attempt.attempt_id, lambda table: table.write_version(attempt.attempt_id, attempt, floors))
         self._fence.wrote(attempt)
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
@@ -282,6 +336,37 @@ class MapState(ABC, Generic[TableT]):
             found = self._open_table.version()
             if self._fence.confirm(attempt_id, judged, found, refused, may_try_again=tries_left > 0):
                 return
+
+    def _floors(self, attempt: TransactionAttempt) -> Floors | None:
+        """What this attempt records of floors, over the version that was loaded; None: rows do not expire."""
+        if self._expiry is None:
+            return None
+        return self._open_table.floors().of(attempt.txid, self._floor_wanted(attempt))
+
+    def _floor_wanted(self, attempt: TransactionAttempt) -> int | None:
+        begun, floor = self._begun or (None, None)
+        if begun != attempt:
+            raise ProtocolError(f"state {self.table}, whose rows expire, was used by {attempt} before begin()")
+        return floor
+
+    def _alive(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
+        """Of rows as they were before this transaction those that exist for it."""
+        floors = self._floors(attempt)
+        return rows if floors is None else alive(rows, self._expiring_column, floors.floor)
+
+    @property
+    def _expiring_column(self) -> str:
+        assert self._expiry is not None
+        return self._expiry.column
+
+    def _expire_after(self, expires: str | None, after: Duration | None) -> None:
+        if (expires is None) is not (after is None):
+            raise ConfigError(
+                f"state {self.table}: expires= and after= go together: the column that a row's age is counted from, "
+                "and the age at which it goes, like expires='seen', after='30 days'"
+            )
+        if expires is not None and after is not None:
+            self.expire(Expiry(expires, microseconds(after, f"state {self.table}: after=")))
 
     def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
         read_by, read_at = self._read_by or (None, None)

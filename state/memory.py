@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from state.columns import check_combine
+from state.columns import check_combine, check_time_column
+from state.expiring import NO_FLOORS, Floors, in_range, is_expired
 from state.fence import Verdict
 from state.map_state import FencedTable, MapState
 from state.sums import SumCheck
@@ -16,6 +17,7 @@ from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
+from transactional.durations import Duration
 from transactional.errors import TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
@@ -36,6 +38,7 @@ class MemoryTable:
     version: AttemptId | None = None
     rows: dict[Key, StoredValue] = field(default_factory=dict)
     """Each value is the tuple of the value columns."""
+    floors: Floors = NO_FLOORS
 
 
 class MemoryMapState(MapState[FencedTable]):
@@ -43,7 +46,7 @@ class MemoryMapState(MapState[FencedTable]):
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
     update names it with `group_by`. `values` is a DDL string; it is omitted if the state is updated by `.count()` or
-    similar. With `deletes` keys can be deleted.
+    similar. With `deletes` keys can be deleted; with `expires` and `after` they go by themselves (see `SqlMapState`).
     """
 
     def __init__(
@@ -54,10 +57,13 @@ class MemoryMapState(MapState[FencedTable]):
         kind: StateKind = StateKind.OPAQUE,
         table: MemoryTable | None = None,
         deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
     ) -> None:
         self.stored = table or MemoryTable()
         self._loaded: AttemptId | None = None
-        super().__init__(repr(self.stored.name), key, values, kind=kind, columns=None, deletes=deletes)
+        name = repr(self.stored.name)
+        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -96,14 +102,27 @@ class MemoryMapState(MapState[FencedTable]):
         self._fence.check(self.stored.version, attempt.attempt_id)
         # As in a table, a time without a zone is one of UTC.
         asked = rows_of(self._fitting(keys, self.key)) if self.key_names else [()] * len(keys)
-        rows = self.stored.rows
-        found = {key: rows[each].before(attempt.txid) for key, each in zip(keys, asked, strict=True) if each in rows}
+        rows, floor = self.stored.rows, self._memory_floors(attempt).floor
+        both = [(key, each) for key, each in zip(keys, asked, strict=True) if each in rows]
+        found = {key: self._unexpired(each, rows[each].before(attempt.txid), floor) for key, each in both}
         return {key: values for key, values in found.items() if values is not ABSENT}
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced`."""
         self._fence.check(self.stored.version, attempt.attempt_id)
-        before = {key: row.before(attempt.txid) for key, row in self.stored.rows.items()}
+        return self._items(attempt, self._memory_floors(attempt).floor)
+
+    def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
+        """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
+        columns = Schema((*self.key, *self.values))
+        check_time_column(columns, column, self.table, "rows_between")
+        self._fence.check(self.stored.version, attempt.attempt_id)
+        rows = [(*key, *values) for key, values in self._items(attempt, self._memory_floors(attempt).before)]
+        return in_range(table_of_rows(rows, columns), column, after, until)
+
+    def _items(self, attempt: TransactionAttempt, floor: int | None) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        rows = self.stored.rows.items()
+        before = {key: self._unexpired(key, row.before(attempt.txid), floor) for key, row in rows}
         return [(key, values) for key, values in before.items() if values is not ABSENT]
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
@@ -138,8 +157,9 @@ class MemoryMapState(MapState[FencedTable]):
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows; with `committed_txid`, nothing from after that transaction."""
+        floor = self.stored.floors.at(committed_txid) if self._expiry is not None else None
         seen = {
-            key: row.value if committed_txid is None else row.visible_at(committed_txid)
+            key: self._unexpired(key, row.value if committed_txid is None else row.visible_at(committed_txid), floor)
             for key, row in self.stored.rows.items()
         }
         rows = [(*key, *values) for key, values in seen.items() if values is not ABSENT]
@@ -154,25 +174,39 @@ class MemoryMapState(MapState[FencedTable]):
         verdict = self._fence.judge(self.stored.version, attempt)
         if verdict is Verdict.WRITE:
             check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
-            self.stored.rows = self._written(attempt.txid, rows, check)
+            floors = self._memory_floors(attempt)
+            self.stored.rows = self._written(attempt.txid, rows, check, floors)
+            self.stored.floors = floors
         self.stored.version = attempt.attempt_id
         self._fence.wrote(attempt)
 
     def _written(
-        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...] | Absent], check: SumCheck
+        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...] | Absent], check: SumCheck, floors: Floors
     ) -> dict[Key, StoredValue]:
         old = self.stored.rows
         # Keys that only a dead attempt at this transaction has changed are rolled back.
         rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
-        new = {key: self._applied(old.get(key), txid, key, partial, check) for key, partial in rows.items()}
-        return {key: row for key, row in {**rolled_back, **new}.items() if row is not None}
+        kept = {key: row for key, row in rolled_back.items() if row is not None and not self._is_past(key, row, floors)}
+        new = {key: self._applied(old.get(key), txid, key, partial, check, floors) for key, partial in rows.items()}
+        return kept | {key: row for key, row in new.items() if row is not None}
+
+    def _is_past(self, key: Key, row: StoredValue, floors: Floors) -> bool:
+        """Whether a row that this transaction does not change had expired for the one before it."""
+        return self._unexpired(key, row.value, floors.before) is ABSENT
 
     def _applied(
-        self, stored: StoredValue | None, txid: TxId, key: Key, partial: tuple[Any, ...] | Absent, check: SumCheck
+        self,
+        stored: StoredValue | None,
+        txid: TxId,
+        key: Key,
+        partial: tuple[Any, ...] | Absent,
+        check: SumCheck,
+        floors: Floors,
     ) -> StoredValue | None:
-        def update(before: Any) -> tuple[Any, ...] | Absent:
+        def update(stored: Any) -> tuple[Any, ...] | Absent:
             if partial is ABSENT:
                 return ABSENT
+            before = self._unexpired(key, stored, floors.floor)
             values = combined_values(check.combine, before, partial)
             check.check(key, before, partial, values)
             return values
@@ -184,3 +218,16 @@ class MemoryMapState(MapState[FencedTable]):
             return value.first(txid, update(ABSENT))
         assert isinstance(stored, OpaqueValue | TransactionalValue)
         return stored.apply(txid, update)
+
+    def _memory_floors(self, attempt: TransactionAttempt) -> Floors:
+        if self._expiry is None:
+            return NO_FLOORS
+        return self.stored.floors.of(attempt.txid, self._floor_wanted(attempt))
+
+    def _unexpired(self, key: Key, values: Any | Absent, floor: int | None) -> Any | Absent:
+        """A row's values, `ABSENT` if it has expired."""
+        if self._expiry is None or floor is None or values is ABSENT:
+            return values
+        names = (*self.key.names, *self.values.names)
+        expiry = (*key, *values)[names.index(self._expiry.column)]
+        return ABSENT if is_expired(expiry, floor) else values

@@ -256,6 +256,13 @@ class TransactionState(Protocol):
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
+    def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
+        """Key and value columns of the rows with `after < column <= until`: a timestamp column, in microseconds since
+        1970; `after` None: from the beginning.
+
+        The rows are those that a reader of the transaction before sees: also those that expire only now.
+        """
+
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
         """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty; `ABSENT` deletes a
         key.
@@ -296,6 +303,18 @@ class DiskState(Protocol):
 
     def synced(self) -> None:
         """Called once everything that `unsynced` returned is synced."""
+
+
+@runtime_checkable
+class ExpiringState(Protocol):
+    """A state whose rows may expire: each transaction has a floor, a time at or below which rows do not exist for it.
+
+    The floor follows from the batch's facts, is recorded in the same write as the rows, and never goes back from one
+    transaction to the next.
+    """
+
+    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
+        """Called before anything is read or written for an attempt, with the facts of its batch."""
 
 
 COMBINES = ("sum", "min", "max", "last")

@@ -23,6 +23,7 @@ from state.delta.sql import Dialect
 from state.delta.staged import check_staged, read_staged
 from state.delta.table import delta_schema
 from state.delta.version import TableVersion
+from state.expiring import NO_FLOORS, Floors, in_range
 from state.fence import WriteRefused
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -70,7 +71,13 @@ class Layout(ABC):
         """The attempt id that the loaded version was written by."""
         return self.loaded.version()
 
-    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+    def floors(self) -> Floors:
+        """Rows of a Delta table do not expire."""
+        return NO_FLOORS
+
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+    ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
         self.loaded.settle()
         commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
@@ -85,9 +92,19 @@ class Layout(ABC):
             self._kept = (*at, self.rows(before))
         return with_keys(self._kept[2], wanted)
 
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those whose column lies in a range."""
+        return self.rows(before, lambda rows: in_range(rows, column, after, until))
+
     @abstractmethod
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
 

@@ -20,6 +20,7 @@ from state.delta.small import DataFile, SmallTable, data_files, is_small, replac
 from state.delta.sql import DATA_FUSION, Dialect, merge_clauses, visible_rows
 from state.delta.table import delta_schema, refused, unreadable
 from state.delta.version import TableVersion
+from state.expiring import Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId
 
@@ -45,7 +46,13 @@ class MergedTable(Layout):
         self._small, self._turn = SmallTable(loaded.columns), turn
 
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
         self.loaded.settle()

@@ -41,6 +41,7 @@ from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_
 from state.delta.staging import FileStager, is_plain
 from state.delta.table import delta_schema, features_used, refused, unreadable
 from state.delta.version import TableVersion
+from state.expiring import Floors
 from state.fence import WriteRefused
 from state.sums import SumBounds, SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -101,7 +102,13 @@ class SegmentsTable(Layout):
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`."""
         self.loaded.settle()

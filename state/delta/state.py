@@ -35,6 +35,7 @@ from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import TableAddress
+from transactional.expiry import Expiry
 from transactional.names import DELETES_FEATURE
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
@@ -98,6 +99,10 @@ class DeltaMapState(MapState[Layout]):
         """Where the table is, for whoever reads it without the state."""
         uri = None if self.location.is_catalog_name else self.location.uri
         return TableAddress.of("delta", uri, self.columns, self.location.name, self.location.storage_options)
+
+    def expire(self, expiry: Expiry) -> None:
+        """Refused: rows of a Delta table stay. Raises `ConfigError`."""
+        raise ConfigError(f"state {self.table} is a Delta table, whose rows can't expire; use a state in a database")
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
         """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""

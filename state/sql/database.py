@@ -112,11 +112,16 @@ class Database:
             yield connection
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`."""
+    def reading(self, *, is_snapshot: bool = False) -> Iterator[Connection]:
+        """One database transaction that only reads, and waits for no writer. Raises `DatabaseFailed`.
+
+        With `is_snapshot` all that it reads is of one moment, as it always is on SQLite.
+        """
         if self._read_only and self._opened not in (None, self._file_id()):
             self.close()  # what is open is a file that was moved or deleted: it would show the same forever
         with _raising_failures(), self._engine.connect() as connection:
+            if is_snapshot and not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection.execution_options(only_reads=True)
 
     def limit_timeout(self, timeout_ms: int) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from state.columns import StateColumns
+from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from state.sql.database import Database, DatabaseFailed
 from state.sql.registry import Registration
@@ -48,18 +49,23 @@ class FencedSqlTable:
         self._columns, self._name = columns, name
         self._limits = ValueLimits(name, zero_bytes=database.is_sqlite)
         self._loaded: AttemptId | None = None
+        self._floors = NO_FLOORS
         self.is_complete = True
         """False: the state has gained value columns, which the next write adds."""
 
     def judge(self) -> AttemptId | None:
         """Read the attempt id of the table's last writer. Raises `OperatingError`, `ConfigError`."""
         with raising_ours(self._name), self._database.reading() as connection:
-            self._loaded = self._registration.version(connection)
+            self._loaded, self._floors = self._registration.version(connection)
         return self._loaded
 
     def version(self) -> AttemptId | None:
         """The attempt id that was found last, or written since."""
         return self._loaded
+
+    def floors(self) -> Floors:
+        """What was found with the version, or written since."""
+        return self._floors
 
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns as they were before a transaction, of the rows with a wanted key."""
@@ -75,38 +81,58 @@ class FencedSqlTable:
             parts = [table_of_rows(part, columns) for part in self._rows.visible_rows(connection, TxId(before - 1))]
         return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
 
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those whose column lies in a range."""
+        columns = Schema((*self._columns.key, *self._columns.values))
+        with raising_ours(self._name), self._database.reading() as connection:
+            found = self._rows.rows_between(connection, before, column, after, until)
+            parts = [table_of_rows(part, columns) for part in found]
+        return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
+
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
         self._limits.check(rows, len(self._columns.key))
         values = self._columns.values
         new, check = rows_of(rows), SumCheck(self._name, values, [combine[name] for name in values.names])
-        with self._moving(attempt.attempt_id) as connection:
+        with self._moving(attempt.attempt_id, floors) as connection:
             if is_replay:
                 self._rows.roll_back(connection, attempt.txid)
             self._rows.remove_deleted(connection, attempt.txid)
-            self._rows.apply(connection, attempt.txid, new, check)
+            if floors is not None:
+                self._rows.remove_expired(connection, floors.before)
+            self._rows.apply(connection, attempt.txid, new, check, None if floors is None else floors.floor)
 
-    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+    ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        with self._moving(attempt_id):
+        with self._moving(attempt_id, floors):
             pass
 
     @contextmanager
-    def _moving(self, attempt_id: AttemptId) -> Iterator[Connection]:
+    def _moving(self, attempt_id: AttemptId, floors: Floors | None) -> Iterator[Connection]:
         """A database transaction that has moved the version on from the loaded one. Raises `WriteRefused`."""
         try:
             with self._database.writing() as connection:
                 if not self._registration.move(connection, self._loaded, attempt_id):
                     raise WriteRefused("another writer came between", is_conflict=True)
                 added = () if self.is_complete else self._registration.add_columns(connection)
+                if floors is not None:
+                    self._registration.record(connection, floors)
                 yield connection
         except DatabaseFailed as error:
             if error.is_about_data:
                 raise SchemaMismatch(f"state {self._name} can't store the given values: {error}") from error
             raise WriteRefused(str(error), is_conflict=False) from error
-        self._loaded, self.is_complete = attempt_id, True
+        self._loaded, self.is_complete, self._floors = attempt_id, True, floors or self._floors
         if added:
             text = "state %s: columns %s added; the existing rows have NULL in them"
             _log.warning(text, self._name, ", ".join(added))

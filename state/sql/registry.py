@@ -21,6 +21,10 @@ from sqlalchemy import (
 )
 
 from state.columns import StateColumns
+from state.expiring import NO_FLOORS, Floors
+from state.sql.floors import floors_of, recorded
+from state.sql.floors import move as move_floors
+from state.sql.floors import note as note_expiry
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch
@@ -28,6 +32,8 @@ from transactional.schema import Schema
 
 LAYOUT: Final = 1
 """The version of the layout of a state's tables."""
+LAYOUT_WITH_FLOORS: Final = 2
+"""That of a table whose rows expire: a release that knows no floors refuses it."""
 _CREATION_LOCK: Final = 4_004_005
 
 _states = Table(
@@ -43,7 +49,7 @@ _states = Table(
 _THIS = _states.c.table_name == bindparam("this", type_=Text)
 _FIND = select(_states).where(_THIS)
 _HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
-_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"))
+_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"), layout=bindparam("new_layout"))
 _MOVE = (
     update(_states)
     .where(
@@ -62,6 +68,7 @@ class Registration:
         self._rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
         self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
+        self._layout = LAYOUT if columns.expires is None else LAYOUT_WITH_FLOORS
 
     def create_or_check(self, connection: Connection) -> bool:
         """Create the state's table if there is none; of two processes that do so at once, one creates it.
@@ -77,7 +84,7 @@ class Registration:
             return True
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
-        return bool(row.columns == self._columns)
+        return bool(row.columns == self._columns) and row.layout == self._layout
 
     def check(self, connection: Connection) -> AttemptId | None:
         """The attempt id that the table was last written by, None for none yet. Changes nothing; raises as above."""
@@ -85,13 +92,22 @@ class Registration:
         is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
         return AttemptId(row.attempt_id) if row is not None and is_written else None
 
-    def version(self, connection: Connection) -> AttemptId | None:
-        """The attempt id of the table's last writer. Raises `StoreMismatch` if it has another owner by now."""
+    def version(self, connection: Connection) -> tuple[AttemptId | None, Floors]:
+        """The attempt id of the table's last writer, and the floors that it has recorded.
+
+        Raises `StoreMismatch` if the table has another owner by now.
+        """
         row = self._row(connection)
         if row is None or row.owner != self._owner:
             now = "no longer there" if row is None else f"that of {row.owner} now"
             raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
-        return None if row.attempt_id is None else AttemptId(row.attempt_id)
+        version = None if row.attempt_id is None else AttemptId(row.attempt_id)
+        has_floors = row.layout == LAYOUT_WITH_FLOORS
+        return version, (floors_of(connection, self._table_name) if has_floors else NO_FLOORS)
+
+    def record(self, connection: Connection, floors: Floors) -> None:
+        """Record the floors of the transaction that moves the version on."""
+        move_floors(connection, self._table_name, floors)
 
     def move(self, connection: Connection, loaded: AttemptId | None, attempt_id: AttemptId) -> bool:
         """Compare and set the version. On success nobody else can until this database transaction ends."""
@@ -99,7 +115,8 @@ class Registration:
         return connection.execute(_MOVE, values).rowcount == 1
 
     def add_columns(self, connection: Connection) -> tuple[str, ...]:
-        """Add the value columns that the table lacks, with their previous values: NULL in existing rows.
+        """Add the value columns that the table lacks, with their previous values: NULL in existing rows; and note that
+        its rows expire from now on, if they do.
 
         Returns the names of the values. The caller has moved the version, so that nobody else does it at the same time.
         """
@@ -108,7 +125,12 @@ class Registration:
         added = [column for column in self._rows.columns if column.name not in there.names]
         for column in added:
             self._rows.add(connection, column)
-        connection.execute(_CHANGE, {"this": self._table_name, "new_columns": self._columns})
+        has_floors = row is not None and row.layout == LAYOUT_WITH_FLOORS
+        if self._wanted.expires is not None and not has_floors:
+            note_expiry(connection, self._table_name, self._wanted.expires)
+            self._rows.expiry_index.create(connection)
+        change = {"this": self._table_name, "new_columns": self._columns, "new_layout": self._layout}
+        connection.execute(_CHANGE, change)
         return tuple(column.name for column in added if column.name in self._wanted.values.names)
 
     def _row(self, connection: Connection) -> Row[Any] | None:
@@ -131,19 +153,23 @@ class Registration:
             )
         if row is not None:
             self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
+            self._check_expiry(connection)
             self._check_owner(connection, row)
         return row
 
     def _create(self, connection: Connection) -> None:
         _states.create(connection, checkfirst=True)
         self._rows.table.create(connection)
-        made_as = {"layout": LAYOUT, "key_columns": self._key_columns, "columns": self._columns}
+        if self._wanted.expires is not None:
+            note_expiry(connection, self._table_name, self._wanted.expires)
+        made_as = {"layout": self._layout, "key_columns": self._key_columns, "columns": self._columns}
         connection.execute(insert(_states), {"table_name": self._table_name, "owner": self._owner, **made_as})
 
     def _check_shape(self, row: Row[Any], found: list[str]) -> None:
-        if row.layout != LAYOUT:
+        if row.layout not in (LAYOUT, LAYOUT_WITH_FLOORS):
             raise SchemaMismatch(
-                f"state {self._name} has version {row.layout} of the state's layout, this release knows {LAYOUT}; run "
+                f"state {self._name} has version {row.layout} of the state's layout, this release knows {LAYOUT} and "
+                f"{LAYOUT_WITH_FLOORS}; run "
                 "the release of transactional that wrote it, or a newer one"
             )
         there, wanted = Schema.parse(row.columns), self._wanted
@@ -156,6 +182,15 @@ class Registration:
                 f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "
                 f"'{self._columns}': use another table, or declare the existing columns (value columns can be added, "
                 "but nothing else can change)"
+            )
+
+    def _check_expiry(self, connection: Connection) -> None:
+        found, wanted = recorded(connection, self._table_name), self._wanted.expires
+        if found is not None and found[0] != wanted:
+            now = f"expires={wanted!r}" if wanted is not None else "no expires="
+            raise SchemaMismatch(
+                f"state {self._name} has rows that expire by the column {found[0]!r}, and is declared with {now}: "
+                f"declare expires={found[0]!r}, or use another table"
             )
 
     def _check_owner(self, connection: Connection, row: Row[Any]) -> None:

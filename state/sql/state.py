@@ -14,6 +14,7 @@ import pyarrow as pa
 from state.map_state import MapState
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
+from state.sql.floors import recorded
 from state.sql.registry import Registration
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
@@ -21,6 +22,7 @@ from state.updates import table_of_rows
 from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TxId
+from transactional.durations import Duration
 from transactional.examining import TableAddress
 from transactional.names import owner_of
 from transactional.ports import StateKind
@@ -38,7 +40,9 @@ class SqlMapState(MapState[FencedSqlTable]):
     types from the input. () is a state of one row; it is omitted if an update names it with `group_by`.
     `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so on. `columns`
     renames `txid`, `prev_txid`, `prev_<value>` and `deleted`. With `deletes` keys can be deleted, which takes a column
-    more; a table without it gains it. The table is made when a topology first runs. No wait for the
+    more; a table without it gains it. With `expires`, the name of a timestamp column of key or values, and `after`, an
+    age like `"30 days"`, a row goes once that column is so much before the time at which a batch was planned. The table
+    is made when a topology first runs. No wait for the
     database takes longer than `timeout_ms`; what fails then is repeated as another attempt. A state that gains value
     columns (a start with `--accept-changes`) adds them to its table, with NULL in the existing rows.
 
@@ -56,10 +60,13 @@ class SqlMapState(MapState[FencedSqlTable]):
         columns: Mapping[str, str] | None = None,
         timeout_ms: int = 30_000,
         deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
     ) -> None:
         self._database = Database(url, timeout_ms=timeout_ms)
         self._table_name = table
-        super().__init__(f"{table!r} in {self._database}", key, values, kind=kind, columns=columns, deletes=deletes)
+        name = f"{table!r} in {self._database}"
+        super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         check_name(table, self.table)
         self._check_types()
 
@@ -128,8 +135,10 @@ class SqlMapState(MapState[FencedSqlTable]):
         """
         columns = Schema((*self.key, *self.values))
         rows = self._state_table()
-        with raising_ours(self.table), self._database.reading() as connection:
-            parts = [table_of_rows(part, columns) for part in rows.visible_rows(connection, committed_txid)]
+        with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
+            found = recorded(connection, self._table_name) if self._expiry is not None else None
+            floor = None if found is None else found[1].at(committed_txid)
+            parts = [table_of_rows(part, columns) for part in rows.alive_rows(connection, committed_txid, floor)]
         return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ in between: a writer has moved the table's version first, and holds that row's l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
@@ -38,6 +38,7 @@ from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
 from state.columns import StateColumns
+from state.expiring import is_expired, moment
 from state.sql.types import sql_type
 from state.sums import SumCheck
 from state.values import OpaqueValue, combined_values
@@ -75,6 +76,11 @@ class StateTable:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
             is_true = deleted.is_(True)
             Index(f"deleted_{digest}", deleted, sqlite_where=is_true, postgresql_where=is_true)
+        both = [*self._key, *self._values]
+        self._expiry = next((n for n, each in enumerate(both) if each.name == columns.expires), None)
+        if self._expiry is not None:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            self.expiry_index = Index(f"expires_{digest}", both[self._expiry])
         self._is_sqlite = is_sqlite
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
@@ -102,13 +108,46 @@ class StateTable:
         return [(*key, *values) for key, values in found if values is not ABSENT]
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
-        """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction."""
+        """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction. Also of
+        expired ones."""
         query: Select[Any] = select(*self._key, *self._values).where(self._is_there)
         if committed_txid is not None:
-            is_known = self._txid <= committed_txid
-            values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
-            was_there = and_(~is_known, self._prev_txid.is_not(None))
-            query = select(*self._key, *values).where(or_(and_(is_known, self._is_there), was_there))
+            query = self._as_of(committed_txid, lambda _: true())
+        yield from self._found(connection, query)
+
+    def rows_between(
+        self, connection: Connection, before: TxId, column: str, after: int | None, until: int
+    ) -> Iterator[list[Values]]:
+        """Key and values before a transaction, of the rows whose column lies in a range."""
+
+        def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
+            is_late = true() if after is None else column > moment(after)
+            return and_(is_late, column <= moment(until))
+
+        place = next(n for n, each in enumerate([*self._key, *self._values]) if each.name == column)
+        query = self._as_of(TxId(before - 1), lambda columns: is_in_range(columns[place]))
+        if place < len(self._key):  # such a condition the index serves
+            query = query.where(is_in_range(self._key[place]))
+        yield from self._found(connection, query)
+
+    def alive_rows(
+        self, connection: Connection, committed_txid: TxId | None, floor: int | None
+    ) -> Iterator[list[Values]]:
+        """As `visible_rows`, without those that have expired."""
+        for part in self.visible_rows(connection, committed_txid):
+            yield [row for row in part if not self._is_expired(row, floor)]
+
+    def _as_of(
+        self, committed_txid: TxId, is_wanted: Callable[[Sequence[Column[Any]]], ColumnElement[bool]]
+    ) -> Select[Any]:
+        """The rows after a transaction, of the last two, that are wanted by their columns then."""
+        is_known = self._txid <= committed_txid
+        values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
+        is_there = and_(is_known, self._is_there, is_wanted([*self._key, *self._values]))
+        was_there = and_(~is_known, self._prev_txid.is_not(None), is_wanted([*self._key, *self._prevs]))
+        return select(*self._key, *values).where(or_(is_there, was_there))
+
+    def _found(self, connection: Connection, query: Select[Any]) -> Iterator[list[Values]]:
         result = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(query)
         for part in result.partitions():
             yield [tuple(row) for row in part]
@@ -128,13 +167,22 @@ class StateTable:
         for deleted in self._deleted:
             connection.execute(delete(self.table).where(deleted.is_(True), self._txid < txid))
 
-    def apply(self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck) -> None:
-        """Combine rows of key and values, one per key, with the values before this transaction. Raises
-        `SumOverflow`. Where keys may be deleted, each row says whether it deletes its key."""
+    def remove_expired(self, connection: Connection, floor: int | None) -> None:
+        """Remove the rows at or below the floor of the transaction before, once this one's are rolled back."""
+        if floor is not None and self._expiry is not None:
+            expiry = [*self._key, *self._values][self._expiry]
+            connection.execute(delete(self.table).where(expiry <= moment(floor)))
+
+    def apply(
+        self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck, floor: int | None = None
+    ) -> None:
+        """Combine rows of key and value, one per key, with the values before this transaction; what has expired by the
+        floor counts as nothing. Raises `SumOverflow`. Where keys may be deleted, each row says whether it deletes its
+        key."""
         width = len(self._key)
         for nulls, part in self._parts(rows):
             stored = self._stored(connection, nulls, part)
-            applied = [(row[:width], self._applied(stored.get(row[:width]), txid, row, check)) for row in part]
+            applied = [(row[:width], self._applied(stored.get(row[:width]), txid, row, check, floor)) for row in part]
             records = [self._record(key, row) for key, row in applied if row is not None]
             if len(records) < len(applied):
                 gone = [key for key, row in applied if row is None]
@@ -170,11 +218,29 @@ class StateTable:
         mark = (is_deleted,) * len(self._deleted)
         return (*key, *values, row.txid, row.prev_txid, *mark, *(row.prev_value or ()))
 
-    def _applied(self, stored: OpaqueValue | None, txid: TxId, row: Values, check: SumCheck) -> OpaqueValue | None:
+    def _applied(
+        self, stored: OpaqueValue | None, txid: TxId, row: Values, check: SumCheck, floor: int | None
+    ) -> OpaqueValue | None:
         width, until = len(self._key), len(self._key) + len(self._values)
-        if not any(row[until:]):
-            return _combined(stored, txid, row[:width], row[width:until], check)
-        return None if stored is None else stored.apply(txid, lambda _: ABSENT)
+        key, partials = row[:width], row[width:until]
+        if any(row[until:]):
+            return None if stored is None else stored.apply(txid, lambda _: ABSENT)
+        if stored is None:
+            return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
+
+        def update(stored: Any) -> Values:
+            is_gone = stored is ABSENT or self._is_expired((*key, *stored), floor)
+            before = ABSENT if is_gone else stored
+            values = combined_values(check.combine, before, partials)
+            if check.columns:
+                check.check(key, before, partials, values)
+            return values
+
+        return stored.apply(txid, update)
+
+    def _is_expired(self, row: Values, floor: int | None) -> bool:
+        """Whether a row of key and values is at or below a floor."""
+        return floor is not None and self._expiry is not None and is_expired(row[self._expiry], floor)
 
     def _stored(self, connection: Connection, nulls: Nulls, rows: Sequence[Values]) -> dict[Key, OpaqueValue]:
         query = select(*self.columns).where(self._has_key(nulls))
@@ -234,18 +300,3 @@ class StateTable:
         return statement.on_conflict_do_update(
             index_elements=self._key, set_={name: statement.excluded[name] for name in changed}
         )
-
-
-def _combined(
-    stored: OpaqueValue | None, txid: TxId, key: Key, partials: Values, check: SumCheck
-) -> OpaqueValue | None:
-    if stored is None:
-        return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
-
-    def update(before: Any) -> Values:
-        values = combined_values(check.combine, before, partials)
-        if check.columns:
-            check.check(key, before, partials, values)
-        return values
-
-    return stored.apply(txid, update)

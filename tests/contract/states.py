@@ -21,6 +21,7 @@ from state.updates import check_unique
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
+from transactional.expiry import Expiry
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 from transactional.staged import STAGEABLE
@@ -142,20 +143,26 @@ class Place:
         *,
         kind: StateKind = StateKind.OPAQUE,
         deletes: bool = False,
+        expires: str | None = None,
+        after: str | None = None,
+        expiry: Expiry | None = None,
     ) -> AnyState:
         """One process' handle of the table, opened."""
+        goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
         if self.engine == "memory":
-            state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, deletes=deletes)
+            state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, **goes)
         elif self.url:
-            state = SqlMapState(self.url, "a table", key, values, kind=kind, deletes=deletes)
+            state = SqlMapState(self.url, "a table", key, values, kind=kind, **goes)
         else:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
             map_state = {"merge": MergedMapState, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, "deletes": deletes}
             state = map_state(self.folder / "table", key, values, **options)
-        state.open(OWNER, self.txids.__getitem__)
+        if expiry is not None:
+            state.expire(expiry)
         self.opened.append(state)
+        state.open(OWNER, self.txids.__getitem__)
         return state
 
     def close(self) -> None:

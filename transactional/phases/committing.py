@@ -24,7 +24,7 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.phases.changes import changed_rows
-from transactional.ports import COMBINES, DeadLetter, DiskState, Partials, Processed
+from transactional.ports import COMBINES, DeadLetter, DiskState, ExpiringState, Partials, Processed
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.stages import Edge
@@ -94,6 +94,7 @@ class CommitPhase:
 
         states: list[object] = [component.state for component in topology.committers]
         self.disk_states = [state for state in states if isinstance(state, DiskState)]
+        self.expiring_states = [state for state in states if isinstance(state, ExpiringState)]
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
         """Run it. Every committer writes to its table, even if it has nothing to change: so every table's version shows
@@ -101,6 +102,8 @@ class CommitPhase:
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
+        for state in self.expiring_states:
+            state.begin(attempt, processed.facts)
         passing = Passing(attempt, processed, letters=list(processed.letters))
         for tuples in processed.late:
             passing.put(tuples.target, tuples.task, tuples.batches, tuples.source, tuples.stream)

@@ -1,0 +1,382 @@
+"""Rows that expire, over every state: random histories with dead attempts end as a plain dict with a floor says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from state.expiring import Floors
+from state.memory import MemoryMapState
+from state.values import StoredValue
+from tests.contract.states import AnyState, Place, content
+from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
+from transactional.absent import ABSENT
+from transactional.arrow import arrow_schema
+from transactional.attempt import TransactionAttempt, TxId
+from transactional.bolts import Key
+from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
+from transactional.expiry import Expiry, Time
+from transactional.facts import BatchFacts
+from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
+
+__all__ = ["delta_spark"]
+
+EXPIRING_ENGINES = [each for each in ENGINES if "memory" in str(each) or "sql" in str(each) or "postgres" in str(each)]
+KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WORDS = ("cat", "dog", "owl", "fox", "", None)
+VALUES = "count long, at timestamp"
+AFTER_S = 10
+
+Row = tuple[int | None, datetime | None]
+Model = dict[Any, Row]
+
+
+def at(second: float) -> datetime:
+    return EPOCH + timedelta(seconds=second)
+
+
+def facts(second: float) -> BatchFacts:
+    return BatchFacts(round(second * 1_000))
+
+
+@pytest.fixture(params=EXPIRING_ENGINES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    if request.param.startswith("spark"):
+        request.getfixturevalue("delta_spark")
+    prepare(request.param, request.getfixturevalue("monkeypatch"))
+    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
+    yield place
+    place.close()
+
+
+def expiring(place: Place, *, kind: StateKind = StateKind.OPAQUE, deletes: bool = False) -> AnyState:
+    return place.state("word string", VALUES, kind=kind, deletes=deletes, expires="at", after=f"{AFTER_S} seconds")
+
+
+def exists(row: Row, floor: float | None) -> bool:
+    return floor is None or row[1] is None or row[1] > at(floor)
+
+
+def partials(rows: Mapping[Any, Row]) -> Partials:
+    """Counts to be added, and times of which the latest counts."""
+    columns = list(zip(*((word, *row) for word, row in rows.items()), strict=True)) or [()] * 3
+    schema = arrow_schema(Schema.parse(f"word string, {VALUES}"))
+    arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
+    return Partials({"count": "sum", "at": "max"}, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def merged(stored: Row | None, partial: Row) -> Row:
+    if stored is None:
+        return partial
+    sums = [value for value in (stored[0], partial[0]) if value is not None]
+    times = [value for value in (stored[1], partial[1]) if value is not None]
+    return (sum(sums) if sums else None), max(times, default=None)
+
+
+@dataclass(slots=True)
+class History:
+    """Transactions over one table, with dead attempts, and what there has to be after each."""
+
+    place: Place
+    kind: StateKind
+    deletes: bool
+    only_merges: bool = False
+    model: Model = field(default_factory=dict)
+    """What a reader of the last transaction sees."""
+    floor: float | None = None
+    number: int = 0
+
+    def state(self) -> AnyState:
+        return expiring(self.place, kind=self.kind, deletes=self.deletes)
+
+    def live_through(self, random: Random, transactions: int) -> None:
+        state, now = self.state(), 5.0
+        for txid in range(1, transactions + 1):
+            now += random.choice((0, 1, 3, 7, 20))
+            same, after, floor = random.randrange(1_000_000), self.model, self.floor
+            for _ in range(random.choice((1, 1, 2, 3))):
+                self.number += 1
+                if random.random() < 0.2:
+                    state.close()
+                    state = self.state()
+                    self.place.fence(state, txid if after is not self.model else txid - 1, self.number)
+                    self.number += 1
+                attempt = self.place.attempt(txid, self.number)
+                seed = same if self.kind is StateKind.TRANSACTIONAL else random.randrange(1_000_000)
+                # An opaque replay is planned anew, maybe on a machine whose clock is behind.
+                clock = now if self.kind is StateKind.TRANSACTIONAL else now + random.choice((-4, 0, 0, 4))
+                after, floor = self.attempted(state, attempt, clock, Random(seed))
+                self.check(state, txid, after)
+            self.model, self.floor = after, floor
+        state.close()
+
+    def attempted(
+        self, state: AnyState, attempt: TransactionAttempt, now: float, random: Random
+    ) -> tuple[Model, float | None]:
+        """One attempt. Checks what it reads."""
+        known = [each for each in (self.floor, now - AFTER_S) if each is not None]
+        floor = max(known)
+        before = {word: row for word, row in self.model.items() if exists(row, floor)}
+        state.begin(attempt, facts(now))
+        low, high = now - random.randrange(20), now - random.randrange(5)
+        found = state.rows_between(attempt, "at", *(round(each * 1e6) for each in (low, high)))
+        closing = {word: row for word, row in self.model.items() if row[1] is not None and at(low) < row[1] <= at(high)}
+        assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == closing
+        assert {key[0]: row for key, row in state.items(attempt)} == before
+        assert state.get(attempt, [(word,) for word in WORDS]) == {(word,): row for word, row in before.items()}
+        new: dict[Any, Any] = {
+            word: (random.randrange(1, 9), random.choice((at(now - random.randrange(15)), at(now), None)))
+            for word in random.sample(WORDS, random.randrange(5))
+        }
+        if self.only_merges or random.random() < 0.4:
+            state.merge(attempt, partials(new))
+            after = before | {word: merged(before.get(word), row) for word, row in new.items()}
+        else:
+            gone = random.sample(WORDS, 2) if self.deletes else []
+            new |= dict.fromkeys(gone, ABSENT)
+            state.put(attempt, {(word,): row for word, row in new.items()})
+            after = {word: row for word, row in (before | new).items() if row is not ABSENT}
+        return {word: row for word, row in after.items() if exists(row, floor)}, floor
+
+    def check(self, state: AnyState, txid: int, after: Model) -> None:
+        assert content(state) == after
+        assert content(state, txid) == after
+        assert content(state, txid - 1) == self.model
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
+    random = Random(f"{place.engine}{kind}{deletes}")
+    History(place, kind, deletes).live_through(random, 5 if place.engine.startswith("spark") else 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("seed", range(25))
+def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
+    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+    History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
+    place.close()
+
+
+def test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was(place: Place) -> None:
+    state = expiring(place)
+    first = place.attempt(1, 1)
+    state.begin(first, facts(1))
+    state.merge(first, partials({"cat": (5, at(1))}))
+    late, replay = place.attempt(2, 2), place.attempt(2, 3)
+    state.begin(late, facts(11))
+    assert state.get(late, [("cat",)]) == {}
+    state.merge(late, partials({"cat": (1, at(11))}))
+    assert content(state) == {"cat": (1, at(11))}
+    assert content(state, 1) == {"cat": (5, at(1))}
+    state.begin(replay, facts(10))  # by a clock that is behind: the key is there
+    state.merge(replay, partials({"cat": (1, at(10))}))
+    assert content(state) == {"cat": (6, at(10))}
+
+
+def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> None:
+    state = expiring(place)
+    for txid, now in ((1, 1), (2, 11), (3, 12)):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, facts(now))
+        new: Mapping[Key, Any] = {("cat" if txid == 1 else "dog",): (txid, at(now))}
+        state.put(attempt, new)
+        assert "cat" not in content(state) or txid == 1
+        assert ("cat" in content(state, txid - 1)) is (txid == 2)
+    assert stored_rows(state) == 1
+
+
+def stored_rows(state: AnyState) -> int:
+    """How many rows the table has, whoever may see them."""
+    state._expiry = None
+    return int(state.read().num_rows)
+
+
+def test_the_floor_never_goes_back(place: Place) -> None:
+    state = expiring(place)
+    for txid, now in ((1, 1), (2, 30)):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, facts(now))
+        state.put(attempt, {("cat",): (txid, at(5 * txid))})
+    longer = place.state("word string", VALUES, expires="at", after="29 seconds")
+    third = place.attempt(3, 3)
+    longer.begin(third, facts(31))
+    assert list(longer.items(third)) == []
+    longer.put(third, {})
+    assert content(longer) == {}
+
+
+def test_without_facts_nothing_new_expires(place: Place) -> None:
+    state = expiring(place)
+    for txid in (1, 2):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, None)
+        state.put(attempt, {})
+    state.begin(place.attempt(3, 3), facts(5))
+    state.put(place.attempt(3, 3), {("cat",): (1, at(1))})
+    assert content(state) == {"cat": (1, at(1))}
+
+
+def test_a_transaction_without_rows_records_its_floor(place: Place) -> None:
+    state = expiring(place)
+    for txid, new in ((1, {("cat",): (1, at(1))}), (2, {})):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, facts(12 * txid - 11))
+        state.put(attempt, new)
+    assert content(state) == {}
+    assert content(state, 1) == {"cat": (1, at(1))}
+
+
+def test_a_fence_changes_no_floor(place: Place) -> None:
+    state = expiring(place)
+    for txid, new in ((1, {("cat",): (1, at(1))}), (2, {})):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, facts(12 * txid - 11))
+        state.put(attempt, new)
+    other = expiring(place)
+    place.fence(other, 2, 5)
+    assert content(other) == {}
+    assert content(other, 1) == {"cat": (1, at(1))}
+
+
+def test_rows_may_expire_by_a_key_column_and_the_event_time(place: Place) -> None:
+    state = place.state("page string, start timestamp", "count long", expiry=Expiry("start", 5_000_000, Time.EVENT))
+    new: Mapping[Key, Any] = {("home", at(10)): (1,), ("home", at(15)): (2,)}
+    for txid, late_before in ((1, None), (2, 14), (3, 15), (4, 20)):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, BatchFacts(10**9, None if late_before is None else late_before * 10**6))
+        closing = [] if late_before is None else state.rows_between(attempt, "start", None, (late_before - 5) * 10**6)
+        assert len(closing) == (1 if txid in (3, 4) else 0), "a window is there for the transaction that closes it"
+        state.put(attempt, new if txid == 1 else {})
+    assert content(state) == {}
+    assert content(state, 3) == {("home", at(15)): 2}
+
+
+def test_without_the_facts_of_its_batch_nothing_is_done(place: Place) -> None:
+    state = expiring(place)
+    state.begin(place.attempt(1, 1), facts(1))
+    other = place.attempt(1, 2)
+    with pytest.raises(ProtocolError, match="before begin"):
+        state.put(other, {})
+    with pytest.raises(ProtocolError, match="before begin"):
+        state.items(other)
+
+
+def test_who_takes_over_has_to_know_that_rows_expire(place: Place) -> None:
+    if place.engine == "memory":
+        place.state("word string", VALUES)  # nothing in it says what expires
+        return
+    expiring(place)
+    with pytest.raises(SchemaMismatch, match="expire by the column 'at'"):
+        place.state("word string", VALUES)
+    with pytest.raises(SchemaMismatch, match="expire by the column 'at'"):
+        place.state("word string", f"{VALUES}, also timestamp", expires="also", after="1 day")
+
+
+def test_a_table_gains_rows_that_expire(place: Place) -> None:
+    state = place.state("word string", VALUES)
+    state.put(place.attempt(1, 1), {("cat",): (1, at(1)), ("dog",): (1, None)})
+    state.close()
+    state = expiring(place)
+    place.fence(state, 1, 2)
+    attempt = place.attempt(2, 3)
+    state.begin(attempt, facts(20))
+    assert dict(state.items(attempt)) == {("dog",): (1, None)}
+    state.put(attempt, {})
+    assert content(state) == {"dog": (1, None)}
+    assert content(state, 1) == {"cat": (1, at(1)), "dog": (1, None)}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"expires": "at"}, "go together"),
+        ({"after": "1 day"}, "go together"),
+        ({"expires": "at", "after": "soon"}, "whole number and a unit"),
+        ({"expires": "at", "after": "5 fortnights"}, "whole number and a unit"),
+        ({"expires": "at", "after": timedelta(-1)}, "between nothing and ten thousand years"),
+        ({"expires": "at", "after": "99999999 weeks"}, "between nothing and ten thousand years"),
+        ({"expires": "count", "after": "1 day"}, "no timestamp column"),
+        ({"expires": "seen", "after": "1 day"}, "no timestamp column"),
+    ],
+)
+def test_what_can_not_expire_is_told(said: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        MemoryMapState("word string", VALUES, **said)
+
+
+def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
+    state = MemoryMapState("word string", VALUES, expires="at", after="1 minute")
+    state.expire(Expiry("at", 60_000_000))
+    with pytest.raises(ConfigError, match="leave it out"):
+        state.expire(Expiry("at", 60_000_000, Time.EVENT))
+
+
+class RemovesByTheNewFloor(MemoryMapState):
+    """Wrong: a row is removed as soon as it has expired."""
+
+    def _is_past(self, key: Key, row: StoredValue, floors: Floors) -> bool:
+        return self._unexpired(key, row.value, floors.floor) is ABSENT
+
+
+class LosesWhatHadExpired(MemoryMapState):
+    """Wrong: an update of an expired key begins with a new row."""
+
+    def _applied(self, stored: StoredValue | None, *rest: Any) -> StoredValue | None:
+        *_, key, _, _, floors = rest
+        is_gone = stored is not None and self._unexpired(key, stored.value, floors.floor) is ABSENT
+        return super()._applied(None if is_gone else stored, *rest)
+
+
+class GoesByTheClock(MemoryMapState):
+    """Wrong: each attempt looks at the clock."""
+
+    times: Iterator[int] = iter(range(0, 10**9, 3))
+
+    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
+        super().begin(attempt, BatchFacts(next(self.times) * 1_000))
+
+
+class CarriesOnWithTheOldValue(MemoryMapState):
+    """Wrong: an update of an expired key adds to what it was."""
+
+    def _applied(self, stored: Any, txid: TxId, key: Key, partial: Any, check: Any, floors: Floors) -> Any:
+        return super()._applied(stored, txid, key, partial, check, Floors(floors.txid, None, floors.before))
+
+
+class TakesADeadAttemptsFloor(MemoryMapState):
+    """Wrong: what a dead attempt has recorded counts as the floor of the transaction before."""
+
+    def _memory_floors(self, attempt: TransactionAttempt) -> Floors:
+        stored = self.stored.floors
+        return Floors(TxId(0), stored.floor).of(attempt.txid, self._floor_wanted(attempt))
+
+
+WRONG = [
+    *(RemovesByTheNewFloor, LosesWhatHadExpired, GoesByTheClock, CarriesOnWithTheOldValue, TakesADeadAttemptsFloor)
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_variants_are_found(wrong: type[MemoryMapState], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.contract.states.MemoryMapState", wrong)
+    for seed in range(20):
+        try:
+            History(Place("memory", tmp_path), StateKind.OPAQUE, deletes=False).live_through(Random(seed), 10)
+        except AssertionError:
+            return
+    pytest.fail("none of 20 histories has found it")

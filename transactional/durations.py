@@ -1,0 +1,41 @@
+"""Durations as users write them: `"30 days"`, `"5 minutes"`, or a `timedelta`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+from transactional.errors import ConfigError
+
+Duration = str | timedelta
+"""`"30 days"`, `"5 minutes"`, `"250 milliseconds"`, or a `timedelta`."""
+
+_MICROSECONDS: Final = {
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_WRITTEN: Final = re.compile(rf"\s*(\d+)\s+({'|'.join(_MICROSECONDS)})s?\s*", re.ASCII)
+_LONGEST_US: Final = 10_000 * 366 * _MICROSECONDS["day"]
+
+
+def microseconds(duration: Duration, what: str) -> int:
+    """A duration in microseconds. Raises `ConfigError`, which begins with `what`, for one that is no such duration or
+    longer than time."""
+    if isinstance(duration, timedelta):
+        found = duration // timedelta(microseconds=1)
+    else:
+        written = _WRITTEN.fullmatch(str(duration))
+        if written is None:
+            units = ", ".join(f"{unit}s" for unit in _MICROSECONDS)
+            raise ConfigError(
+                f"{what} is {duration!r}; write a whole number and a unit, like '5 minutes'; units: {units}"
+            )
+        found = int(written[1]) * _MICROSECONDS[written[2]]
+    if not 0 <= found <= _LONGEST_US:
+        raise ConfigError(f"{what} is {duration!r}; it has to be between nothing and ten thousand years")
+    return found
