@@ -163,10 +163,12 @@ def unit_of(name: str) -> str:
 
 def shown_options(config: TopologyConfig) -> dict[str, Any]:
     """All options by name, without the logins in them, for whatever is kept or displayed."""
-    return {
-        name: without_login(value) if name in TEXTS and value is not None else value
-        for name, value in ((name, getattr(config, name)) for name in OPTIONS)
-    }
+    return {name: shown_value(name, getattr(config, name)) for name in OPTIONS}
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """The value of an option without the login in it."""
+    return without_login(value) if name in TEXTS and value is not None else value
 
 
 def check_name(name: str) -> None:

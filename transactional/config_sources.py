@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from transactional.config import OPTIONS, TopologyConfig, check_name, check_option, parse_option, unit_of
+from transactional.config import OPTIONS, TopologyConfig, check_name, check_option, parse_option, shown_value, unit_of
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
 
@@ -63,6 +63,16 @@ class ResolvedConfig:
 
     config: TopologyConfig
     settings: tuple[Setting, ...]
+
+    def shown_sources(self) -> dict[str, list[list[Any]]]:
+        """Where the options have their values from, as stored with a run (`RunAbout.sources`)."""
+        return {
+            setting.name: [
+                [each.source, shown_value(setting.name, each.value)] for each in (setting.given, *setting.instead_of)
+            ]
+            for setting in self.settings
+            if setting.given.source != DEFAULT
+        }
 
 
 Layer = Mapping[str, Given]

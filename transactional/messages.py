@@ -49,11 +49,6 @@ def first_root(partition: PartitionId) -> int:
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
 
-def root_of(partition: PartitionId, offset: int) -> int:
-    """The root of a message, as a signed number."""
-    return signed(first_root(partition) + offset * STRIDE)
-
-
 def signed(value: int) -> int:
     """The lowest 64 bits of a number, as a signed one."""
     value &= _BITS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
-from transactional.config_sources import load_config
+from transactional.config_sources import ResolvedConfig, load_config
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.observing import Observer
@@ -47,9 +47,11 @@ def run_topology(
     Spark at all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` if a
     table's storage does not respond at the start.
     """
-    if not isinstance(config, TopologyConfig):
-        config = load_config({**topology.config, **(config or {})}).config
-    topology.check_provider(config)
+    if isinstance(config, TopologyConfig):
+        resolved = ResolvedConfig(config, ())
+    else:
+        resolved = load_config({**topology.config, **(config or {})})
+    topology.check_provider(resolved.config)
     coordinator_store = open_store(store)
     try:
         if session is None and master != "none":
@@ -59,7 +61,7 @@ def run_topology(
             topology,
             coordinator_store,
             executor,
-            config,
+            resolved,
             observers=observers,
             name=name,
             accept_changes=accept_changes,

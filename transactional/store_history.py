@@ -36,11 +36,16 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """The description of a run that `acquire` stores: the version of transactional, the topology and its settings."""
+    """The description of a run that `acquire` stores: the version of transactional, the topology and its settings.
+
+    `sources` has, for each option that is not left at its default, `[source, value]` of the value and of those that it
+    overrides, the strongest first.
+    """
 
     version: str = ""
     topology: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,5 +44,9 @@ MIGRATIONS: Final = {
         _MINUTES,
         _SAVEPOINTS,
     ),
+    3: (
+        "CREATE INDEX transactional_attempts_by_txid ON transactional_attempts (topology_id, txid)",
+        "ALTER TABLE transactional_runs ADD COLUMN sources TEXT DEFAULT '{}' NOT NULL",
+    ),
 }
 """The statements by the version that they start from."""

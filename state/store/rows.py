@@ -63,7 +63,9 @@ def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
             epoch=Epoch(whole(row.epoch)),
             owner=of("owner"),
             name=of("name"),
-            about=RunAbout(of("version"), json_object(of("described")), json_object(of("settings"))),
+            about=RunAbout(
+                of("version"), json_object(of("described")), json_object(of("settings")), json_object(of("sources"))
+            ),
             began_at_ms=whole(of("began_at_ms")),
             began_at_txid=TxId(whole(of("began_at_txid"))),
             ended_at_ms=whole_or_none(of("ended_at_ms")),

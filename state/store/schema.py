@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Connection,
     ForeignKeyConstraint,
+    Index,
     MetaData,
     Table,
     Text,
@@ -30,7 +31,7 @@ from state.store.migrations import MIGRATIONS
 from state.store.older import read_as_it_is
 from transactional.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _metadata = MetaData()
 
 versions = Table(
@@ -75,6 +76,7 @@ attempts = Table(
     Column("error", Text),
     Column("details", Text),
 )
+Index("transactional_attempts_by_txid", attempts.c.topology_id, attempts.c.txid)
 
 # The transactions above the committed one, each with the attempt whose batch is the one to replay.
 transactions = Table(
@@ -96,7 +98,7 @@ fences = Table(
     Column("txid", BigInteger, nullable=False),
 )
 
-# One row per lease that was taken; `described` is the topology, it and `settings` are JSON.
+# One row per lease that was taken; `described` is the topology; it, `settings` and `sources` are JSON.
 runs = Table(
     "transactional_runs",
     _metadata,
@@ -114,6 +116,7 @@ runs = Table(
     Column("ended_how", Text),
     Column("ended_code", Text),
     Column("ended_reason", Text),
+    Column("sources", Text, nullable=False, server_default="{}"),
 )
 
 # What a run committed in a minute; `latencies` and `phases_ms` are JSON.

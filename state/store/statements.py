@@ -234,11 +234,7 @@ TXID_OF = union_all(
 )
 ATTEMPTS_AT = (
     select(attempts)
-    .where(
-        attempts.c.topology_id == _TOPOLOGY,
-        attempts.c.txid == bindparam("number"),
-        attempts.c.attempt_id >= bindparam("number"),  # each transaction has drawn one: spares what is before
-    )
+    .where(attempts.c.topology_id == _TOPOLOGY, attempts.c.txid == bindparam("number"))
     .order_by(attempts.c.attempt_id.desc())
 )
 TIMES = (

@@ -218,7 +218,8 @@ ENDS = [
 
 @pytest.mark.parametrize("end", ENDS, ids=str)
 def test_a_run_is_stored_with_how_it_ended(storage: Storage, store: Store, end: RunEnd) -> None:
-    about = RunAbout("0.9.1", {"topology": "carriers", "components": [1, {"é": None}]}, {"lease_ms": [10_000, "code"]})
+    described, sources = {"topology": "carriers", "components": [1, {"é": None}]}, {"lease_ms": [["code", 10_000]]}
+    about = RunAbout("0.9.1", described, {"lease_ms": 10_000}, sources)
     lease = acquire(store, name="deploy-7", about=about)
     [run] = store.runs(TOPOLOGY, limit=9)
     assert (run.epoch, run.owner, run.name, run.about, run.began_at_txid) == (1, "first", "deploy-7", about, 0)

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, text
 
 from state.store.schema import SCHEMA_VERSION
 from state.store.sql_store import SqlCoordinatorStore
+from state.store.statements import ATTEMPTS_AT
 from tests.contract.stopped_leader import LEASE_MS
 from tests.contract.storages import (
     TOPOLOGY,
@@ -290,3 +291,14 @@ def test_a_connection_that_was_ended_meanwhile_is_replaced(postgres_storage: Sto
         record_attempt(store, lease, 1, 2)
     record_attempt(store, lease, 1, 2)
     assert store.status(TOPOLOGY)[0].attempt_id == 2
+
+
+def test_the_attempts_at_a_transaction_are_found_by_an_index(sqlite_storage: Storage) -> None:
+    """Otherwise the page of a transaction takes longer with each attempt in the store."""
+    store = sqlite_storage.open()
+    commit(store, acquire(store), 1, 2)
+    values = {"topology": TOPOLOGY, "number": 1}
+    query = str(ATTEMPTS_AT.params(values).compile(compile_kwargs={"literal_binds": True}))
+    with closing(sqlite3.connect((sqlite_storage.url or "").removeprefix("sqlite:///"))) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert "SEARCH transactional_attempts USING INDEX transactional_attempts_by_txid (topology_id=? AND txid=?)" in plan

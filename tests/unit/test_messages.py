@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.config import TopologyConfig
-from transactional.messages import FailedMessage, due, emptied, joined, messages_of, root_of, tried
+from transactional.messages import STRIDE, FailedMessage, due, emptied, first_root, joined, messages_of, signed, tried
 
 A, B = PartitionId("a", 0), PartitionId("b", 1)
+
+
+def root_of(partition: PartitionId, offset: int) -> int:
+    """The root of a message, as those of many are computed at once where they are emitted."""
+    return signed(first_root(partition) + offset * STRIDE)
 
 
 def offsets(start: int, until: int) -> OffsetRange:

@@ -132,7 +132,7 @@ def run(
             topology,
             coordinator_store,
             make_executor(topology, master=master),
-            resolved.config,
+            resolved,
             observers=observers,
             accept_changes=accept_changes,
             name=name,

@@ -123,6 +123,10 @@ class OptionRow:
     default: Any
     before: Any
     has_changed: bool
+    source: str = ""
+    """Where the value is from; nothing: that was not recorded."""
+    instead_of: Sequence[tuple[str, Any]] = ()
+    """What it overrides, each with its source."""
 
     @property
     def is_default(self) -> bool:
@@ -139,7 +143,9 @@ def options_of(run: RunRecord, before: RunRecord | None) -> list[OptionRow]:
     for name in names:
         value, previous = settings[name], earlier.get(name, settings[name])
         has_changed, default = bool(previous != value), getattr(defaults, name, None)
+        (source, _), *instead_of = run.about.sources.get(name) or [("", None)]
         if is_secret(name) and name not in OPTIONS:
             value = previous = SHOWN_INSTEAD
-        rows.append(OptionRow(name, value, unit_of(name), default, previous, has_changed))
+            instead_of = [(where, SHOWN_INSTEAD) for where, _ in instead_of]
+        rows.append(OptionRow(name, value, unit_of(name), default, previous, has_changed, source, instead_of))
     return rows

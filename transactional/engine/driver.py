@@ -13,6 +13,7 @@ from typing import Any
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
+from transactional.config_sources import ResolvedConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
@@ -75,7 +76,7 @@ class TopologyDriver:
         topology: Topology,
         store: CoordinatorStore,
         executor: JobExecutor,
-        config: TopologyConfig | None = None,
+        config: TopologyConfig | ResolvedConfig | None = None,
         *,
         clock: Clock | None = None,
         observers: Sequence[Observer] = (),
@@ -87,13 +88,21 @@ class TopologyDriver:
     ) -> None:
         check_places(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
-        self.config = config or TopologyConfig()
+        resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())
+        self.config = resolved.config
         self.clock = clock or SystemClock()
         self.observers = observers
         self.standby = standby
         self.commit_phase = commit_phase or CommitPhase(topology)
         self.leadership = Leadership(
-            topology, store, self.config, self.clock, owner=owner, accept_changes=accept_changes, name=name
+            topology,
+            store,
+            self.config,
+            self.clock,
+            owner=owner,
+            accept_changes=accept_changes,
+            name=name,
+            sources=resolved.shown_sources(),
         )
         self.failures = 0
         self.sizer = sizer_of(topology, self.config)

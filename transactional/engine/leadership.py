@@ -52,7 +52,9 @@ class Leadership:
         owner: str | None = None,
         accept_changes: bool = False,
         name: str | None = None,
+        sources: Mapping[str, Any] | None = None,
     ) -> None:
+        self._sources = sources or {}
         self.topology, self.store, self.config, self.clock = topology, store, config, clock
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name = accept_changes, name
@@ -69,7 +71,7 @@ class Leadership:
             lease_ms=self.config.lease_ms,
             accept_changes=self.accept_changes,
             name=self.name,
-            about=about(self.topology, self.config),
+            about=about(self.topology, self.config, self._sources),
         )
         self._renewed_at_ms = at_ms
 

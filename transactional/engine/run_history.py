@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -46,9 +47,9 @@ class RunSummary:
         return self.committed_txid - self.first_txid + 1
 
 
-def about(topology: Topology, config: TopologyConfig) -> RunAbout:
-    """The description of a run: its version, the topology as `describe` shows it, and the options."""
-    return RunAbout(installed_version(), described(topology), shown_options(config))
+def about(topology: Topology, config: TopologyConfig, sources: Mapping[str, Any]) -> RunAbout:
+    """The description of a run: its version, the topology as `describe` shows it, the options and their sources."""
+    return RunAbout(installed_version(), described(topology), shown_options(config), sources)
 
 
 def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drained: bool) -> RunEnd:

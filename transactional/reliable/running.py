@@ -213,11 +213,20 @@ class RunningBolt(ArrowBatchBolt):
     def emit(self, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
 
-    @abstractmethod
     def emit_direct(
         self, component: str, task: int, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit one tuple to one task."""
+        out = self.out(stream)
+        if len(values) != out.width:
+            out.refuse(values)
+        out.check(values)
+        self.check_direct(component, task, stream)
+        self.collector.emit_direct(component, task, *values, *self.hidden_of(anchors), stream=stream)
+
+    def hidden_of(self, _anchors: Anchors) -> tuple[Any, ...]:
+        """The hidden values of a tuple that one task receives; only where tuples are followed."""
+        return ()
 
     @abstractmethod
     def ack(self, tuple: Tuple) -> None:
@@ -257,17 +266,6 @@ class UntrackedBolt(RunningBolt):
         if len(values) != out.width:
             out.refuse(values)
         out.take(values)
-
-    def emit_direct(
-        self, component: str, task: int, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM
-    ) -> None:
-        """Emit one tuple to one task."""
-        out = self.out(stream)
-        if len(values) != out.width:
-            out.refuse(values)
-        out.check(values)
-        self.check_direct(component, task, stream)
-        self.collector.emit_direct(component, task, *values, stream=stream)
 
     def ack(self, tuple: Tuple) -> None:
         """Makes no difference."""

@@ -141,17 +141,9 @@ class TrackedBolt(RunningBolt):
                 return
         out.take((*values, *self._tied(self._roots(anchors), out.copies)))
 
-    def emit_direct(
-        self, component: str, task: int, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM
-    ) -> None:
-        """Emit one tuple to one task."""
-        out = self.out(stream)
-        if len(values) != out.width:
-            out.refuse(values)
-        out.check(values)
-        self.check_direct(component, task, stream)
-        hidden = self._tied(self._roots(anchors), 1)
-        self.collector.emit_direct(component, task, *values, *hidden, stream=stream)
+    def hidden_of(self, anchors: Anchors) -> tuple[Any, ...]:
+        """Its id and its roots."""
+        return self._tied(self._roots(anchors), 1)
 
     def _tied(self, roots: Sequence[int], copies: int) -> tuple[int | None, int | None, list[int] | None]:
         """The hidden values of a tuple that belongs to these roots."""

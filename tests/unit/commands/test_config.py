@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.unit.command_line import RUN, Command
+from transactional.config import TopologyConfig
 from transactional.engine.journal import RunStarted, read_journal
+from transactional.loading import open_for_reading
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -60,3 +63,16 @@ def test_a_mistake_is_one_line(command: Command) -> None:
         done = command(*arguments)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
         assert done.err.startswith("TX100: transactional.toml: there is no option 'lease' — did you mean 'lease_ms'?")
+
+
+def test_a_run_stores_where_its_options_are_from(command: Command) -> None:
+    Path("transactional.toml").write_text("[topology]\nmax_spout_pending = 2\n", "utf-8")
+    given = ("--set", "max_spout_pending=3", "--until-drained")
+    assert command("run", "{m}:configured", "--master", "none", *given).code == 0
+    with closing(open_for_reading("sqlite:///transactional.db")) as store:
+        [run] = store.runs("words", limit=9)
+    assert run.about.sources == {
+        "idle_pause_ms": [["code", 7], ["default", TopologyConfig().idle_pause_ms]],
+        "max_spout_pending": [["--set", 3], ["transactional.toml", 2], ["default", 1]],
+        "stop_when_drained": [["--until-drained", True], ["default", False]],
+    }

@@ -51,10 +51,18 @@ class Past:
     def __post_init__(self) -> None:
         self.store = self.store or MemoryCoordinatorStore(self.clock)
 
-    def begin(self, owner: str = "worker-1:4411", settings: Mapping[str, Any] | None = None) -> Past:
+    def begin(
+        self,
+        owner: str = "worker-1:4411",
+        settings: Mapping[str, Any] | None = None,
+        sources: Mapping[str, Any] | None = None,
+    ) -> Past:
         """Take the lease."""
         about = RunAbout(
-            "0.1.0", described(self.topology_id, self.components, self.name), settings or {"lease_ms": 15_000}
+            "0.1.0",
+            described(self.topology_id, self.components, self.name),
+            settings or {"lease_ms": 15_000},
+            sources or {"lease_ms": [[f"--set{self.name}", 15_000], [f"code{self.name}", f"7{self.name}"]]},
         )
         fingerprint = {
             "spout": {"kind": "memory"},

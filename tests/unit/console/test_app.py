@@ -145,6 +145,14 @@ def test_a_transaction_is_found_by_its_number(client: TestClient) -> None:
     assert answer.url.path == "/t/words/transactions/7"
 
 
+def test_each_option_has_its_source_and_what_it_overrides() -> None:
+    sources = {"lease_ms": [["--set", 20_000], ["transactional.toml", 12_000], ["default", 10_000]]}
+    past = Past().begin(settings={"lease_ms": 20_000, "attempts_max": 5}, sources=sources)
+    told = text_of(of(browser(past), "configuration"))
+    assert re.search(r"lease_ms 20000 ms --set instead of 12000 of transactional.toml ", told), told
+    assert "of default" not in told
+
+
 def test_runs_tell_the_takeover_and_configurations_what_changed(client: TestClient) -> None:
     told = text_of(of(client, "runs"))
     assert re.search(r"2 running .* worker-2:97 .* 1 lost .* 10 worker-1:4411 .* no end was recorded", told)
@@ -207,7 +215,8 @@ def test_an_owner_has_no_password_in_a_diagram_either() -> None:
 
 
 def test_an_option_that_holds_a_secret_is_shown_as_of_no_run() -> None:
-    past = Past().begin(settings={"my_token": "hunter1", "lease_ms": 15_000})
+    sources = {"my_token": [["--set", "hunter1"], ["code", "hunter0"]]}
+    past = Past().begin(settings={"my_token": "hunter1", "lease_ms": 15_000}, sources=sources)
     assert "hunter" not in of(browser(past), "configuration")
     past.clock.advance(70_000)
     past.begin(settings={"my_token": "hunter2", "lease_ms": 15_000})
