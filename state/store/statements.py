@@ -235,7 +235,8 @@ TXID_OF = union_all(
 ATTEMPTS_AT = (
     select(attempts)
     .where(attempts.c.topology_id == _TOPOLOGY, attempts.c.txid == bindparam("number"))
-    .order_by(attempts.c.attempt_id.desc())
+    # As an expression: SQLite would go through all attempts in the order of their ids, rather than sort a few.
+    .order_by((attempts.c.attempt_id + 0).desc())
 )
 TIMES = (
     select(*(column for column in attempts.c if column.name not in ("topology_id", "batch")))
