@@ -15,9 +15,10 @@ import pyarrow as pa
 from state.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
 from state.expiring import Floors, alive
 from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
-from state.updates import StateUpdate, check_unique, fitting_rows, rows_of
+from state.put_rows import PutRows
+from state.updates import StateUpdate, check_unique, rows_of
 from state.value_limits import ValueLimits
-from transactional.absent import ABSENT, Absent
+from transactional.absent import Absent
 from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -28,6 +29,8 @@ from transactional.expiry import Expiry
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
+from transactional.split import WrittenPart
+from transactional.staged import StagedFile
 
 
 class FencedTable(Protocol):
@@ -221,18 +224,13 @@ class MapState(ABC, Generic[TableT]):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
-        wanted = self._fitting(keys, self.key)
-        # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
-        asked = rows_of(wanted) if self.key_names else [()] * len(keys)
-        width = len(self.key)
-        found = {row[:width]: row[width:] for row in rows_of(self.rows_before(attempt, wanted))}
-        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
+        rows = self._rows
+        wanted = rows.wanted(keys)
+        return rows.found(keys, wanted, self.rows_before(attempt, wanted))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow (see the port)."""
-        version = self.version()
-        self._fence.check(version, attempt.attempt_id)
-        self._read_by = (attempt, version)
+        self._judge_to_read(attempt)
         try:
             return self._alive(attempt, self._open_table.lookup(attempt.txid, keys))
         except StoreMismatch:
@@ -243,18 +241,14 @@ class MapState(ABC, Generic[TableT]):
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
         check_time_column(Schema((*self.key, *self.values)), column, self.table, "rows_between")
-        version = self.version()
-        self._fence.check(version, attempt.attempt_id)
-        self._read_by = (attempt, version)
+        self._judge_to_read(attempt)
         found = self._open_table.rows_between(attempt.txid, column, after, until)
         floors = self._floors(attempt)
         return found if floors is None else alive(found, self._expiring_column, floors.before)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
-        version = self.version()
-        self._fence.check(version, attempt.attempt_id)
-        self._read_by = (attempt, version)
+        self._judge_to_read(attempt)
         width = len(self.key)
         rows = rows_of(self._alive(attempt, self._open_table.rows(attempt.txid)))
         return ((row[:width], row[width:]) for row in rows)
@@ -270,11 +264,18 @@ class MapState(ABC, Generic[TableT]):
 
         Raises `SchemaMismatch` for values of another type, `ConfigError` if keys of this state can't be deleted.
         """
-        columns, blank = Schema((*self.key, *self.values)), (None,) * len(self.values)
-        are_deleted = [values is ABSENT for values in rows.values()]
-        self._check_deletes(are_deleted)
-        source = self._fitting([(*k, *(blank if v is ABSENT else v)) for k, v in rows.items()], columns)
-        self._write(attempt, self._marked(source, are_deleted), dict.fromkeys(self.values.names, "last"))
+        self._put_rows(attempt, self._rows.table(rows))
+
+    def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
+        """As `put`, with what the tasks of a step have kept (see the port)."""
+        empty = self._rows.table({})
+        kept = [part.rows.cast(empty.schema) for part in parts if part.rows is not None]
+        self._put_rows(attempt, pa.concat_tables([empty, *kept]), [part.file for part in parts if part.file])
+
+    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
+        """Write new values, one row per key; no state but those that stage files is given any."""
+        assert not staged, f"state {self.table} stages no files"
+        self._write(attempt, rows, dict.fromkeys(self.values.names, "last"))
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
@@ -285,7 +286,7 @@ class MapState(ABC, Generic[TableT]):
         check_combine(partials.combine, self.values.names, self.table)
         columns = Schema((*self.key, *self.values))
         source = partials.table.select(list(columns.names)).cast(arrow_schema(columns))
-        return self._marked(source, [False] * source.num_rows)
+        return self._rows.marked(source, [False] * source.num_rows)
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """No maintenance between two transactions, unless a state overrides this."""
@@ -337,6 +338,12 @@ class MapState(ABC, Generic[TableT]):
             if self._fence.confirm(attempt_id, judged, found, refused, may_try_again=tries_left > 0):
                 return
 
+    def _judge_to_read(self, attempt: TransactionAttempt) -> None:
+        """Load the table; what this attempt writes is refused if another has come since."""
+        version = self.version()
+        self._fence.check(version, attempt.attempt_id)
+        self._read_by = (attempt, version)
+
     def _floors(self, attempt: TransactionAttempt) -> Floors | None:
         """What this attempt records of floors, over the version that was loaded; None: rows do not expire."""
         if self._expiry is None:
@@ -376,19 +383,6 @@ class MapState(ABC, Generic[TableT]):
                 f"is at {version} now; nothing was written, the attempt has to be repeated"
             )
 
-    def _marked(self, source: pa.Table, are_deleted: Sequence[bool]) -> pa.Table:
-        """With the column that says which keys are deleted, if the table has one."""
-        if not self._declared.deletes:
-            return source
-        return source.append_column(self.columns.deleted, pa.array(are_deleted, pa.bool_()))
-
-    def _check_deletes(self, are_deleted: Sequence[bool]) -> None:
-        if any(are_deleted) and not self._declared.deletes:
-            raise ConfigError(
-                f"state {self.table} of {self._fence.owner} can't delete a key: its table has no column to note that "
-                "in. Create the state with deletes=True"
-            )
-
     def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """What comes first in `open`."""
         self.columns.check(self.table)
@@ -403,5 +397,7 @@ class MapState(ABC, Generic[TableT]):
             raise ProtocolError(f"state {self.table} was used before open()")
         return self._opened
 
-    def _fitting(self, rows: Sequence[tuple[Any, ...]], columns: Schema) -> pa.Table:
-        return fitting_rows(rows, columns, self.table)
+    @property
+    def _rows(self) -> PutRows:
+        deleted = self.columns.deleted if self._declared.deletes else None
+        return PutRows(self.key, self.values, deleted, self.table, self._fence.owner)

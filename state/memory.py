@@ -10,6 +10,7 @@ from state.columns import check_combine, check_time_column
 from state.expiring import NO_FLOORS, Floors, in_range, is_expired
 from state.fence import Verdict
 from state.map_state import FencedTable, MapState
+from state.put_rows import PutRows
 from state.sums import SumCheck
 from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
@@ -21,6 +22,8 @@ from transactional.durations import Duration
 from transactional.errors import TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
+from transactional.split import WrittenPart
+from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +42,33 @@ class MemoryTable:
     rows: dict[Key, StoredValue] = field(default_factory=dict)
     """Each value is the tuple of the value columns."""
     floors: Floors = NO_FLOORS
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTaskState:
+    """What was in the table before a transaction, for the tasks of a step."""
+
+    rows: PutRows
+    before: Mapping[Key, tuple[Any, ...]]
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+        return self.rows.key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+        return self.rows.values
+
+    def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values of those keys that exist."""
+        asked = rows_of(self.rows.wanted(keys)) if self.key else [()] * len(keys)
+        return {key: self.before[each] for key, each in zip(keys, asked, strict=True) if each in self.before}
+
+    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
+        """Keep them as Arrow."""
+        return WrittenPart(self.rows.table(rows))
 
 
 class MemoryMapState(MapState[FencedTable]):
@@ -101,7 +131,7 @@ class MemoryMapState(MapState[FencedTable]):
         """The values before this transaction of those keys that exist. Raises `Fenced`."""
         self._fence.check(self.stored.version, attempt.attempt_id)
         # As in a table, a time without a zone is one of UTC.
-        asked = rows_of(self._fitting(keys, self.key)) if self.key_names else [()] * len(keys)
+        asked = rows_of(self._rows.wanted(keys)) if self.key_names else [()] * len(keys)
         rows, floor = self.stored.rows, self._memory_floors(attempt).floor
         both = [(key, each) for key, each in zip(keys, asked, strict=True) if each in rows]
         found = {key: self._unexpired(each, rows[each].before(attempt.txid), floor) for key, each in both}
@@ -131,19 +161,15 @@ class MemoryMapState(MapState[FencedTable]):
         rows = [(*key, *values) for key, values in self.get(attempt, asked).items()]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
 
-    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Set the values of the given keys, or delete them. Raises `Fenced`, or `SchemaMismatch` for values of another
-        type."""
-        width, blank = len(self.key), (None,) * len(self.values)
-        are_deleted = [values is ABSENT for values in rows.values()]
-        self._check_deletes(are_deleted)
-        columns = Schema((*self.key, *self.values))
-        table = self._fitting([(*k, *(blank if v is ABSENT else v)) for k, v in rows.items()], columns)
-        check_unique(table, self.key.names, self.table)
-        new = {
-            row[:width]: ABSENT if is_deleted else row[width:]
-            for row, is_deleted in zip(rows_of(table), are_deleted, strict=True)
-        }
+    def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
+        """What tasks of a step read (see the port). Raises `Fenced`."""
+        return MemoryTaskState(self._rows, dict(self.items(attempt)))
+
+    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
+        assert not staged, f"state {self.table} stages no files"
+        check_unique(rows, self.key.names, self.table)
+        key, until = len(self.key), len(self.key) + len(self.values)
+        new = {row[:key]: ABSENT if any(row[until:]) else row[key:until] for row in rows_of(rows)}
         self._write_values(attempt, new, dict.fromkeys(self.values.names, "last"))
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:

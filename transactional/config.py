@@ -32,7 +32,10 @@ MAY_BE_NONE: Final = (
     *("attempts_max", "message_retries_max", "outage_timeout_ms"),
     *("target_latency_ms", "state_provider"),
 )
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"durability": ("disk", "process")}
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "durability": ("disk", "process"),
+    "commit_steps": ("auto", "driver", "jobs"),
+}
 """The options that take one of a few words."""
 TEXTS: Final = ("state_provider",)
 """The options that take any text."""
@@ -121,6 +124,11 @@ class TopologyConfig:
     state_provider: str | None = None
     """Where stateful bolts that are given no state keep theirs: a URL such as `sqlite:///states.db`,
     `delta:tables/{component}` or `memory`. Read when the topology is built."""
+
+    commit_steps: str = "auto"
+    """Where the steps of a commit phase run. `auto`: a bolt whose grouping puts each key of its state into one task
+    runs as a Spark job in a transaction in which that is quicker, by what its steps have taken so far, or that is too
+    large for the driver. `driver`: never; `jobs`: always, where possible."""
 
     durability: str = "disk"
     """What a committed transaction outlives. `disk`: a power failure; what was written to tables on a disk is synced

@@ -18,7 +18,7 @@ from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 from transactional.messages import FailedMessage, Unfinished
 from transactional.schema import Schema
-from transactional.staged import StagedFile
+from transactional.staged import StagedBytes, StagedFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -388,6 +388,15 @@ class LateTuples:
     source: str
     stream: str
     batches: Sequence[pa.RecordBatch]
+    staged: StagedBytes | None = None
+    """Where a task has left the `staged_rows` tuples, in place of `batches`."""
+    staged_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        here: int = sum(batch.num_rows for batch in self.batches)
+        return self.staged_rows + here
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +418,7 @@ class Processed:
     """
 
     digests: Mapping[PartitionId, Digest]
-    parts: Mapping[str, Partials | Sequence[bytes]]
+    parts: Mapping[str, Partials | Sequence[bytes | StagedBytes]]
     counts: Mapping[str, int]
     """Tuples received per component."""
     late: Sequence[LateTuples] = ()

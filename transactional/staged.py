@@ -33,6 +33,35 @@ class StagedFile:
     is_synced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class StagedBytes:
+    """A part of a file that a task has written for a later step of the same attempt. `path` is relative to the folder
+    of the table beside whose files it lies."""
+
+    path: str
+    start: int
+    size_bytes: int
+
+
+class Scratch(Protocol):
+    """Where tasks of an attempt leave for later ones what is too large for the driver. Picklable; runs on executors.
+
+    Nothing of it is part of a table, nor has it to outlive a power failure: it is of use to its attempt alone.
+    """
+
+    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+        """Whether a task should leave so many bytes here, when so many tasks have some."""
+
+    def write(self, attempt: TransactionAttempt, parts: Sequence[bytes]) -> list[StagedBytes]:
+        """Write parts to one file of a new name. Raises `OperatingError`, and leaves no part of it."""
+
+    def read(self, part: StagedBytes) -> bytes:
+        """What was written. Raises `OperatingError` if it is not there as it was."""
+
+    def remove(self, parts: Sequence[StagedBytes]) -> None:
+        """Delete the files of these parts. What can't be deleted is left to the upkeep of the table."""
+
+
 class Stager(Protocol):
     """Writes partial aggregates where a state's table lies. Picklable; runs on executors."""
 
@@ -64,3 +93,11 @@ class StagingState(Protocol):
 
         `owner` is `<topology id>/<component id>`. The state need not be open.
         """
+
+
+@runtime_checkable
+class ScratchState(Protocol):
+    """A state beside whose table tasks can leave something for later steps."""
+
+    def scratch(self, owner: str) -> Scratch | None:
+        """Where tasks leave something for later steps; None: nowhere. The state need not be open."""

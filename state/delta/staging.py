@@ -38,7 +38,7 @@ STAGED_BYTES: Final = 4 * 1024 * 1024
 """What a task has aggregated goes through the driver up to this size: a file of its own would cost more."""
 ROWS_OF_GROUP: Final = 500_000
 _PLAIN = re.compile(r"[\w-]+", re.ASCII)
-_NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet", re.ASCII)
+_NAME = re.compile(r"[\w.]+-(\d+)-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|tuples)", re.ASCII)
 
 
 def is_plain(column: str) -> bool:
@@ -47,10 +47,10 @@ def is_plain(column: str) -> bool:
     return _PLAIN.fullmatch(column) is not None
 
 
-def staged_name(owner: str, attempt: TransactionAttempt) -> str:
+def staged_name(owner: str, attempt: TransactionAttempt, ending: str = "parquet") -> str:
     """A new name in the table's folder, for one execution of a task of this attempt."""
     plain = re.sub(r"[^A-Za-z0-9_.]", "_", owner)
-    return f"{RUNS}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.parquet"
+    return f"{RUNS}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.{ending}"
 
 
 def attempt_of(path: str) -> TransactionAttempt | None:
@@ -119,14 +119,18 @@ class FileStager:
             (self.folder / RUNS / mark).unlink(missing_ok=True)
 
     def _failed(self, error: Exception) -> OperatingError:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        where = f"{self.folder / RUNS} on {socket.gethostname()}"
-        if isinstance(error, FileNotFoundError):
-            return OperatingError(
-                f"the folder of a state's table, {self.folder}, does not exist on {socket.gethostname()}: every "
-                "executor and the driver must see the same folder; put the table on storage that all of them mount"
-            )
-        return OperatingError(f"what a task has aggregated can't be written to {where}: {reason}")
+        return unwritten(self.folder, error, "what a task has aggregated")
+
+
+def unwritten(folder: Path, error: Exception, what: str) -> OperatingError:
+    """The error of a task that can't write where a table lies."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+    if isinstance(error, FileNotFoundError):
+        return OperatingError(
+            f"the folder of a state's table, {folder}, does not exist on {socket.gethostname()}: every "
+            "executor and the driver must see the same folder; put the table on storage that all of them mount"
+        )
+    return OperatingError(f"{what} can't be written to {folder / RUNS} on {socket.gethostname()}: {reason}")
 
 
 def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:

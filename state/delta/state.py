@@ -27,9 +27,11 @@ from state.delta.opening import (
     turned,
     with_owner,
 )
+from state.delta.scratch import FileScratch
 from state.delta.sql import DIALECTS
 from state.delta.staging import FileStager, is_plain
 from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_with
+from state.delta.task_state import DeltaTaskState
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -39,6 +41,7 @@ from transactional.expiry import Expiry
 from transactional.names import DELETES_FEATURE
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
+from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
@@ -211,30 +214,57 @@ class DeltaMapState(MapState[Layout]):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
-        rows, combine, staged = self._rows_of(partials), partials.combine, partials.staged
+        self._write_staged(attempt, self._rows_of(partials), partials.combine, partials.staged)
 
+    def _write_staged(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], staged: Sequence[StagedFile]
+    ) -> None:
         def apply(table: Layout, is_replay: bool) -> None:  # noqa: FBT001 - as `Apply` has it
             table.apply_staged(attempt, rows, combine, staged, is_replay=is_replay)
 
         self._write(attempt, rows, combine, apply if staged else None)
 
+    def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
+        """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""
+        if self.location.is_catalog_name or self._engine == "spark":
+            return None
+        self._judge_to_read(attempt)
+        loaded, owner = self._open_table.loaded, self._fence.owner
+        table_id, stager = loaded.snapshot.metadata().id, self.stager(owner)
+        floors, at = self._floors(attempt), loaded.delta_version
+        floor = None if floors is None else (self._expiring_column, floors.floor)
+        known = str(table_id), at, attempt, self._rows, stager, floor
+        return DeltaTaskState(self._resolved, owner, self.columns, *known)
+
+    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
+        self._write_staged(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)
+
     def stager(self, owner: str) -> FileStager | None:
         """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
-        if self._declared.deletes:
+        how = None if self._declared.deletes else self._log_on_disk()
+        if how is None or how.staged_bytes is None:
             return None
+        columns = Schema((*self.key, *self.values))
+        return FileStager(Path(self.location.uri), owner, columns, how.staged_bytes)
+
+    def scratch(self, owner: str) -> FileScratch | None:
+        """Tasks leave something for later steps where they stage: there is an upkeep that removes what is left over."""
+        how = self._log_on_disk()
+        if how is None or how.staged_bytes is None:
+            return None
+        return FileScratch(Path(self.location.uri), owner, how.staged_bytes)
+
+    def _log_on_disk(self) -> LogLayout | None:
+        """The settings of a table in the log layout whose folder executors can write to."""
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
         if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
             return None
         if not is_plain(self.columns.txid):
             return None
         try:
-            how = self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
+            return self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
         except OperatingError:  # torn by a power cut: whoever leads mends it when it is opened, which is later
             return None
-        if how is None or how.staged_bytes is None:
-            return None
-        columns = Schema((*self.key, *self.values))
-        return FileStager(Path(self.location.uri), owner, columns, how.staged_bytes)
 
     @property
     def _request(self) -> TableRequest:

@@ -128,6 +128,16 @@ class TableVersion:
         """Load the newest snapshot again, without relying on log files that may be gone."""
         self._snapshot, self._own = load_table(self.location), None
 
+    def move_to(self, delta_version: int) -> None:
+        """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
+        try:
+            if self.delta_version < delta_version:
+                self._snapshot.update_incremental()
+            if self.delta_version != delta_version:
+                self._snapshot.load_as_version(delta_version)
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.location, error) from None
+
     def look_at_others(self, after: int) -> None:
         """Raise `StoreMismatch` when something else has changed rows since a Delta version, `SchemaMismatch` when the
         table is not one for this state any more."""

@@ -44,6 +44,7 @@ from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import TroubleLog
 from transactional.errors import CommitStuck, FatalError, StoreUnavailable, fatal_error
+from transactional.execution.step_work import StepExecutor
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
@@ -93,7 +94,8 @@ class TopologyDriver:
         self.clock = clock or SystemClock()
         self.observers = observers
         self.standby = standby
-        self.commit_phase = commit_phase or CommitPhase(topology)
+        jobs = executor if isinstance(executor, StepExecutor) else None
+        self.commit_phase = commit_phase or CommitPhase(topology, jobs=jobs, choice=self.config.commit_steps)
         self.leadership = Leadership(
             topology,
             store,

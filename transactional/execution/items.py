@@ -10,7 +10,7 @@ from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
 from transactional.ports import DeadLetter
-from transactional.staged import StagedFile
+from transactional.staged import StagedBytes, StagedFile
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among those of this task: makes the received items
@@ -43,14 +43,16 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class TuplesToCommit:
-    """Tuples for a task of a bolt that runs in the commit phase, as Arrow IPC."""
+    """Tuples for a task of a bolt that runs in the commit phase."""
 
     order: Order
     source: str
     stream: str
     target: str
     task: int
-    data: bytes
+    data: bytes | StagedBytes
+    """As Arrow IPC, or where the task has left that."""
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class PickledBolt:
 
     order: Order
     component: str
-    data: bytes
+    data: bytes | StagedBytes
 
 
 @dataclass(frozen=True, slots=True)

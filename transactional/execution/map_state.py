@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.ports import TransactionState
+from transactional.schema import Schema
+
+
+class ReadState(Protocol):
+    """What a bolt reads of its state: the whole table, or the part of one task."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before the transaction of those keys that exist."""
+
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """All keys with their values before the transaction."""
 
 
 class DeferredState:
@@ -50,7 +68,7 @@ class DeferredState:
 class MapStateView:
     """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
-    def __init__(self, component: str, state: TransactionState, attempt: TransactionAttempt) -> None:
+    def __init__(self, component: str, state: ReadState, attempt: TransactionAttempt) -> None:
         self.written: dict[Key, tuple[Any, ...] | Absent] = {}
         self._component, self._state, self._attempt = component, state, attempt
         self._read: dict[Key, tuple[Any, ...] | None] = {}

@@ -20,7 +20,7 @@ from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
 from transactional.schema import Schema
-from transactional.staged import Stager
+from transactional.staged import Scratch, Stager
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import Edge, StagePlan, plan_stages
 from transactional.topology.topology import Topology
@@ -97,6 +97,8 @@ class TaskProgram:
     slot_of: Mapping[tuple[int, int], int]
     record: Record | None = None
     stagers: Mapping[str, Stager] = field(default_factory=dict)
+    scratch: Scratch | None = None
+    """Where tasks leave what is too large for the driver, for later steps; None: nowhere."""
     is_run_once: bool = False
     """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
 
@@ -125,6 +127,7 @@ def make_program(
     reader: PartitionReader,
     record: Record | None = None,
     stagers: Mapping[str, Stager] | None = None,
+    scratch: Scratch | None = None,
 ) -> TaskProgram:
     """Put a topology's program together. Reads nothing of the outside."""
     plan = plan_stages(topology)
@@ -146,7 +149,9 @@ def make_program(
             aggregators[c.id] = c.bolt.aggregator()
     once = topology.guarantee is Guarantee.AT_MOST_ONCE
     options = topology.options
-    return TaskProgram(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, once)
+    return TaskProgram(
+        topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once
+    )
 
 
 def check_sendable(program: TaskProgram) -> None:

@@ -14,9 +14,8 @@ from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failures import guarded
-from transactional.execution.map_state import in_utc
+from transactional.execution.map_state import ReadState, in_utc
 from transactional.execution.operators import TupleOperator
-from transactional.ports import TransactionState
 from transactional.stateful import StatefulBolt
 
 
@@ -26,7 +25,7 @@ class KeyValues:
     Keys and values are kept as the bolt gives them: the value itself for a single column.
     """
 
-    def __init__(self, component: str, state: TransactionState, attempt: TransactionAttempt) -> None:
+    def __init__(self, component: str, state: ReadState, attempt: TransactionAttempt) -> None:
         self._component, self._state, self._attempt = component, state, attempt
         self._known: dict[Any, Any] = {}
         self._written: dict[Any, Any] = {}
@@ -34,7 +33,7 @@ class KeyValues:
         self._done: set[tuple[str, int]] = set()
 
     @classmethod
-    def of(cls, component: str, state: TransactionState, attempt: TransactionAttempt) -> KeyValues:
+    def of(cls, component: str, state: ReadState, attempt: TransactionAttempt) -> KeyValues:
         """The one for a state's kind of key."""
         is_plain = len(state.key) == 1 and next(iter(state.key)).type != "timestamp"
         return (cls if is_plain else _NormalizedKeys)(component, state, attempt)

@@ -1,11 +1,10 @@
-"""The commit phase of one transaction, in the driver: committers finish their batch, and bolts behind them run."""
+"""The commit phase of one transaction: committers finish their batch, and bolts behind them run, step by step."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -14,26 +13,27 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
 from transactional.dead_letters import letter_rows
 from transactional.errors import OperatingError, TransactionalError
-from transactional.execution.emitting import Emitter, make_emitter
+from transactional.execution.emitting import make_emitter
 from transactional.execution.failures import TaskFailed, error_of, summed_up
 from transactional.execution.map_state import MapStateView
-from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import NoReader, Record, make_program
 from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
-from transactional.execution.task_loop import Received, TaskLoop, run_through
+from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
+from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.phases.changes import changed_rows
-from transactional.ports import COMBINES, DeadLetter, DiskState, ExpiringState, Partials, Processed
+from transactional.phases.passing import Passing
+from transactional.phases.staging import scratch_of
+from transactional.phases.step_jobs import run_as_job
+from transactional.phases.step_places import Place, StepPlaces
+from transactional.phases.step_tasks import CommitTask
+from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed
+from transactional.staged import Scratch
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
-from transactional.topology.stages import Edge
+from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import Component, Topology, WorkPhase
-
-Batches = list[tuple[Sequence[pa.RecordBatch], str, str]]
-"""Record batches with their source and stream."""
-Addressed = Iterable[tuple[Edge, int, list[pa.RecordBatch]]]
-"""Record batches for the task of a bolt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,8 @@ class CommitTold:
     took_ms: Mapping[str, int]
     sent: Mapping[tuple[str, str, str], int]
     letters: int
-
-
-@dataclass(slots=True)
-class Passing:
-    """What components pass on to those behind them, in one commit phase."""
-
-    attempt: TransactionAttempt
-    processed: Processed
-    inbox: dict[tuple[str, int], Batches] = field(default_factory=dict)
-    """Tuples for the bolts that follow: by component and task."""
-    partials: dict[str, list[pa.Table]] = field(default_factory=dict)
-    """Partial aggregates for the states' updates that follow."""
-    letters: list[DeadLetter] = field(default_factory=list)
-    stateful: list[tuple[TaskInfo, StatefulOperator]] = field(default_factory=list)
-    """The stateful bolts that have run, to be notified once all states are written."""
-    sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Tuples by source, stream and target."""
-
-    def put(self, target: str, task: int, batches: Sequence[pa.RecordBatch], source: str, stream: str) -> None:
-        """Pass tuples on to a task of a bolt."""
-        self.inbox.setdefault((target, task), []).append((batches, source, stream))
-
-    def take_over(self, component_id: str, partials: Iterable[tuple[str, pa.Table]], addressed: Addressed) -> None:
-        """Pass on what a component has emitted."""
-        for committer, table in partials:
-            self.partials.setdefault(committer, []).append(table)
-        for edge, task, batches in addressed:
-            sent = sum(batch.num_rows for batch in batches)
-            self.sent[component_id, edge.grouping.stream, edge.target] += sent
-            self.put(edge.target, task, batches, component_id, edge.grouping.stream)
+    places: Mapping[str, Place]
+    """Where the steps ran that need not run in the driver, and why."""
 
 
 class CommitPhase:
@@ -84,14 +56,23 @@ class CommitPhase:
     transaction, so what it emits matches what it writes then.
     """
 
-    def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        record: Record | None = None,
+        jobs: StepExecutor | None = None,
+        choice: str = "auto",
+    ) -> None:
         self.topology = topology
         self.program = make_program(topology, NoReader(), record=record)
         self.phases = self.program.plan.phases
         self.told: CommitTold | None = None
         """What the last commit phase that has succeeded did."""
-        self.components = [c for c in topology.components if self.phases[c.id] is not WorkPhase.PROCESSING]
-
+        self.steps = [(step, topology.component(step.component)) for step in plan_steps(topology)]
+        self.jobs, self._choice = jobs, choice
+        self._places: StepPlaces | None = None
+        self._scratch: Scratch | None = None
         states: list[object] = [component.state for component in topology.committers]
         self.disk_states = [state for state in states if isinstance(state, DiskState)]
         self.expiring_states = [state for state in states if isinstance(state, ExpiringState)]
@@ -104,18 +85,20 @@ class CommitPhase:
         """
         for state in self.expiring_states:
             state.begin(attempt, processed.facts)
-        passing = Passing(attempt, processed, letters=list(processed.letters))
-        for tuples in processed.late:
-            passing.put(tuples.target, tuples.task, tuples.batches, tuples.source, tuples.stream)
+        if self._places is None:
+            self._places = StepPlaces(self._choice, None if self.jobs is None else self.jobs.slots())
+            self._scratch = scratch_of(self.topology)
+        passing = Passing.of(attempt, processed)
         self._take_letters(passing)
-        took_ms = dict[str, int]()
-        for component in self.components:
+        took_ms, places = dict[str, int](), dict[str, Place]()
+        for step, component in self.steps:
             began_s = time.monotonic()
-            if component.is_update:
-                self._merge(component, passing)
-            else:
-                self._finish(component, passing)
-            took_ms[component.id] = round(1_000 * (time.monotonic() - began_s))
+            place = self._run_step(step, component, passing, self._places)
+            elapsed_ms = 1_000 * (time.monotonic() - began_s)
+            took_ms[component.id] = round(elapsed_ms)
+            if not step.stays:
+                self._places.learn(step, place, passing.rows[component.id], elapsed_ms)
+                places[component.id] = place
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()
@@ -124,7 +107,22 @@ class CommitPhase:
                 operator.pre_commit()
             except TaskFailed as failed:
                 raise self._error([(info, failed)]) from failed
-        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters))
+        if self._scratch is not None:
+            self._scratch.remove(passing.left)
+        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters), places)
+
+    def _run_step(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> Place:
+        size_bytes = 0 if step.stays else passing.size_bytes(component.id, component.parallelism)
+        place = places.place(step, passing.rows[component.id], size_bytes)
+        if component.is_update:
+            self._merge(component, passing)
+        elif place.is_job and self.jobs is not None:
+            if not run_as_job(step, component, passing, self.jobs, partial(places.keep_in_driver, step)):
+                place = Place(False, "its state can be read in the driver only")
+                self._finish(component, passing)
+        else:
+            self._finish(component, passing)
+        return place
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""
@@ -143,6 +141,8 @@ class CommitPhase:
         aggregator = self.program.aggregators[component.id]
         if late := passing.partials.get(component.id):
             part = replace(part, table=aggregator.combine([part.table, *late]))
+        if staged := passing.staged.get(component.id):
+            part = replace(part, staged=[*part.staged, *staged])
         is_known = set(part.combine.values()) <= set(COMBINES)
         if is_known and not any(component.outputs.values()):
             component.state.merge(passing.attempt, part)
@@ -175,15 +175,15 @@ class CommitPhase:
             grouping = subscription(self.program, letter)
             for task in range(self.program.bolts[letter.component].parallelism):
                 if takes_letters(grouping, task):
-                    passing.put(letter.component, task, [batch], letter.source, letter.stream)
+                    passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
 
     def _finish(self, component: Component, passing: Passing) -> None:
         given, view = self._given(component, passing)
         failures: list[tuple[TaskInfo, TaskFailed]] = []
         for task in range(component.parallelism):
             info = replace(given, task=task)
-            make = partial(_CommitTask, info, component.id, self._instances(component, task, passing.processed))
-            received = partial(_unpacked, passing.inbox.pop((component.id, task), []))
+            make = partial(CommitTask, info, component.id, self._instances(component, task, passing.processed))
+            received = partial(self._unpacked, passing.inbox.pop((component.id, task), []))
             done, failed = run_through(make, received)
             if failed is None:
                 passing.letters += done.letters
@@ -215,7 +215,7 @@ class CommitPhase:
         replaces = overrides_rollback(component.bolt) and state.is_replay(attempt)
         values = KeyValues.of(component.id, state, attempt)
         tasks = [passing.inbox.get((component.id, task), []) for task in range(component.parallelism)]
-        values.read_ahead(batch for received in tasks for batches, _, _ in received for batch in batches)
+        values.read_ahead(batch for received in tasks for batch, _, _ in self._unpacked(received))
         return replace(info, key_values=values, replaces=replaces), values
 
     def _instances(self, component: Component, task: int, processed: Processed) -> Mapping[str, bytes]:
@@ -224,7 +224,10 @@ class CommitPhase:
             return {}
         instances = processed.parts[component.id]
         assert not isinstance(instances, Partials)
-        return {component.id: instances[task]}
+        return {component.id: bytes_of(instances[task], self._scratch)}
+
+    def _unpacked(self, received: Sequence[Waiting]) -> Received:
+        return ((batch, *each[1:]) for each in received for batch in batches_of(each, self._scratch))
 
     @staticmethod
     def _error(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:
@@ -234,28 +237,3 @@ class CommitPhase:
             return failed.__cause__
         text = f"{info}, in the commit phase: {failed}"
         return error_of(failed.code, *summed_up(text, [each.at_fault for _, each in failures]))
-
-
-class _CommitTask(TaskLoop):
-    """One task of one component in the commit phase: keeps what it emits for later components."""
-
-    def __init__(self, info: TaskInfo, bolt_id: str, instances: Mapping[str, bytes], *, looks_closer: bool) -> None:
-        super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)
-        self.letters: list[DeadLetter] = []
-        self.partials: list[tuple[str, pa.Table]] = []
-        self.addressed: list[tuple[Edge, int, list[pa.RecordBatch]]] = []
-
-    def finish(self, operator: Operator) -> None:
-        """Finish the batch."""
-        self.letters += operator.letters
-        operator.finish()
-
-    def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Keep it."""
-        self.addressed += emitter.addressed()
-        if self.goes_well:
-            self.partials += emitter.partials()
-
-
-def _unpacked(received: Batches) -> Received:
-    return ((batch, source, stream) for batches, source, stream in received for batch in batches)

@@ -29,7 +29,7 @@ from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import messages_of
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
-from transactional.staged import StagedFile
+from transactional.staged import StagedBytes, StagedFile
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
@@ -42,19 +42,15 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     _raise_failure([item for item in in_order if isinstance(item, TaskFailure)])
     reports = [item for item in in_order if isinstance(item, TaskReport)]
     _check_reports(program, reports)
-    late = [
-        LateTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
-        for item in in_order
-        if isinstance(item, TuplesToCommit)
-    ]
+    late = [late_tuples(item) for item in in_order if isinstance(item, TuplesToCommit)]
     received, edges = _check_counts(program, reports, late)
     digests = _digests(reports)
     _check_digests(batch, digests)
-    instances: dict[str, list[bytes]] = {}
+    instances: dict[str, list[bytes | StagedBytes]] = {}
     for bolt in (item for item in in_order if isinstance(item, PickledBolt)):
         instances.setdefault(bolt.component, []).append(bolt.data)
     partials = _partials(program, in_order)
-    parts: dict[str, Partials | Sequence[bytes]] = {**instances, **partials}
+    parts: dict[str, Partials | Sequence[bytes | StagedBytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
     found = [item.what for item in in_order if isinstance(item, NotFinished)]
     roots = {root: error for each in found for root, error in each.roots.items()}
@@ -72,6 +68,13 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
     )
+
+
+def late_tuples(item: TuplesToCommit) -> LateTuples:
+    """Tuples for the commit phase, as they have arrived."""
+    if isinstance(item.data, StagedBytes):
+        return LateTuples(item.target, item.task, item.source, item.stream, (), item.data, item.rows)
+    return LateTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:
@@ -107,7 +110,7 @@ def _check_counts(
         sent.update(report.sent)
         arrived.update(report.received)
     for tuples in late:
-        arrived[tuples.source, tuples.stream, tuples.target] += sum(batch.num_rows for batch in tuples.batches)
+        arrived[tuples.source, tuples.stream, tuples.target] += tuples.rows
     in_tasks = [bolt for bolt in program.bolts.values() if bolt.bolt is not None and not bolt.is_dataframe]
     received = {bolt.id: 0 for bolt in in_tasks}
     for subscription in sorted({*sent, *arrived}):

@@ -10,8 +10,10 @@ from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
+from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.gathering import gather
-from transactional.phases.staging import staged, stagers_of
+from transactional.phases.staging import scratch_of, staged, stagers_of
+from transactional.phases.step_tasks import run_step_task
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.topology.topology import Topology
@@ -37,7 +39,8 @@ class LocalExecutor:
 
     def open(self) -> None:
         """Nothing has to be started; where tasks write staged files is known by now."""
-        self.program = replace(self.program, stagers=stagers_of(self._topology))
+        scratch = scratch_of(self._topology)
+        self.program = replace(self.program, stagers=stagers_of(self._topology), scratch=scratch)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run level after level. Raises `AttemptLost` if cancelled."""
@@ -60,6 +63,14 @@ class LocalExecutor:
                 sent = run_task(self.program, inputs, level, slot, reached)
                 items += staged(self.program, attempt, sent, len(self.program.plan.slots(level)))
         return [item for item in items if not is_for_task(item)]
+
+    def slots(self) -> int:
+        """One task at a time: a job is never quicker here."""
+        return 1
+
+    def run_step(self, work: StepWork) -> list[TaskDone]:
+        """Run the tasks of a step one after the other, none of which sees what another one does."""
+        return [run_step_task(self.program, work, given) for given in work.inputs]
 
     def _check_cancelled(self, attempt: TransactionAttempt) -> None:
         with self._lock:

@@ -1,22 +1,32 @@
-"""Partial aggregates that are too large for the driver: the Spark task that has them stages them in the table's folder.
+"""What is too large for the driver: the Spark task that has it writes it to a file, and sends its place.
 
-That is done for all tasks that run in one Spark task together, so that there is one file for each Spark task and
-committer, and with what they send: `run_task` itself writes nothing.
+Partial aggregates are staged in the folder of the state's table, as a part of it to be. Tuples and pickled bolts for
+the commit phase are left where later steps find them. That is done for all tasks that run in one Spark task together,
+so that there are few files, and with what they send: `run_task` itself writes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from transactional.arrow import table_from_ipc
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
 from transactional.errors import OperatingError, SumOverflow
-from transactional.execution.items import Item, PartialAggregates, StagedAggregates, TaskFailure
+from transactional.execution.items import (
+    Item,
+    PartialAggregates,
+    PickledBolt,
+    StagedAggregates,
+    TaskFailure,
+    TuplesToCommit,
+)
 from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
-from transactional.staged import STAGEABLE, Stager, StagingState
+from transactional.staged import STAGEABLE, Scratch, ScratchState, Stager, StagingState
 from transactional.topology.functions import BoltFunction
+from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology
 
 
@@ -42,8 +52,9 @@ def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[It
     `tasks` is the number of Spark tasks that share what may go through the driver.
     """
     sent = list(items)
-    if not program.stagers or any(isinstance(item, TaskFailure) for item in sent):
+    if any(isinstance(item, TaskFailure) for item in sent):
         return iter(sent)
+    sent = _left(program, attempt, sent, tasks)
     for committer, stager in program.stagers.items():
         parts = [item for item in sent if isinstance(item, PartialAggregates) and item.committer == committer]
         if parts and stager.is_worth_it(sum(len(part.data) for part in parts), tasks):
@@ -52,6 +63,46 @@ def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[It
                 gone = set(map(id, parts))
                 sent = [*(item for item in sent if id(item) not in gone), instead]
     return iter(sent)
+
+
+def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
+    """What tasks of steps write with, by component: where their folders are not seen, a step can't run as a job."""
+    found = dict[str, Stager]()
+    for step in plan_steps(topology):
+        state: object = topology.component(step.component).state
+        stager = state.stager(owner_of(topology.id, step.component)) if isinstance(state, StagingState) else None
+        if not step.stays and stager is not None:
+            found[step.component] = stager
+    return found
+
+
+def scratch_of(topology: Topology) -> Scratch | None:
+    """Where tasks of a topology leave something for later steps; None: nowhere, or nobody would take it there."""
+    if all(step.stays for step in plan_steps(topology)):
+        return None
+    for component in topology.components:
+        state: object = component.state
+        found = state.scratch(owner_of(topology.id, component.id)) if isinstance(state, ScratchState) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _left(program: TaskProgram, attempt: TransactionAttempt, sent: list[Item], tasks: int) -> list[Item]:
+    """The same items, with tuples and pickled bolts in a file, where it is worth it."""
+    large = [(number, item) for number, item in enumerate(sent) if isinstance(item, TuplesToCommit | PickledBolt)]
+    parts = [item.data for _, item in large if isinstance(item.data, bytes)]
+    if program.scratch is None or not program.scratch.is_worth_it(sum(map(len, parts)), tasks):
+        return sent
+    try:
+        for (number, item), place in zip(large, program.scratch.write(attempt, parts), strict=True):
+            sent[number] = replace(item, data=place)
+    except OperatingError as error:
+        item = large[0][1]
+        source = item.source if isinstance(item, TuplesToCommit) else item.component
+        text = f"component {source!r} of attempt {attempt}: {error}"
+        return [*sent, TaskFailure(item.order, source, error.code, text)]
+    return sent
 
 
 def _staged(

@@ -128,7 +128,8 @@ class _Task(TaskLoop):
             stream = edge.grouping.stream
             data = to_ipc(batches, emitter.streams[stream].schema)
             if edge.target_stage == COMMIT_STAGE:
-                self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data))
+                rows = sum(batch.num_rows for batch in batches)
+                self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data, rows))
             elif self.goes_well or self._is_task(edge):
                 level, slot = self.program.level_of(edge.target_stage), self.program.slot(edge, task)
                 self.sent.append(Tuples(self._order(), level, slot, component_id, stream, data))

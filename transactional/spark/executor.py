@@ -25,8 +25,9 @@ from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, TransactionalError
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
+from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.gathering import gather
-from transactional.phases.staging import staged, stagers_of
+from transactional.phases.staging import scratch_of, staged, stagers_of, stagers_of_steps
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.spark.by_value import sent_by_value
@@ -34,6 +35,7 @@ from transactional.spark.cluster_check import check_executors, check_folders, ch
 from transactional.spark.dataframes import dataframe_items
 from transactional.spark.packing import Packing
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
+from transactional.spark.step_jobs import run_step_job
 from transactional.spark.workers import collect_less_garbage, end_quietly
 from transactional.spark_internals import SparkJobs, is_running
 from transactional.spark_session import require_classic, spark_session
@@ -76,13 +78,14 @@ class SparkExecutor:
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
-        self.program = make_program(self.topology, self.topology.spout.reader(), stagers=stagers_of(self.topology))
+        given = stagers_of(self.topology), scratch_of(self.topology)
+        self.program = make_program(self.topology, self.topology.spout.reader(), None, *given)
         check_sendable(self.program)
         check_stage_attempts(self.context, self.program)
         # Spark pickles the program again whenever it packs tasks differently, so this lasts until the end.
         self._open.enter_context(sent_by_value(self.program))
         check_program(self.context, self.program)
-        check_folders(self.context, self.program.stagers)
+        check_folders(self.context, {**self.program.stagers, **stagers_of_steps(self.topology)})
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
@@ -110,6 +113,20 @@ class SparkExecutor:
         with self._lock:
             self._packing.learn(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
         return gather(self.program, batch, items)
+
+    def slots(self) -> int:
+        """How many tasks Spark runs at a time."""
+        return self.context.defaultParallelism
+
+    def run_step(self, work: StepWork) -> list[TaskDone]:
+        """Run a step of the commit phase as a job (see `StepExecutor`)."""
+        attempt = work.attempt
+        what = f"step {work.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
+        self.context.setJobGroup(f"transactional-{self.topology.id}-steps", f"{self.topology.id}: {what}")
+        try:
+            return run_step_job(self.context, self._jobs, self.program, work)
+        except Exception as error:
+            raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
 
     @contextlib.contextmanager
     def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:

@@ -1,0 +1,74 @@
+"""`FileScratch`: what tasks of an attempt leave for later steps, as files in the folder of a table.
+
+They lie beside the table's staged files and are named alike, so the upkeep that deletes those that nobody commits any
+more deletes these as well. Nothing of them is ever part of the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from state.delta.staging import DRIVER_BYTES_MAX, STAGED_BYTES, staged_name, unwritten
+from transactional.attempt import TransactionAttempt
+from transactional.errors import OperatingError
+from transactional.staged import StagedBytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileScratch:
+    """Where tasks leave something for later steps, beside the staged files of a table: those that are of no use any
+    more are known by their names, as theirs are."""
+
+    folder: Path
+    owner: str
+    bytes_min: int = STAGED_BYTES
+
+    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+        """As for aggregates."""
+        return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
+
+    def write(self, attempt: TransactionAttempt, parts: Sequence[bytes]) -> list[StagedBytes]:
+        """Write parts, one after the other, to a file of a new name. Raises `OperatingError`."""
+        name = staged_name(self.owner, attempt, "tuples")
+        path, written, start = self.folder / name, list[StagedBytes](), 0
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("xb") as file:
+                for part in parts:
+                    file.write(part)
+                    written.append(StagedBytes(name, start, len(part)))
+                    start += len(part)
+        except OSError as error:
+            if not isinstance(error, FileExistsError):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise unwritten(self.folder, error, "what a task has for a later step") from error
+        return written
+
+    def read(self, part: StagedBytes) -> bytes:
+        """What was written. Raises `OperatingError` if it is not there as it was."""
+        try:
+            with (self.folder / part.path).open("rb") as file:
+                file.seek(part.start)
+                found = file.read(part.size_bytes)
+        except OSError as error:
+            raise OperatingError(
+                f"what a task has left in {self.folder / part.path} for a later step can't be read on "
+                f"{socket.gethostname()}: {error.strerror}; every executor and the driver must see the same folder"
+            ) from error
+        if len(found) != part.size_bytes:
+            raise OperatingError(
+                f"{self.folder / part.path} on {socket.gethostname()} has {len(found)} bytes at {part.start} where a "
+                f"task has written {part.size_bytes}; the attempt has to be repeated"
+            )
+        return found
+
+    def remove(self, parts: Sequence[StagedBytes]) -> None:
+        """Delete the files of these parts. What can't be deleted is left to the upkeep of the table."""
+        for path in {part.path for part in parts}:
+            with contextlib.suppress(OSError):
+                (self.folder / path).unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""A Delta table at one version, for the tasks of a step: what they read of it, and where what they put is kept."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from state.columns import StateColumns
+from state.delta.layout import Layout
+from state.delta.opening import reading
+from state.delta.staging import FileStager
+from state.delta.table import DeltaLocation
+from state.expiring import alive
+from state.put_rows import PutRows
+from transactional.absent import Absent
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import Key
+from transactional.errors import OperatingError
+from transactional.schema import Schema
+from transactional.split import NeedsDriver, WrittenPart
+
+_loaded: dict[tuple[str, str], Layout] = {}
+"""The tables that this process has read, by location and the table's own id: what they keep of a table is of use again
+for the next transaction's tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTaskState:
+    """Reads the Delta version that the driver has judged, whatever was committed since."""
+
+    location: DeltaLocation
+    owner: str
+    columns: StateColumns
+    table_id: str
+    delta_version: int
+    attempt: TransactionAttempt
+    rows: PutRows
+    stager: FileStager | None
+    floor: tuple[str, int | None] | None = None
+    """The column by which rows expire, and the transaction's floor; None: they don't."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+        return self.rows.key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+        return self.rows.values
+
+    def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before the transaction of those keys that exist. Raises `OperatingError`."""
+        wanted = self.rows.wanted(keys)
+        rows = self._table().lookup(self.attempt.txid, wanted)
+        return self.rows.found(keys, wanted, rows if self.floor is None else alive(rows, *self.floor))
+
+    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
+        """Keep new values: in a staged file, if they are many. Raises `SchemaMismatch`, `OperatingError`."""
+        table = self.rows.table(rows)
+        if self.stager is not None and self.stager.is_worth_it(table.nbytes, tasks):
+            return WrittenPart(file=self.stager.stage(self.attempt, table))
+        return WrittenPart(table)
+
+    def _table(self) -> Layout:
+        known = str(self.location), self.table_id
+        try:
+            if known not in _loaded:
+                _loaded[known] = reading(self.location, self.owner, self.columns)
+            _loaded[known].loaded.move_to(self.delta_version)
+        except OperatingError as error:
+            text = f"{error}; that was on {socket.gethostname()}, and the driver has it at version {self.delta_version}"
+            raise NeedsDriver(text, "its table can't be read where its tasks would run") from error
+        return _loaded[known]

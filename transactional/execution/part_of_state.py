@@ -1,0 +1,67 @@
+"""The state of a step in one of its tasks, where they run side by side: the part of its keys that is the task's.
+
+No task sees what another one writes. So a key belongs to the task that gets the tuples with it, and whoever uses
+another one fails: in the driver, where the tasks share the state, it would have found something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transactional.absent import Absent
+from transactional.arrow import arrow_schema, batch_from_rows, task_of_rows
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import Key
+from transactional.schema import Schema
+from transactional.split import NeedsDriver, TaskState, WrittenPart
+
+
+class PartOfState:
+    """The keys of one task: reads and writes of others are refused."""
+
+    def __init__(self, component: str, state: TaskState, split_by: Sequence[str], task: int, task_count: int) -> None:
+        self._component, self._state, self._split_by = component, state, split_by
+        self._task, self._task_count = task, task_count
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+        return self._state.key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+        return self._state.values
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before the transaction of those keys that exist. Raises `NeedsDriver` for another's key."""
+        self.check(keys)
+        return self._state.get(keys)
+
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """Refused."""
+        raise NeedsDriver(
+            f"{self._component!r} called items() in a task that has a part of the state's keys only; a bolt that does "
+            "so runs in the driver",
+            "it reads all keys of its state",
+        )
+
+    def keep(self, written: Mapping[Key, tuple[Any, ...] | Absent]) -> WrittenPart:
+        """Keep what the task has written. Raises `NeedsDriver` for a key of another task, and as `TaskState.keep`."""
+        self.check(list(written))
+        return self._state.keep(written, self._task_count)
+
+    def check(self, keys: Sequence[Key]) -> None:
+        """Raise `NeedsDriver` for a key that belongs to another task."""
+        rows = batch_from_rows(keys, arrow_schema(self.key), component=self._component)
+        tasks = task_of_rows(rows, self._split_by, self._task_count).to_pylist()
+        for key, task in zip(keys, tasks, strict=True):
+            if task != self._task:
+                shown = key[0] if len(key) == 1 else key
+                raise NeedsDriver(
+                    f"{self._component!r} used the key {shown!r} of its state in task {self._task} of "
+                    f"{self._task_count}; its tuples go to task {task}, which alone may use it where the tasks "
+                    "run side by side",
+                    f"it uses keys of its state that belong to other tasks, as {shown!r}",
+                )

@@ -1,0 +1,97 @@
+"""What the tasks of a step are given where they run as a Spark job, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from transactional.arrow import from_ipc
+from transactional.attempt import TransactionAttempt
+from transactional.execution.items import Item
+from transactional.facts import BatchFacts
+from transactional.letters import Exclusion
+from transactional.split import TaskState, WrittenPart
+from transactional.staged import Scratch, StagedBytes
+
+Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
+"""Tuples that wait for a task, with their source and stream: here, as Arrow IPC, or where a task has left them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """What one task gets. `instance` is the pickled bolt, if it has begun its batch in the processing phase."""
+
+    task: int
+    waiting: tuple[Waiting, ...]
+    instance: bytes | StagedBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """One step of one attempt. `replaces`: an earlier attempt at the transaction has written the state."""
+
+    attempt: TransactionAttempt
+    component: str
+    split_by: tuple[str, ...]
+    state: TaskState | None
+    inputs: tuple[TaskInput, ...]
+    replaces: bool = False
+    excluded: tuple[Exclusion, ...] = ()
+    facts: BatchFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailure:
+    """Why a task of a step has failed. `stays`: why the step has to run in the driver, if that is the reason."""
+
+    code: str
+    text: str
+    at_fault: tuple[Exclusion, ...] = ()
+    is_own: bool = True
+    """Whether `text` is of the task; otherwise it is the text of an error of the state."""
+    stays: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """The answer of one task: how many tuples it has received, what it sends on, what it has written."""
+
+    task: int
+    received: int
+    items: tuple[Item, ...] = ()
+    written: WrittenPart | None = None
+    failure: StepFailure | None = None
+    elapsed_ms: float = 0.0
+
+
+def batches_of(waiting: Waiting, scratch: Scratch | None) -> Sequence[pa.RecordBatch]:
+    """The tuples, wherever they are. Raises `OperatingError`."""
+    data = waiting[0]
+    if isinstance(data, StagedBytes | bytes):
+        return from_ipc(bytes_of(data, scratch))
+    return data
+
+
+def bytes_of(data: bytes | StagedBytes, scratch: Scratch | None) -> bytes:
+    """The bytes, wherever they are. Raises `OperatingError`."""
+    if isinstance(data, bytes):
+        return data
+    assert scratch is not None, "a task has left something, so there is a place for it"
+    return scratch.read(data)
+
+
+@runtime_checkable
+class StepExecutor(Protocol):
+    """Runs the tasks of a step of the commit phase side by side."""
+
+    def slots(self) -> int:
+        """How many tasks run at a time. It has to be open."""
+
+    def run_step(self, work: StepWork) -> Sequence[TaskDone]:
+        """Run all tasks of a step; blocks. Called from the commit thread.
+
+        Spark may run a task more than once; the answer is that of one run of each. Raises `OperatingError`.
+        """

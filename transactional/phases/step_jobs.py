@@ -1,0 +1,88 @@
+"""A step of the commit phase as a job: what its tasks are given, and what the driver makes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from transactional.errors import AttemptLost, TransactionalError, by_code
+from transactional.execution.failures import error_of, summed_up
+from transactional.execution.stateful import overrides_rollback
+from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
+from transactional.phases.passing import Passing
+from transactional.ports import Partials
+from transactional.split import SplitState, TaskState
+from transactional.stateful import StatefulBolt
+from transactional.topology.steps import Step
+from transactional.topology.topology import Component
+
+
+def run_as_job(
+    step: Step, component: Component, passing: Passing, jobs: StepExecutor, needs_driver: Callable[[str], None]
+) -> bool:
+    """Run a step as a job, and write its state. False, and nothing is done, if only the driver can read the state.
+
+    `needs_driver` is told why, if it turns out that the step can't run as a job; the attempt has failed then.
+    Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
+    """
+    attempt, state, part = passing.attempt, component.state, None
+    if state is not None:
+        assert isinstance(state, SplitState)
+        part = state.for_tasks(attempt)
+        if part is None:
+            return False
+    work = _work(step, component, passing, part)
+    expected = passing.rows[component.id]
+    done = _checked(work, sorted(jobs.run_step(work), key=lambda each: each.task), expected, needs_driver)
+    for each in done:
+        passing.take_items(each.items)
+    if isinstance(state, SplitState):
+        state.put_parts(attempt, [each.written for each in done if each.written is not None])
+    return True
+
+
+def _work(step: Step, component: Component, passing: Passing, part: TaskState | None) -> StepWork:
+    processed, bolt, state = passing.processed, component.bolt, component.state
+    instances = processed.parts.get(component.id, ())
+    assert not isinstance(instances, Partials)
+    inputs = tuple(
+        TaskInput(
+            task,
+            tuple(passing.inbox.pop((component.id, task), ())),
+            instances[task] if instances else None,
+        )
+        for task in range(component.parallelism)
+    )
+    asks = isinstance(bolt, StatefulBolt) and overrides_rollback(bolt)
+    replaces = state is not None and asks and state.is_replay(passing.attempt)
+    excluded = tuple(processed.excluded)
+    return StepWork(passing.attempt, component.id, step.split_by, part, inputs, replaces, excluded, processed.facts)
+
+
+def _checked(
+    work: StepWork, done: Sequence[TaskDone], expected: int, needs_driver: Callable[[str], None]
+) -> Sequence[TaskDone]:
+    """Every task has answered once, none has failed, and nothing was lost on the way."""
+    failures = [each.failure for each in done if each.failure is not None]
+    if failures:
+        for stays in (failure.stays for failure in failures if failure.stays):
+            needs_driver(stays)
+        raise _error(failures)
+    if [each.task for each in done] != [given.task for given in work.inputs]:
+        raise AttemptLost(f"{len(work.inputs)} tasks of {work.component!r} were to answer once each, {len(done)} have")
+    received = sum(each.received for each in done)
+    if received != expected:
+        raise AttemptLost(
+            f"bolt {work.component!r} received {received} tuples of {expected} in the job of its step; the attempt has "
+            "to be repeated"
+        )
+    return done
+
+
+def _error(failures: Sequence[StepFailure]) -> TransactionalError:
+    """As in the driver: an error of the state is passed on unchanged, tuples are at fault only if all failures can be
+    attributed to some."""
+    first = next((failure for failure in failures if not failure.at_fault), failures[0])
+    raised = None if first.is_own else by_code(first.code)
+    if raised is not None:
+        return raised(first.text)
+    return error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))

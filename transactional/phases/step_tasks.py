@@ -1,0 +1,128 @@
+"""One task of a step: in the driver, or beside the others in a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+
+import pyarrow as pa
+
+from transactional.arrow import to_ipc
+from transactional.errors import OperatingError, TransactionalError
+from transactional.execution.emitting import Emitter
+from transactional.execution.failures import TaskFailed
+from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
+from transactional.execution.map_state import MapStateView
+from transactional.execution.operators import Operator
+from transactional.execution.part_of_state import PartOfState
+from transactional.execution.placing import TaskInfo
+from transactional.execution.program import TaskProgram
+from transactional.execution.stateful import KeyValues
+from transactional.execution.step_work import StepFailure, StepWork, TaskDone, TaskInput, Waiting, batches_of, bytes_of
+from transactional.execution.task_loop import Received, TaskLoop, run_through
+from transactional.phases.staging import staged
+from transactional.ports import DeadLetter
+from transactional.split import NeedsDriver
+from transactional.stateful import StatefulBolt
+from transactional.topology.stages import Edge
+
+
+class CommitTask(TaskLoop):
+    """One task of one component in the commit phase: keeps what it emits for later components."""
+
+    def __init__(self, info: TaskInfo, bolt_id: str, instances: Mapping[str, bytes], *, looks_closer: bool) -> None:
+        super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)
+        self.letters: list[DeadLetter] = []
+        self.partials: list[tuple[str, pa.Table]] = []
+        self.addressed: list[tuple[Edge, int, list[pa.RecordBatch]]] = []
+
+    def finish(self, operator: Operator) -> None:
+        """Finish the batch."""
+        self.letters += operator.letters
+        operator.finish()
+
+    def send_on(self, component_id: str, emitter: Emitter) -> None:
+        """Keep it."""
+        self.addressed += emitter.addressed()
+        if self.goes_well:
+            self.partials += emitter.partials()
+
+
+def run_step_task(program: TaskProgram, work: StepWork, given: TaskInput) -> TaskDone:
+    """Run one task of a step that runs as a Spark job. What it answers is all that it leaves behind; what it has
+    staged is nobody's as long as the driver does not commit it."""
+    began, tasks = perf_counter(), program.bolts[work.component].parallelism
+    try:
+        done = _run(program, work, given, tasks)
+    except TransactionalError as error:
+        done = TaskDone(given.task, 0, failure=_failure(error, str(error), own=False))
+    return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)
+
+
+def _run(program: TaskProgram, work: StepWork, given: TaskInput, tasks: int) -> TaskDone:
+    received = [(batch, source, stream) for each in given.waiting for batch, source, stream in _tuples(program, each)]
+    count = sum(batch.num_rows for batch, _, _ in received)
+    info = TaskInfo(program, work.attempt, given.task, tasks, excluded=work.excluded, facts=work.facts)
+    part, used = None, None
+    if work.state is not None:
+        part = PartOfState(work.component, work.state, work.split_by, given.task, tasks)
+        used = _used_state(program, work, part)
+        if isinstance(used, KeyValues):
+            used.read_ahead(batch for batch, _, _ in received)
+            info = replace(info, key_values=used, replaces=work.replaces)
+        else:
+            info = replace(info, state=used)
+    instances = {} if given.instance is None else {work.component: bytes_of(given.instance, program.scratch)}
+    done, failed = run_through(partial(CommitTask, info, work.component, instances), lambda: iter(received))
+    if failed is not None:
+        return TaskDone(given.task, count, failure=_of_task(info, failed))
+    items = list(staged(program, work.attempt, _items(program, work, given.task, done), tasks))
+    for item in items:
+        if isinstance(item, TaskFailure):
+            return TaskDone(given.task, count, failure=StepFailure(item.code, item.text, is_own=False))
+    written = None if part is None or used is None else part.keep(used.written)
+    return TaskDone(given.task, count, tuple(items), written)
+
+
+def _tuples(program: TaskProgram, waiting: Waiting) -> Received:
+    return ((batch, *waiting[1:]) for batch in batches_of(waiting, program.scratch))
+
+
+def _used_state(program: TaskProgram, work: StepWork, part: PartOfState) -> KeyValues | MapStateView:
+    if isinstance(program.bolts[work.component].bolt, StatefulBolt):
+        return KeyValues.of(work.component, part, work.attempt)
+    return MapStateView(work.component, part, work.attempt)
+
+
+def _items(program: TaskProgram, work: StepWork, task: int, done: CommitTask) -> list[Item]:
+    """What a task sends on, in its order."""
+    items = list[Item]()
+
+    def order() -> tuple[int, int, int]:
+        return 0, task, len(items)
+
+    for letter in done.letters:
+        items.append(SetAside(order(), letter))
+    for edge, target, batches in done.addressed:
+        stream, rows = edge.grouping.stream, sum(batch.num_rows for batch in batches)
+        data = to_ipc(batches, done.emitters[work.component].streams[stream].schema)
+        items.append(TuplesToCommit(order(), work.component, stream, edge.target, target, data, rows))
+    for committer, table in done.partials:
+        items.append(PartialAggregates(order(), committer, to_ipc(table.to_batches(), table.schema)))
+    return items
+
+
+def _of_task(info: TaskInfo, failed: TaskFailed) -> StepFailure:
+    """An error raised by a state inside a bolt is passed on unchanged, as it is in the driver."""
+    cause = failed.__cause__
+    if isinstance(cause, OperatingError) and not failed.at_fault:
+        return _failure(cause, str(cause), own=False)
+    stays = cause.stays if isinstance(cause, NeedsDriver) else ""
+    return StepFailure(failed.code, f"{info}, in the commit phase: {failed}", failed.at_fault, stays=stays)
+
+
+def _failure(error: TransactionalError, text: str, *, own: bool) -> StepFailure:
+    stays = error.stays if isinstance(error, NeedsDriver) else ""
+    return StepFailure(error.code, text, error.at_fault, is_own=own, stays=stays)

@@ -1,0 +1,36 @@
+"""A step of the commit phase as a Spark job: its tasks side by side, without an exchange, in the commit pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from pyspark import SparkContext
+
+from transactional.execution.program import TaskProgram
+from transactional.execution.step_work import StepWork, TaskDone, TaskInput
+from transactional.phases.step_tasks import run_step_task
+from transactional.spark.workers import collect_less_garbage, end_quietly
+from transactional.spark_internals import SparkJobs
+
+
+def run_step_job(context: SparkContext, jobs: SparkJobs, program: TaskProgram, work: StepWork) -> list[TaskDone]:
+    """The answers of all tasks. There is one stage, so Spark may repeat a task, but never what another one has seen.
+
+    What a task is given goes as data and not as a property of the job: it may hold what a storage asks for.
+    """
+    context.setLocalProperty("spark.scheduler.pool", "commit")
+    inputs = context.parallelize(work.inputs, len(work.inputs))
+    return jobs.job(inputs.mapPartitions(step_tasks(program, replace(work, inputs=()))))()
+
+
+def step_tasks(program: TaskProgram, work: StepWork) -> Callable[[Iterable[TaskInput]], Iterator[TaskDone]]:
+    """What a Spark task runs: one task of the step."""
+
+    def run(inputs: Iterable[TaskInput]) -> Iterator[TaskDone]:
+        end_quietly()
+        done = [run_step_task(program, work, given) for given in inputs]
+        collect_less_garbage()
+        return iter(done)
+
+    return run

@@ -1,0 +1,74 @@
+"""States whose keys are split among the tasks of a step that runs as a Spark job: each task reads and writes its part.
+
+The driver judges the table once, and hands all tasks the same version of it. What they write is no part of the table
+until the driver commits it, together with what the others have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from transactional.absent import Absent
+from transactional.attempt import TransactionAttempt
+from transactional.bolts import Key
+from transactional.errors import BoltFailed
+from transactional.schema import Schema
+from transactional.staged import StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class NeedsDriver(BoltFailed):
+    """A bolt uses its state in a way that only the driver can serve, or only the driver has it."""
+
+    def __init__(self, text: str, stays: str) -> None:
+        super().__init__(text)
+        self.stays = stays
+        """Why it has to run in the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """What one task has written, one row per key: as Arrow, as the state would write it, or in a staged file."""
+
+    rows: pa.Table | None = None
+    file: StagedFile | None = None
+
+
+class TaskState(Protocol):
+    """A state's table at the version that the driver has judged, for tasks of a step. Picklable; runs on executors."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+
+    def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before the transaction of those keys that exist. Raises `OperatingError`, or `NeedsDriver`
+        where the table is not to be found."""
+
+    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
+        """Keep new values until the driver commits them, in a file if they are many. `tasks` have some.
+
+        Raises `SchemaMismatch` for values of another type, `OperatingError`.
+        """
+
+
+@runtime_checkable
+class SplitState(Protocol):
+    """A state that tasks of a step can read and write. The same keys in two tasks are the caller's mistake."""
+
+    def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
+        """Judge the table, and give what tasks read of the version that was found; None: only the driver can.
+
+        Raises `Fenced` or `OperatingError`.
+        """
+
+    def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
+        """As `put`, with what tasks have kept. Raises `TableConflict` if another writer came since `for_tasks`."""

@@ -1,0 +1,78 @@
+"""The steps of the commit phase: pure, known before anything runs.
+
+A *step* is one component that finishes in the commit phase. Steps follow one another; the tasks of one step may run
+side by side, as a Spark job, where no task can see what another one has written: that is so if each key of the state
+belongs to one task, by the grouping. All other steps run in the driver, where the tasks of a component share its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transactional.bolts import Bolt
+from transactional.groupings import Grouping, GroupingKind
+from transactional.schema import Schema
+from transactional.split import SplitState
+from transactional.stateful import StatefulBolt
+from transactional.topology.topology import Component, Topology, WorkPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One component in the commit phase.
+
+    `stays` is why it always runs in the driver; empty: it may run as a Spark job over its tasks. Its keys are then
+    split among them by `split_by`, columns of its state's key; a bolt without a state has none.
+    """
+
+    component: str
+    tasks: int
+    split_by: tuple[str, ...] = ()
+    stays: str = ""
+
+
+def plan_steps(topology: Topology) -> tuple[Step, ...]:
+    """The steps of a topology's commit phase, in order."""
+    phases = topology.phases()
+    late = [component for component in topology.components if phases[component.id] is not WorkPhase.PROCESSING]
+    return tuple(_step(topology, component) for component in late)
+
+
+def _step(topology: Topology, component: Component) -> Step:
+    stays = _why_it_stays(topology, component)
+    split_by = () if stays or component.state is None else component.inputs[0].fields
+    return Step(component.id, component.parallelism, split_by, stays)
+
+
+def _why_it_stays(topology: Topology, component: Component) -> str:
+    """Why a component runs in the driver; empty if it need not."""
+    if not isinstance(component.bolt, Bolt):
+        return "it has no code with a state" if component.is_update else "it is a function"
+    if component.parallelism == 1:
+        return "it has one task"
+    if component.state is None:
+        return ""
+    if not isinstance(component.state, SplitState):
+        return "its state can be read in the driver only"
+    if isinstance(component.bolt, StatefulBolt) and type(component.bolt).pre_commit is not StatefulBolt.pre_commit:
+        return "it has pre_commit, which is called when all states are written"
+    return _why_not_split(topology, component, component.state.key)
+
+
+def _why_not_split(topology: Topology, component: Component, key: Schema) -> str:
+    """Why its inputs do not put each key of its state into one task."""
+    fields = component.inputs[0].fields
+    if any(grouping.kind is not GroupingKind.FIELDS or grouping.fields != fields for grouping in component.inputs):
+        return "its inputs are not all grouped by the same fields"
+    exactly = component.is_stateful
+    if not set(fields) <= set(key.names) or (exactly and set(fields) != set(key.names)):
+        by, of = ", ".join(fields), ", ".join(key.names)
+        return f"it is grouped by ({by}), and the key of its state is ({of})"
+    unlike = [
+        field for grouping in component.inputs for field in fields if not _is_alike(topology, grouping, field, key)
+    ]
+    return f"its field {unlike[0]!r} has another type than the key of its state" if unlike else ""
+
+
+def _is_alike(topology: Topology, grouping: Grouping, field: str, key: Schema) -> bool:
+    return topology.output_of(grouping.source, grouping.stream)[field].type == key[field].type
