@@ -17,7 +17,7 @@ from transactional.spark_internals import SparkJobs
 def run_step_job(context: SparkContext, jobs: SparkJobs, program: TaskProgram, work: StepWork) -> list[TaskDone]:
     """The answers of all tasks. There is one stage, so Spark may repeat a task, but never what another one has seen.
 
-    What a task is given goes as data and not as a property of the job: it may hold what a storage asks for.
+    What a task is given goes as data and not as a property of the job: it may hold the secrets of a storage.
     """
     context.setLocalProperty("spark.scheduler.pool", "commit")
     inputs = context.parallelize(work.inputs, len(work.inputs))
