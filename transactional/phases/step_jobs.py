@@ -21,7 +21,7 @@ def run_as_job(
 ) -> bool:
     """Run a step as a job, and write its state. False, and nothing is done, if only the driver can read the state.
 
-    `needs_driver` is called with the reason, if it turns out that the step can't run as a job; the attempt has failed then.
+    `needs_driver` is called with the reason if the step turns out not to be possible as a job; the attempt fails then.
     Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
     """
     attempt, state, part = passing.attempt, component.state, None
