@@ -1,4 +1,4 @@
-"""docs/performance.md: the text is written by hand, the figures between the marks by `python -m bench report`.
+"""The pages with figures: the text is written by hand, what is between the marks by `python -m bench report`.
 
 A mark is a pair of lines, `<!-- figures: NAME -->` and `<!-- end: NAME -->`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from bench.results import load
 from bench.sheets import sections
 
-PAGE = Path("docs/performance.md")
+PAGES = (Path("docs/performance.md"), Path("docs/explanation/scaling.md"))
 FOLDER = Path("docs/performance")
 _MARKED = re.compile(r"(?P<begin><!-- figures: (?P<name>\w+) -->\n).*?(?P<end><!-- end: (?P=name) -->)", re.DOTALL)
 
@@ -28,6 +28,9 @@ def filled(text: str, documents: dict[str, Any]) -> str:
     return _MARKED.sub(lambda match: f"{match['begin']}\n{made[match['name']]()}\n\n{match['end']}", text)
 
 
-def write(page: Path = PAGE, folder: Path = FOLDER) -> None:
-    """Write the figures of a folder's files into a page."""
-    page.write_text(filled(page.read_text("utf-8"), load(folder)), "utf-8")
+def write(folder: Path = FOLDER) -> list[Path]:
+    """Write the figures of a folder's files into the pages around it, where it has any; return their paths."""
+    pages = [page for page in (folder.parent / each.relative_to(FOLDER.parent) for each in PAGES) if page.exists()]
+    for page in pages:
+        page.write_text(filled(page.read_text("utf-8"), load(folder)), "utf-8")
+    return pages

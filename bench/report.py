@@ -23,13 +23,8 @@ def show(folder: Path, console: Console) -> None:
 
 
 def save(folder: Path) -> list[Path]:
-    """Draw the plots, and write the figures into the page where it stands above the folder; return the paths."""
-    written = plots.save(load(folder), folder)
-    above = folder.parent / f"{folder.name}.md"
-    if above.exists():
-        page.write(above, folder)
-        written.append(above)
-    return written
+    """Draw the plots, and write the figures into the pages around the folder; return the paths."""
+    return [*plots.save(load(folder), folder), *page.write(folder)]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench import model
 from bench.targets import Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
@@ -158,8 +159,19 @@ def markdown(sheet: Sheet) -> str:
     return "\n".join("| " + " | ".join(cell or " " for cell in line) + " |" for line in lines)
 
 
+def constants_sheet(documents: Documents) -> Sheet:
+    """What bounds a transaction, by the model's constants."""
+    return Sheet("What bounds what", ("part", "costs", "grows with"), list(model.constants(documents)))
+
+
+def predictions_sheet(documents: Documents) -> Sheet:
+    """The model against measured points that it was not fitted to."""
+    columns = ("what", "the model says", "measured", "off by")
+    return Sheet("From one transaction to the next", columns, list(model.tried(documents)))
+
+
 def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
-    """What stands between the page's marks, by name."""
+    """What stands between the pages' marks, by name."""
 
     def shown(*sheets: Sheet) -> str:
         return "\n\n".join(markdown(sheet) if sheet.rows else "Not measured." for sheet in sheets)
@@ -170,6 +182,8 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "steady": lambda: shown(steady_sheet(documents)),
         "profile": lambda: shown(profile_sheet(documents)),
         "tables": lambda: shown(table_sheet(documents)),
+        "constants": lambda: shown(constants_sheet(documents)),
+        "predictions": lambda: shown(predictions_sheet(documents)),
     }
     for part in CONTESTS:
         found[part] = lambda part=part: _linked(part, documents) + shown(*_contest(part, documents))  # type: ignore[misc]

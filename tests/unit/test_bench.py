@@ -17,11 +17,11 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench import page, plots, processes, results, sampling, streams, works
+from bench import model, page, plots, processes, results, sampling, streams, works
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
-from bench.results import Results
+from bench.results import Results, load
 from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, bytes_of_new, files_below
 from bench.sheets import all_sheets
 from bench.steady import TimedDriver
@@ -339,3 +339,28 @@ def test_by_hand_and_by_trident_the_same_is_counted() -> None:
     document = {name: {"times": asdict(spreads["times"])} for name, spreads in found.items()}
     lines = [each for each in targets({"streams": {"streams": document}}) if "as a stream" in each.what]
     assert [line.is_met is None for line in lines] == [False, False]
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_says_what_it_was_fitted_to_and_no_transaction_is_shorter_than_its_ordered_part() -> None:
+    documents = load(page.FOLDER)
+    made = model.fitted(documents)
+    assert made is not None
+    for messages in model.FITTED_AT:
+        measured = next(
+            each
+            for each in documents["pairs"]["summaries"]
+            if (each["system"], each["batch_messages"]) == ("ours-1", messages)
+        )
+        period_ms = 1000 * messages / measured["messages_per_second"]["median"]
+        assert made.period_ms(messages) == pytest.approx(period_ms, rel=0.03)
+    least_ms = made.commit_ms + made.recording_ms + made.between_ms
+    assert made.period_ms(1, in_flight=100, tasks=100) == pytest.approx(least_ms)
+    assert made.period_ms(20_000, in_flight=3, waits_ms=50) == pytest.approx(least_ms + 50)
+
+
+def test_without_the_measured_points_there_is_no_model() -> None:
+    assert model.fitted({}) is None
+    assert list(model.constants({})) == list(model.tried({})) == []
