@@ -28,6 +28,8 @@ from tests.integration.postgres import new_schema, postgres_server
 from transactional.engine.clock import SystemClock
 
 DRAIN_S = 900
+WARM = 20_000
+"""Messages that are committed before the load begins: nobody starts under fire."""
 PLAN = Plan()
 Make = Callable[[Path, str, str], System]
 """A system in a folder, on the cluster of this master, that counts this topic."""
@@ -62,10 +64,12 @@ def undisturbed(make: Make, folder: Path, workers: int, topic: str, messages: in
 def under_fire(make: Make, folder: Path, plan: Plan, bootstrap: str, topic: str, rate: float) -> Run:
     """The load and the kills; then the rest is worked off, and the table checked."""
     with machines(folder, plan.workers) as cluster:
-        offered = load.OpenLoop(bootstrap, topic, rate)
+        load.backlog(bootstrap, topic, WARM)
+        offered = load.OpenLoop(bootstrap, topic, rate, first=WARM)
         system = make(folder / "run", cluster.master, topic)
         try:
             system.start()
+            system.await_positions(load.positions(WARM), DRAIN_S)
             with offered:
                 disturb(system, cluster, plan, offered)
             took_s = system.await_positions(load.positions(offered.messages), DRAIN_S)

@@ -45,7 +45,7 @@ def _panel(
 ) -> Iterator[str]:
     bottom = top + PANEL
     values = [value for _, points in panel.lines for _, value in points if value is not None]
-    most = max([*values, panel.low * 10, 1e-9])
+    most = max([*values, panel.low * 10]) or 1.0
     ticks = _decades(panel.low, most) if panel.logarithmic else _round_steps(most)
 
     def y(value: float) -> float:

@@ -54,14 +54,13 @@ class OpenLoop:
     """A producer of `rate` messages a second, in a thread of its own, while the context lasts.
 
     A message is due at its time and says so even when the producer was held up: nobody's slowness hides in the load.
-    `due` tells how far the load was due when, by the monotonic clock.
+    `due` tells how far the load was due when, by the monotonic clock. The topic holds its first messages already.
     """
 
-    def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
-        create_topic(bootstrap, topic, PARTITIONS)
+    def __init__(self, bootstrap: str, topic: str, rate: float, *, first: int) -> None:
         self.rate, self.topic = rate, topic
-        self.messages = 0
-        self.due: list[Reached] = []
+        self.messages = self.first = first
+        self.due = [Reached(0.0, positions(first))]
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
         self._ended = threading.Event()
         self._failures: list[str] = []
@@ -86,7 +85,7 @@ class OpenLoop:
             for tick in itertools.count(1):
                 if self._ended.wait(max(self.began_at + tick * TICK_S - time.monotonic(), 0)):
                     break
-                self._write(int(self.rate * TICK_S * tick))
+                self._write(self.first + int(self.rate * TICK_S * tick))
                 self.due.append(Reached(tick * TICK_S, positions(self.messages)))
             if left := self._producer.flush(SECONDS_MAX):
                 self._failures.append(f"{left} messages were not acknowledged")

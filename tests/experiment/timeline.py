@@ -14,6 +14,8 @@ from tests.experiment.schedule import Kind, Step
 Positions = Sequence[int]
 BEFORE_S = 10.0
 """The lag before a kill is the highest one in so many seconds before it: between two commits it goes up and down."""
+STAYS_S = 10.0
+"""It is back at that once it does not exceed it for so long: a dead machine may be noticed only after seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """After a kill: seconds until the lag was back for good at what it was before. None: not before the next one."""
+    """After a kill: seconds until the lag was back at what it was before, and stayed. None: not before the next one."""
 
     step: Step
     lag_before: int
@@ -112,12 +114,16 @@ def weighted(pieces: Sequence[tuple[float | None, int]], share: float) -> float 
 
 def _recovery(kill: Step, until_s: float, lags: Sequence[tuple[float, int]]) -> Recovery:
     before = max((lag for at, lag in lags if kill.at_s - BEFORE_S <= at <= kill.at_s), default=0)
-    above = [at for at, lag in lags if kill.at_s < at < until_s and lag > before]
-    between = [at for at, _ in lags if kill.at_s < at < until_s]
-    if not above:
-        return Recovery(kill, before, 0.0)
-    after = [at for at in between if at > above[-1]]
-    return Recovery(kill, before, after[0] - kill.at_s if after else None)
+    back_since = kill.at_s
+    for at, lag in lags:
+        if kill.at_s < at < until_s:
+            if lag > before:
+                back_since = float("inf")
+            else:
+                back_since = min(back_since, at)
+            if at - back_since >= STAYS_S:
+                break
+    return Recovery(kill, before, back_since - kill.at_s if back_since < until_s else None)
 
 
 def _grid(last: float, step_s: float) -> list[float]:
