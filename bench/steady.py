@@ -46,10 +46,10 @@ class TimedLeadership(Leadership):
 
     spent_s = 0.0
 
-    def write(self, write: Callable[[], None]) -> None:
+    def write(self, name: str, write: Callable[[], None]) -> None:
         """Make a write."""
         before = perf_counter()
-        super().write(write)
+        super().write(name, write)
         self.spent_s += perf_counter() - before
 
 

@@ -28,7 +28,7 @@ from transactional.schema import did_you_mean
 CONFIG_FILE: Final = "transactional.toml"
 TABLE: Final = "topology"
 PREFIX: Final = "TRANSACTIONAL_"
-OTHER_VARIABLES: Final = ("TRANSACTIONAL_STORE",)
+OTHER_VARIABLES: Final = ("TRANSACTIONAL_STORE", "TRANSACTIONAL_LOG")
 """Variables with the prefix of options that are not options."""
 
 DEFAULT: Final = "default"

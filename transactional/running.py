@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
@@ -15,6 +16,7 @@ from transactional.engine.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.ports import JobExecutor
+from transactional.telemetry.run_log import RunLog
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def run_topology(
             coordinator_store,
             executor,
             resolved,
-            observers=observers,
+            observers=[RunLog(topology.id), *observers],
             name=name,
             accept_changes=accept_changes,
         )
@@ -71,8 +73,17 @@ def run_topology(
         coordinator_store.close()
 
 
-def make_executor(topology: Topology, *, session: SparkSession | None = None, master: str = "local[*]") -> JobExecutor:
-    """The executor for a master. PySpark is imported only if it is needed, because that takes a while."""
+def make_executor(
+    topology: Topology,
+    *,
+    session: SparkSession | None = None,
+    master: str = "local[*]",
+    spark_log: Path | None = None,
+) -> JobExecutor:
+    """The executor for a master. PySpark is imported only if it is needed, because that takes a while.
+
+    A Spark that it starts appends its own output to `spark_log`; None: it goes to stderr.
+    """
     if master == "none" and session is None:
         from transactional.phases.local_executor import LocalExecutor
 
@@ -84,4 +95,4 @@ def make_executor(topology: Topology, *, session: SparkSession | None = None, ma
         )
     from transactional.spark.executor import SparkExecutor
 
-    return SparkExecutor(topology, session, master=master)
+    return SparkExecutor(topology, session, master=master, log=spark_log)

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkConf, SparkContext
@@ -19,6 +20,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType, _load_from_socket
+
+from transactional.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +45,9 @@ for line in sys.stdin.buffer:
 # --- sessions ---------------------------------------------------------------------------------------------------
 
 
-def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with Spark's settings, unless there is one. What it says goes to stderr.
+def start_jvm(settings: Mapping[str, str], log: Path | None = None) -> None:
+    """Start the JVM of this process with Spark's settings, unless there is one. What it says goes to stderr, or is
+    appended to a file.
 
     As PySpark does, but for the warning that Java prints of a module that Spark requires: that comes before any option
     or logger could keep it from coming.
@@ -53,6 +57,11 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     conf = SparkConf()
     for name, value in settings.items():
         conf.set(name, value)
+    if log is not None:
+        with _appending(log) as noise:
+            kept: Any = launch_gateway(conf, {"stdout": noise, "stderr": noise})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=kept)
+        return
     # In a session of its own: Ctrl-C in a terminal is not for it, as it is not for the JVM.
     command = [sys.executable, "-I", "-S", "-c", _PASS_ON]
     passing_on = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -61,6 +70,13 @@ def start_jvm(settings: Mapping[str, str]) -> None:
         gateway: Any = launch_gateway(conf, {"stderr": heard})  # type: ignore[no-untyped-call]
     gateway.passing_on = passing_on  # it ends with the JVM
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _appending(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab")
+    except OSError as error:
+        raise ConfigError(f"Spark's log {path} can't be written: {error.strerror}") from error
 
 
 def is_running() -> bool:

@@ -36,10 +36,12 @@ def spark_session(
     master: str = "local[*]",
     parallelism: int = 2,
     conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
     """A classic SparkSession: the running one, with its own settings and `conf`, or a new one.
 
-    In a new one `parallelism` sets the number of shuffle partitions; `conf` overrides any of the defaults below.
+    In a new one `parallelism` sets the number of shuffle partitions; `conf` overrides any of the defaults below. What
+    its JVM prints is appended to `log`, or goes to stderr.
     Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs; and without Java.
     """
     # Executors would otherwise start whatever `python3` is on their path, and fail on imports.
@@ -52,7 +54,7 @@ def spark_session(
         settings = defaults(master, parallelism) | settings
         if sys.stderr.isatty():
             sys.stderr.write("starting Spark …\n")
-        start_jvm(settings | {"spark.master": master, "spark.app.name": app_name})
+        start_jvm(settings | {"spark.master": master, "spark.app.name": app_name}, log)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return require_classic(builder.getOrCreate())

@@ -1,7 +1,9 @@
-"""A run on Spark says what it does and nothing else: no word of workers that end, from any folder."""
+"""A run on Spark says what it does and nothing else: no word of workers that end, from any folder; what Spark says is
+in a file."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -39,3 +41,35 @@ def test_a_clone_and_a_cache_may_have_a_space_in_their_names(tmp_path: Path) -> 
     run = finished(RUN, clone, timeout_s=120, XDG_CACHE_HOME=str(cache), PYTHONPATH=str(clone))
 
     assert run.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
+
+
+NOISY = """
+import sys
+
+from spouts import MemoryTransactionalSpout
+from state import DeltaMapState
+from transactional import TransactionalTopologyBuilder
+
+
+def loud(row):
+    sys.stderr.write("a worker's own noise\\n")
+    return tuple(row)
+
+
+def build():
+    spout = MemoryTransactionalSpout([[("cat",), ("dog",)]], fields="word string", take=1)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    builder.set_bolt("loud", loud, output="word string").shuffle_grouping("spout")
+    builder.set_committer_bolt("count", DeltaMapState("counts", key="word").count()).fields_grouping("loud", "word")
+    return builder.build()
+"""
+
+
+def test_a_log_holds_no_word_of_sparks_which_has_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    command = [str(Path(sys.executable).parent / "transactional"), "run", "noisy:build", "--until-drained"]
+    run = finished([*command, "--master", "local[1]", "--log", "json"], tmp_path, timeout_s=120)
+    assert [json.loads(line)["event"] for line in run.lines] == ["started", "ended"]
+    said = (tmp_path / "transactional-spark.log").read_text()
+    assert "a worker's own noise" in said
+    assert JAVA_SAYS in said

@@ -15,7 +15,7 @@ FLOORS = (
     ("transactional.phases",),
     ("transactional.engine", "transactional.spark", "transactional.testing"),
     ("transactional.trident", "transactional.reliable"),
-    ("transactional.doctor",),
+    ("transactional.doctor", "transactional.telemetry"),
     ("doors", "verifier"),
     ("transactional.console",),
     ("transactional.commands",),
@@ -53,6 +53,7 @@ HOMES = {
     "rich": {"transactional.commands"},
     "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
     "starlette": {"transactional.console"},
+    "structlog": {"transactional.telemetry"},
     "typer": {"transactional.commands"},
     "uvicorn": {"transactional.console"},
 }

@@ -6,15 +6,10 @@ The other commands are in modules of their own beside this one.
 from __future__ import annotations
 
 import json
-import logging
-import os
-import signal
 import sys
-import warnings
 from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -24,7 +19,6 @@ from transactional.commands import ui as cli_ui
 from transactional.commands.config import config_app
 from transactional.commands.dead_letters import dead_letters
 from transactional.commands.display import (
-    Display,
     components_table,
     first_line,
     plain_line,
@@ -34,24 +28,21 @@ from transactional.commands.display import (
     troubles_of,
 )
 from transactional.commands.doctor import doctor
+from transactional.commands.logs import Logs, leave, show_warnings_briefly
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.reset import reset
-from transactional.commands.standby import StandbyReporter
+from transactional.commands.running import RunLogFormat, SparkLog, observers_of, spark_log_of, stop_on_signals
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter
-from transactional.engine.observing import Observer
 from transactional.engine.run_history import installed_version
-from transactional.engine.troubles import LOGGER as TROUBLES
-from transactional.errors import CommitStuck, TransactionalError
+from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.running import make_executor
 from transactional.store_rules import FAILED
 from transactional.topology.describing import as_mermaid, described
-from transactional.topology.topology import Topology
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -101,67 +92,49 @@ def run(
     ui_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")
     ] = 8787,
+    log: RunLogFormat = None,
+    spark_log: SparkLog = None,
 ) -> None:
     """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
 
     Ctrl-C stops it: nothing new starts, the running commit phase finishes; the next run continues from there. A second
     Ctrl-C ends it immediately.
     """
-    topology = load_topology(target)
     given = {
         "max_spout_pending": ("--max-pending", max_pending),
         "stop_when_drained": ("--until-drained", until_drained or None),
         "attempts_max": ("--attempts-max", attempts_max),
     }
-    options = {option: value for option, value in given.items() if value[1] is not None}
-    resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
-    topology.check_provider(resolved.config)
-    # The display reports failures; if logging is configured, the warnings are logged as well.
-    logging.getLogger(TROUBLES).addHandler(logging.NullHandler())
     with ExitStack() as stack:
-        observers = _observers(stack, topology, journal)
+        logs = stack.enter_context(Logs(log)) if log is not None else None
+        topology = load_topology(target)
+        options = {option: value for option, value in given.items() if value[1] is not None}
+        resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+        topology.check_provider(resolved.config)
+        observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby)
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
         if ui:
             stack.enter_context(cli_ui.console_beside(store, ui_port))
-        if standby:
-            observers.append(StandbyReporter(topology.id))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(
             topology,
             coordinator_store,
-            make_executor(topology, master=master),
+            make_executor(topology, master=master, spark_log=spark_log_of(spark_log, logs)),
             resolved,
             observers=observers,
             accept_changes=accept_changes,
             name=name,
             standby=standby,
         )
-        _stop_on_signals(driver)
+        stop_on_signals(driver)
         summary = driver.run()
-    plain_line(
-        f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
-        f"{summary.failures} attempts failed"
-    )
-
-
-def _observers(stack: ExitStack, topology: Topology, journal: Path | None) -> list[Observer]:
-    observers: list[Observer] = [stack.enter_context(Display(topology))]
-    if journal is not None:
-        observers.append(stack.enter_context(closing(JournalWriter(journal))))
-    return observers
-
-
-def _stop_on_signals(driver: TopologyDriver) -> None:
-    """A second signal of the same kind kills the process: a bolt that hangs would block the orderly end."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        driver.stop()
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    if logs is None:
+        plain_line(
+            f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
+            f"{summary.failures} attempts failed"
+        )
 
 
 @app.command()
@@ -242,21 +215,14 @@ app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")
 
 
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    sys.stderr.write(f"warning: {message}\n")
-
-
 def main() -> None:
     """Entry point. Exit code 0 on success; an error of the framework is one line on stderr, and its own exit code."""
-    warnings.showwarning = _show_warning
+    show_warnings_briefly()
     try:
         app()
     except TransactionalError as error:
         sys.stderr.write(f"{error.code}: {first_line(str(error))}\n")
-        sys.stderr.flush()
-        if isinstance(error, CommitStuck):
-            os._exit(error.exit_code)  # a thread that can't be cancelled would keep the process alive
-        raise SystemExit(error.exit_code) from None
+        leave(error)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from transactional.attempt import TransactionAttempt, TxId
@@ -37,18 +38,27 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables
 from transactional.engine.leadership import Leadership
 from transactional.engine.letter_spout import check_retries
-from transactional.engine.observing import Observer, RunObserver
+from transactional.engine.observing import (
+    Ended,
+    Leading,
+    Notice,
+    NoticeObserver,
+    Observer,
+    RunObserver,
+    StandingBy,
+)
 from transactional.engine.run_history import RunSummary, end_of
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
-from transactional.engine.troubles import TroubleLog
+from transactional.engine.troubles import Troubles
 from transactional.errors import CommitStuck, FatalError, StoreUnavailable, fatal_error
 from transactional.execution.step_work import StepExecutor
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState
+from transactional.store_history import RunEnd
 from transactional.topology.places import check_places
 from transactional.topology.topology import Topology
 
@@ -64,6 +74,13 @@ REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
     DesiredState.DRAINING: DrainRequested,
     DesiredState.KILLED: PauseRequested,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Not an event of the protocol: what a thread wants the observers to be notified of."""
+
+    notice: Notice
 
 
 class TopologyDriver:
@@ -93,6 +110,7 @@ class TopologyDriver:
         self.config = resolved.config
         self.clock = clock or SystemClock()
         self.observers = observers
+        self._noticing = [each for each in observers if isinstance(each, NoticeObserver)]
         self.standby = standby
         jobs = executor if isinstance(executor, StepExecutor) else None
         self.commit_phase = commit_phase or CommitPhase(topology, jobs=jobs, choice=self.config.commit_steps)
@@ -105,15 +123,17 @@ class TopologyDriver:
             accept_changes=accept_changes,
             name=name,
             sources=resolved.shown_sources(),
+            notify=self.notify,
         )
         self.failures = 0
         self.sizer = sizer_of(topology, self.config)
         self._halt: FatalError | None = None
+        self._end: RunEnd | None = None
         self._obeyed = DesiredState.ACTIVE
         self._is_performed = False
-        self._events: queue.SimpleQueue[Event | Fatal] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
         self.timeline = Timeline()
-        self._troubles = TroubleLog(topology.id)
+        self._troubles = Troubles(self.notify)
 
     def stop(self) -> None:
         """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
@@ -125,12 +145,27 @@ class TopologyDriver:
 
         Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
         """
-        check_retries(self.topology, self.config)
-        self.topology.spout.open()
+        raised: BaseException | None = None
         try:
-            return self._run_with_lease()
+            check_retries(self.topology, self.config)
+            self.topology.spout.open()
+            with closing(self.topology.spout):
+                return self._run_with_lease()
+        except BaseException as error:
+            raised = error
+            raise
         finally:
-            self.topology.spout.close()
+            end = self._end or end_of(raised, desired=None, is_drained=False)
+            self.notify(Ended(end, self._committed_txid(), raised))
+
+    def notify(self, notice: Notice) -> None:
+        """Notify the observers of what is no event. Only for the driver's thread."""
+        at_ms = self.clock.wall_ms()
+        for observer in self._noticing:
+            observer.notice(at_ms, notice)
+
+    def _committed_txid(self) -> TxId | None:
+        return self.coordinator.committed_txid if hasattr(self, "coordinator") else None
 
     def _run_with_lease(self) -> RunSummary:
         with ExitStack() as stack, ExitStack() as warm:
@@ -138,6 +173,7 @@ class TopologyDriver:
                 # What takes long is done while another process leads.
                 warm.callback(self.executor.close)
                 self.executor.open()
+                self.notify(StandingBy())
                 if not self.leadership.stand_by(self._rest):
                     return self._nothing_done()
             else:
@@ -168,6 +204,7 @@ class TopologyDriver:
         has_carried_out = self.has_carried_out
         is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
         end = end_of(error, desired=self._obeyed if has_carried_out else None, is_drained=is_drained)
+        self._end = end
         self.leadership.give_back(end, is_done=has_carried_out)
 
     @property
@@ -191,6 +228,7 @@ class TopologyDriver:
             commit_phase=self.commit_phase,
             clock=self.clock,
             config=self.config,
+            notify=lambda notice: self._events.put(Noticed(notice)),
         )
         if snapshot.committed_txid:
             # Repeated: the process that committed it may have died before it notified the spout.
@@ -206,7 +244,15 @@ class TopologyDriver:
             raise
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
+        self._notify_of_the_rest()
         return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
+
+    def _notify_of_the_rest(self) -> None:
+        """What the threads have noticed since the last event, such as the maintenance after the last commit."""
+        with suppress(queue.Empty):
+            while True:
+                if isinstance(event := self._events.get_nowait(), Noticed):
+                    self.notify(event.notice)
 
     def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
         """Notify the observers of the start, then pass the desired state and the time to the coordinator.
@@ -220,6 +266,8 @@ class TopologyDriver:
         for observer in self.observers:
             if isinstance(observer, RunObserver):
                 observer.begin(at_ms, snapshot, self.config, **how, guarantee=coordinator.guarantee)
+        if self._noticing:
+            self.notify(Leading(self.leadership.lease, *self.leadership.inherited()))
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
@@ -240,7 +288,10 @@ class TopologyDriver:
             return
         if isinstance(event, Fatal):
             raise event.error
-        self.step(event)
+        if isinstance(event, Noticed):
+            self.notify(event.notice)
+        else:
+            self.step(event)
         if self.clock.monotonic_ms() - self._ticked_at_ms >= self.config.tick_ms:
             self.tick()
 

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,12 +20,13 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import fence_tables
 from transactional.engine.minutes import Minutes
+from transactional.engine.observing import Committed, LeaseRenewed, Notice, StoreWritten
 from transactional.engine.run_history import about, kept, lags_of
 from transactional.engine.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
 from transactional.ports import Clock
-from transactional.store import CoordinatorStore, Lease, TopologyStatus
-from transactional.store_history import RunEnd
+from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
+from transactional.store_history import RunEnd, RunRecord
 from transactional.store_rules import CARRIED_OUT, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
@@ -53,6 +55,7 @@ class Leadership:
         accept_changes: bool = False,
         name: str | None = None,
         sources: Mapping[str, Any] | None = None,
+        notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self._sources = sources or {}
         self.topology, self.store, self.config, self.clock = topology, store, config, clock
@@ -60,6 +63,7 @@ class Leadership:
         self.accept_changes, self.name = accept_changes, name
         self._pause = threading.Event()
         self._minutes = Minutes()
+        self._notify = notify
 
     def take(self) -> None:
         """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does."""
@@ -102,16 +106,28 @@ class Leadership:
         """Delete what the store keeps no longer of attempts and runs."""
         self.store.forget_before(self.lease, at_ms=kept(self.config, self.clock.wall_ms()).since_ms)
 
+    def inherited(self) -> tuple[RunRecord | None, list[AttemptRecord]]:
+        """The run before this one, and the attempts that were in flight at its end, as far as the store knows them."""
+        store, snapshot = self.store, self.lease.snapshot
+        try:
+            runs = store.runs(self.topology.id, limit=2)
+            last = [store.attempts_at(self.topology.id, txid) for txid in snapshot.recorded]
+        except StoreUnavailable:
+            return None, []
+        before = next((run for run in runs if run.epoch < self.lease.epoch), None)
+        return before, [attempts[0] for attempts in last if attempts]
+
     def renew(self) -> None:
         """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's."""
         at_ms = self.clock.monotonic_ms()
         self.store.renew(self.lease, lease_ms=self.config.lease_ms)
         self._renewed_at_ms = at_ms
+        self._notify(LeaseRenewed(self.config.lease_ms))
 
     def renew_in_time(self) -> None:
         """Renew the lease when a third of its time is over."""
         if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms // 3:
-            self.write(self.renew)
+            self.write("renew", self.renew)
 
     def give_back(self, end: RunEnd, *, is_done: bool) -> None:
         """Let somebody else lead, and say in the store how the run has ended."""
@@ -125,15 +141,16 @@ class Leadership:
         match action:
             case RecordAttempt(attempt, batch, forget_later):
                 record = timeline[attempt].record(batch)
-                self.write(lambda: store.record_attempt(lease, record, forget_later=forget_later))
+                self.write("attempt", lambda: store.record_attempt(lease, record, forget_later=forget_later))
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
-                self.write(lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
+                self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
             case RecordCommit(attempt, batch):
                 flight = timeline[attempt]
                 details = {**lags_of(self.topology.spout, batch), **known}
                 minute = self._minutes.add(flight, batch, lag_in(details))
                 self.write(
+                    "commit",
                     lambda: store.record_commit(
                         lease,
                         attempt,
@@ -144,21 +161,27 @@ class Leadership:
                         details=details,
                         minute=minute,
                         keep=kept(self.config, at_ms),
-                    )
+                    ),
                 )
+                self._notify(Committed(flight, batch, details))
             case RecordFailure(attempt, phase, reason, _):
                 self._minutes.failures += 1
-                self.write(lambda: store.record_failure(lease, attempt, phase, reason, at_ms=at_ms))
+                self.write("failure", lambda: store.record_failure(lease, attempt, phase, reason, at_ms=at_ms))
 
     def record_recovery(self) -> None:
         """Write that what has failed goes well again, without a transaction commit that would say so."""
-        self.write(lambda: self.store.record_recovery(self.lease))
+        self.write("recovery", lambda: self.store.record_recovery(self.lease))
 
-    def write(self, write: Callable[[], None]) -> None:
+    def write(self, name: str, write: Callable[[], None]) -> None:
         """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.
 
         Whatever the first write has done: the store takes the same write twice as one.
         """
+        began_s = time.perf_counter()
+        self._write(write)
+        self._notify(StoreWritten(name, 1_000 * (time.perf_counter() - began_s)))
+
+    def _write(self, write: Callable[[], None]) -> None:
         for tried in range(self.config.lease_ms // self.config.tick_ms):
             try:
                 return write()

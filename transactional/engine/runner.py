@@ -30,6 +30,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.message_letters import letters_of_messages
+from transactional.engine.observing import Maintained, Notice
 from transactional.engine.tidying import Tidying
 from transactional.errors import AttemptLost, ConfigError, FatalError, TransactionalError
 from transactional.facts import BatchFacts, facts_after
@@ -61,7 +62,8 @@ Post = Callable[[Event | Fatal], None]
 
 
 class PhaseRunner:
-    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers; it must be thread-safe."""
+    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers, `notify` what else is worth
+    reporting; both must be thread-safe."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class PhaseRunner:
         commit_phase: CommitPhase | None = None,
         clock: Clock | None = None,
         config: TopologyConfig | None = None,
+        notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
         self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
@@ -86,8 +89,8 @@ class PhaseRunner:
         self._progress: dict[TransactionAttempt, int] = {}
         self._spout = threading.Lock()
         self._commit_phase = commit_phase or CommitPhase(topology)
-        states = [component.state for component in topology.committers]
-        self._tidying = Tidying([state for state in states if state is not None])
+        states = {c.id: c.state for c in topology.committers if c.state is not None}
+        self._tidying = Tidying(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
 
     def plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None

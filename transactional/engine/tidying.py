@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.ports import TransactionState
 
 LONG_S = 0.05
 """After this time a waiting commit phase goes first."""
+NOTICED_MS = 10
+"""Maintenance that takes less has found nothing to do, or next to nothing."""
 STUCK_S = 3_600.0
 """Maintenance that takes longer hangs: from then on a commit phase that waits for it may be considered stuck."""
 
 
 class Tidying:
-    """Maintains the states of one run. `run` is for the commit thread, the rest for the driver's."""
+    """Maintains the states of one run. `run` is for the commit thread, the rest for the driver's.
 
-    def __init__(self, states: Sequence[TransactionState]) -> None:
-        self._states, self._next = states, 0
+    `noticed` is called with the component, and the milliseconds, of maintenance that had something to do.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[str, TransactionState],
+        noticed: Callable[[str, int], None] = lambda component, took_ms: None,
+    ) -> None:
+        self._states, self._next = list(states.items()), 0
+        self._noticed = noticed
         self._hurries = threading.Event()
         self._waiting: TransactionAttempt | None = None
         self._began_s: float | None = None
@@ -36,9 +46,12 @@ class Tidying:
                 is_long = done > 0 and time.monotonic() - began_s > LONG_S
                 if self._hurries.is_set() or (is_long and self._waiting is not None):
                     return
-                state = self._states[self._next % len(self._states)]
+                component, state = self._states[self._next % len(self._states)]
                 self._next += 1
+                before_s = time.monotonic()
                 state.tidy(committed_txid, self._may_go_on)
+                if (took_ms := round(1_000 * (time.monotonic() - before_s))) >= NOTICED_MS:
+                    self._noticed(component, took_ms)
         finally:
             self._began_s = None
 

@@ -1,34 +1,33 @@
-"""`TroubleLog`: logs a warning for each attempt that fails, and one line when the problem is resolved."""
+"""`Troubles`: whether attempts are failing, since when, and when the problem is resolved."""
 
 from __future__ import annotations
 
-import logging
-from typing import Final
+from collections.abc import Callable
 
+from transactional.attempt import TxId
 from transactional.core.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
-
-LOGGER: Final = "transactional.engine.troubles"
-_log: Final = logging.getLogger(LOGGER)
+from transactional.engine.observing import Recovered
 
 
-class TroubleLog:
-    """Listens to the driver's events and actions; knows whether the topology has a problem, and since when."""
+class Troubles:
+    """Listens to the driver's events and actions; knows whether the topology has a problem, and since when.
 
-    def __init__(self, topology_id: str) -> None:
-        self._topology_id = topology_id
-        self._since_ms = self._failures = self._txid = 0
+    `notify` is called when one is resolved.
+    """
+
+    def __init__(self, notify: Callable[[Recovered], None]) -> None:
+        self._notify = notify
+        self._since_ms = self._failures = 0
+        self._txid = TxId(0)
         self._may_be_inherited = True  # from an earlier run, as recorded in the store
 
     def note_action(self, action: Action, at_ms: int) -> None:
         """Process a performed action."""
         match action:
-            case RecordFailure(attempt, phase, reason):
+            case RecordFailure(attempt):
                 self._since_ms = self._since_ms if self._failures else at_ms
                 self._failures += 1
                 self._txid = max(self._txid, attempt.txid)
-                first_line = next(iter(reason.splitlines()), "")
-                text = "topology %r: attempt %s failed in %s: %s"
-                _log.warning(text, self._topology_id, attempt, phase.value, first_line)
             case RecordCommit(attempt, _) if self._failures and attempt.txid >= self._txid:
                 self._end(f"transaction {attempt} is committed", at_ms)
 
@@ -45,11 +44,6 @@ class TroubleLog:
         return may_be
 
     def _end(self, what: str, at_ms: int) -> None:
-        _log.warning(
-            "topology %r has recovered after %d failed attempts in %d ms: %s",
-            self._topology_id,
-            self._failures,
-            at_ms - self._since_ms,
-            what,
-        )
-        self._since_ms = self._failures = self._txid = 0
+        self._notify(Recovered(self._txid, self._failures, at_ms - self._since_ms, what))
+        self._since_ms = self._failures = 0
+        self._txid = TxId(0)

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -57,8 +58,15 @@ class FirstLevel:
 class SparkExecutor:
     """A `JobExecutor` on Spark. Without a `session`, one is created with the defaults of `spark_session`."""
 
-    def __init__(self, topology: Topology, session: SparkSession | None = None, *, master: str = "local[*]") -> None:
-        self.topology, self.master = topology, master
+    def __init__(
+        self,
+        topology: Topology,
+        session: SparkSession | None = None,
+        *,
+        master: str = "local[*]",
+        log: Path | None = None,
+    ) -> None:
+        self.topology, self.master, self._log = topology, master, log
         self.session = require_classic(session) if session is not None else None
         self._owns_session = False
         self._lock = threading.Lock()
@@ -74,7 +82,7 @@ class SparkExecutor:
             with keeping_ctrl_c():
                 name, tasks = f"transactional {self.topology.id}", self.topology.spout_parallelism
                 conf = needed_settings(self.topology)
-                self.session = spark_session(name, master=self.master, parallelism=tasks, conf=conf)
+                self.session = spark_session(name, master=self.master, parallelism=tasks, conf=conf, log=self._log)
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)

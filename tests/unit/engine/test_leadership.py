@@ -169,13 +169,13 @@ def test_ctrl_c_ends_the_waiting(command: Command, monkeypatch: pytest.MonkeyPat
     [status] = store.status()
     store.acquire("words", status.fingerprint, owner="leader", lease_ms=60_000)
     store.close()
-    listen = cli._stop_on_signals
+    listen = cli.stop_on_signals
 
     def interrupted(driver: TopologyDriver) -> None:
         listen(driver)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(cli, "_stop_on_signals", interrupted)
+    monkeypatch.setattr(cli, "stop_on_signals", interrupted)
     done = command(*RUN, "--standby", "{m}:topology")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == ["0 transactions committed, the last is 2; 0 attempts failed"]

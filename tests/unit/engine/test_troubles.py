@@ -1,17 +1,17 @@
-"""What the log tells of a topology that fails and recovers, and what of it the store is told."""
+"""What observers and the store are told of a topology that fails and recovers."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
 
-from tests.unit.drivers import DRAINED, World
+from tests.unit.drivers import DRAINED, Recorder, World
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailure
-from transactional.engine.troubles import LOGGER, TroubleLog
+from transactional.engine.observing import Notice, Recovered
+from transactional.engine.troubles import Troubles
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
 from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd
@@ -25,37 +25,41 @@ def failed(attempt: TransactionAttempt) -> RecordFailure:
     return RecordFailure(attempt, Phase.PLANNING, "TX301 no broker answers\nTraceback …", 50)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == LOGGER]
+class Noting(Recorder):
+    """An observer that keeps its notices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notices: list[Notice] = []
+
+    def notice(self, at_ms: int, notice: Notice) -> None:
+        self.notices.append(notice)
 
 
-def test_each_failure_is_a_warning_and_so_is_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    teller = TroubleLog("flights")
+def test_the_end_of_a_problem_is_told_once_with_the_failures_before_it() -> None:
+    told: list[Recovered] = []
+    teller = Troubles(told.append)
     teller.note_action(failed(tried(3, 7)), 1_000)
     teller.note_action(failed(tried(3, 8)), 1_500)
     teller.note_action(RecordCommit(tried(2, 6), EMPTY_BATCH), 1_600)
     teller.note_action(RecordCommit(tried(3, 9), EMPTY_BATCH), 2_000)
     teller.note_action(RecordCommit(tried(4, 10), EMPTY_BATCH), 2_100)
-    assert told(caplog) == [
-        "topology 'flights': attempt 3:7 failed in planning: TX301 no broker answers",
-        "topology 'flights': attempt 3:8 failed in planning: TX301 no broker answers",
-        "topology 'flights' has recovered after 2 failed attempts in 1000 ms: transaction 3:9 is committed",
-    ]
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert told == [Recovered(TxId(3), 2, 1_000, "transaction 3:9 is committed")]
 
 
-def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only(caplog: pytest.LogCaptureFixture) -> None:
-    teller = TroubleLog("flights")
+def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only() -> None:
+    told: list[Recovered] = []
+    teller = Troubles(told.append)
     teller.note_action(failed(tried(3, 7)), 1_000)
     assert not teller.is_over(BatchPlanned(tried(4, 8), None), 1_100)  # 3 is still tried again
     assert not teller.is_over(BatchPlanned(tried(3, 9), EMPTY_BATCH), 1_200)
     assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
-    assert told(caplog)[-1].endswith("in 300 ms: the source responds, and has nothing new")
+    assert told == [Recovered(TxId(3), 1, 300, "the source responds, and has nothing new")]
 
 
 def test_a_trouble_of_an_earlier_run_is_over_when_there_is_nothing_to_commit() -> None:
     """What the store knows of it this process has not seen."""
-    teller = TroubleLog("flights")
+    teller = Troubles(lambda notice: None)
     assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
     assert not teller.is_over(BatchPlanned(tried(3, 9), None), 1_400)
 
@@ -92,9 +96,7 @@ def test_what_ends_a_run_is_in_the_store_with_what_was_in_flight(monkeypatch: py
     assert (status.lag, status.trouble) == (0, None)
 
 
-def test_an_outage_is_in_the_store_from_its_beginning_until_it_is_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_in_the_store_from_its_beginning_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     topology = world.topology()
     seen = []
@@ -107,12 +109,12 @@ def test_an_outage_is_in_the_store_from_its_beginning_until_it_is_over(
         return plan(*given, **named)
 
     monkeypatch.setattr(topology.spout, "plan", looking)
-    world.run(topology)
+    noting = Noting()
+    world.run(topology, observers=[noting])
     assert seen[:3] == [None, (1, "planning: TX301 no broker answers"), (1, "planning: TX301 no broker answers")]
     assert seen[-1] is None
     assert world.store.status(topology.id)[0].trouble is None
-    assert len(told(caplog)) == 3
-    assert "has recovered after 2 failed attempts" in told(caplog)[-1]
+    assert [(each.txid, each.failures) for each in noting.notices if isinstance(each, Recovered)] == [(1, 2)]
 
 
 def test_a_start_that_is_refused_leaves_the_fingerprint_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

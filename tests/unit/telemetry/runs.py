@@ -1,0 +1,24 @@
+"""What observers are told in tests that need no run."""
+
+from __future__ import annotations
+
+from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.progress import Snapshot
+from transactional.store import Lease
+from transactional.store_history import RunAbout, RunEnd, RunRecord
+
+
+def tried(txid: int, attempt_id: int) -> TransactionAttempt:
+    """An attempt."""
+    return TransactionAttempt(TxId(txid), AttemptId(attempt_id))
+
+
+def lease(epoch: int = 2, *, committed: int = 0) -> Lease:
+    """The lease of a run."""
+    snapshot = Snapshot(TxId(committed), attempt_id=AttemptId(committed))
+    return Lease("words", Epoch(epoch), "host:7:ab", snapshot, AttemptId(committed + 1))
+
+
+def run_before(end: RunEnd | None = None) -> RunRecord:
+    """The run before it."""
+    return RunRecord(Epoch(1), "host:6:cd", None, RunAbout(), 1_000, TxId(0), end=end)

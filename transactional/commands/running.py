@@ -1,0 +1,66 @@
+"""What `transactional run` sets up around a driver: its observers, where Spark's output goes, and signals."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from transactional.commands.display import Display
+from transactional.commands.logs import Logs
+from transactional.commands.standby import StandbyReporter
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.journal import JournalWriter
+from transactional.engine.observing import Observer
+from transactional.telemetry.log_format import LogFormat
+from transactional.topology.topology import Topology
+
+RunLogFormat = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log",
+        envvar="TRANSACTIONAL_LOG",
+        help="Log the run on stderr, a line per event worth one, instead of displaying every transaction.",
+    ),
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
+]
+SPARK_LOG = Path("transactional-spark.log")
+
+
+def observers_of(
+    stack: ExitStack, topology: Topology, *, logs: Logs | None, journal: Path | None, standby: bool
+) -> list[Observer]:
+    """What is notified of all that happens in a run. `stack` closes it."""
+    observers: list[Observer] = []
+    if logs is not None:
+        observers.append(logs.of_run(topology.id))
+    else:
+        observers.append(stack.enter_context(Display(topology)))
+    if journal is not None:
+        observers.append(stack.enter_context(closing(JournalWriter(journal))))
+    if standby and logs is None:
+        observers.append(StandbyReporter(topology.id))
+    return observers
+
+
+def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:
+    """Where Spark's own output goes; None: to stderr."""
+    return SPARK_LOG if given is None and logs is not None else given
+
+
+def stop_on_signals(driver: TopologyDriver) -> None:
+    """A second signal of the same kind kills the process: a bolt that hangs would block the orderly end."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        driver.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)

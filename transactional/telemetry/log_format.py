@@ -1,0 +1,63 @@
+"""How log records are written to a stream: as sentences for people, or one line of JSON each."""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from typing import Any, TextIO
+
+import structlog
+
+from transactional.redaction import SHOWN_INSTEAD, is_secret, without_login
+
+
+class LogFormat(StrEnum):
+    """How a log is written."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
+    """A handler that writes each record, of whatever library, as one line without secrets."""
+    handler = logging.StreamHandler(stream)
+    renderer = structlog.processors.JSONRenderer() if format is LogFormat.JSON else _sentence
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.ExtraAdder(),
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.EventRenamer("message", "_event"),
+                structlog.processors.format_exc_info,
+                without_secrets,
+                renderer,
+            ],
+        )
+    )
+    return handler
+
+
+def without_secrets(logger: object, method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A record's fields, without what must not be written."""
+    return {name: SHOWN_INSTEAD if is_secret(name) else _safe(value) for name, value in fields.items()}
+
+
+def _safe(value: Any) -> Any:
+    return without_login(value) if isinstance(value, str) else value
+
+
+def _sentence(logger: object, method: str, fields: structlog.typing.EventDict) -> str:
+    """Time, level and message on one line; the lines of a traceback follow it after a bar."""
+    text = _printable(f"{fields['timestamp'][:19]}Z {fields['level']:<8} {fields['message']}")
+    trace = fields.get("exception", "")
+    return "\n".join([text, *(f"    | {_printable(line)}" for line in trace.splitlines())])
+
+
+def _printable(text: str) -> str:
+    """One line, in which nothing controls a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
