@@ -1,6 +1,6 @@
 """Observers of a run: the journal, the display, metrics, traces, logs, and whatever else is notified of all events.
 
-All that a run reports comes through here, in the driver's thread and in order: the events with the actions that followed,
+All that a run reports comes through here, in the driver's thread and in order: the events, the actions that followed,
 and notices of what is no event of the protocol.
 """
 

@@ -1,1 +1,1 @@
-"""What a run reports to those who operate it: logs, metrics and health, traces. All of them are observers of the driver."""
+"""What a run reports to those who operate it: logs, metrics, health, traces. Each is an observer of the driver."""
