@@ -15,6 +15,7 @@ from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import main as cli
+from transactional.commands.running import stop_on_signals
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.run_history import RunSummary
 from transactional.errors import StoreUnavailable, TopologyChanged
@@ -169,7 +170,7 @@ def test_ctrl_c_ends_the_waiting(command: Command, monkeypatch: pytest.MonkeyPat
     [status] = store.status()
     store.acquire("words", status.fingerprint, owner="leader", lease_ms=60_000)
     store.close()
-    listen = cli.stop_on_signals
+    listen = stop_on_signals
 
     def interrupted(driver: TopologyDriver) -> None:
         listen(driver)
