@@ -238,6 +238,11 @@ class MapState(ABC, Generic[TableT]):
             self._fence.check(self.version(), attempt.attempt_id)
             raise
 
+    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `rows_before`, of what this attempt has written (see the port)."""
+        self._fence.check(self.version(), attempt.attempt_id)
+        return self._alive(attempt, self._open_table.lookup(TxId(attempt.txid + 1), keys))
+
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
         check_time_column(Schema((*self.key, *self.values)), column, self.table, "rows_between")

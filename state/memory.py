@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state.columns import check_combine, check_time_column
-from state.expiring import NO_FLOORS, Floors, in_range, is_expired
+from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import Verdict
 from state.map_state import FencedTable, MapState
 from state.put_rows import PutRows
@@ -69,6 +69,42 @@ class MemoryTaskState:
     def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
         """Keep them as Arrow."""
         return WrittenPart(self.rows.table(rows))
+
+
+class MemoryReader:
+    """Reads a table. Every write makes another dict of rows, so one that is kept stays as it is."""
+
+    has_history = False
+
+    def __init__(self, table: MemoryTable, key: Schema, columns: Schema, expires: str | None) -> None:
+        self._table, self._key, self._columns, self._expires = table, key, columns, expires
+        self._rows: Mapping[Key, StoredValue] = {}
+        self._floors = NO_FLOORS
+
+    def pin(self, txid: TxId | None = None) -> None:
+        """Keep the rows that there are now."""
+        self._rows, self._floors = self._table.rows, self._table.floors
+
+    def rows(self, txid: TxId) -> pa.Table:
+        """Key and value columns of all rows as they were after a transaction."""
+        return self._seen(txid, ((key, row.before(TxId(txid + 1))) for key, row in self._rows.items()))
+
+    def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
+        """As `rows`, of the rows with these keys."""
+        asked = dict.fromkeys(rows_of(keys) if self._key else [()])
+        both = ((key, self._rows[key]) for key in asked if key in self._rows)
+        return self._seen(txid, ((key, row.before(TxId(txid + 1))) for key, row in both))
+
+    def _seen(self, txid: TxId, rows: Iterable[tuple[Key, Any]]) -> pa.Table:
+        found = table_of_rows([(*key, *values) for key, values in rows if values is not ABSENT], self._columns)
+        return found if self._expires is None else alive(found, self._expires, self._floors.at(txid))
+
+    def release(self) -> None:
+        """Let go of the rows."""
+        self._rows = {}
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class MemoryMapState(MapState[FencedTable]):
@@ -161,6 +197,13 @@ class MemoryMapState(MapState[FencedTable]):
         rows = [(*key, *values) for key, values in self.get(attempt, asked).items()]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
 
+    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `rows_before`, of what this attempt has written (see the port). Raises `Fenced`."""
+        self._fence.check(self.stored.version, attempt.attempt_id)
+        reader = self.reader("")
+        reader.pin()
+        return reader.lookup(attempt.txid, keys)
+
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """What tasks of a step read (see the port). Raises `Fenced`."""
         return MemoryTaskState(self._rows, dict(self.items(attempt)))
@@ -190,6 +233,10 @@ class MemoryMapState(MapState[FencedTable]):
         }
         rows = [(*key, *values) for key, values in seen.items() if values is not ABSENT]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
+
+    def reader(self, owner: str) -> MemoryReader:
+        """A reader of the table, in this process (see the port)."""
+        return MemoryReader(self.stored, self.key, Schema((*self.key, *self.values)), self.columns.expires)
 
     def close(self) -> None:
         """Nothing to release."""

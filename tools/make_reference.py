@@ -86,6 +86,17 @@ PAGES = {
             "transactional.trident.own.BatchAggregator",
         ),
     ),
+    "queries": Page(
+        "Queries",
+        "Querying a topology from outside; [how to do it](../howto/queries.md).",
+        (
+            "transactional.queries.client.QueryClient",
+            "transactional.queries.client.Answer",
+            "transactional.queries.as_of.as_of",
+            "transactional.queries.as_of.Snapshot",
+            "transactional.topology.topology.Query",
+        ),
+    ),
     "bolts": Page(
         "Bolts",
         "The classes to derive a bolt from, what is handed to them, and plain functions as bolts.",

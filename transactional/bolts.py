@@ -18,6 +18,8 @@ from transactional.schema import did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from transactional.reading import Lookups
+
 Key = tuple[Any, ...]
 """The values of a state's key columns, in order."""
 
@@ -192,6 +194,8 @@ class TopologyContext:
     version without them."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Shared by the bolts that run in the same task of the same attempt."""
+    lookups: Lookups | None = None
+    """How the states that the bolt reads are looked up, by the id of the committer; usable in `finish_batch` only."""
 
 
 class Bolt:

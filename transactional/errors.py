@@ -12,6 +12,7 @@
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
     │   ├── StoreUnavailable         the coordinator's store does not respond
     │   └── SumOverflow              a sum is larger than its column can hold; nothing was written
+    ├── QueryFailed                  a question could not be answered; nothing else is affected
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
         ├── TopologyInUse            another coordinator holds the lease
@@ -146,6 +147,12 @@ class SumOverflow(OperatingError):
 
     code = "TX307"
     is_outage = False
+
+
+class QueryFailed(TransactionalError):
+    """A question could not be answered: a step of the query failed on it, or the tables changed too quickly."""
+
+    code = "TX500"
 
 
 class FatalError(TransactionalError):

@@ -256,6 +256,9 @@ class TransactionState(Protocol):
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
+    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `rows_before`, as the rows are once this attempt has written them."""
+
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """Key and value columns of the rows with `after < column <= until`: a timestamp column, in microseconds since
         1970; `after` None: from the beginning.

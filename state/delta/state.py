@@ -27,6 +27,7 @@ from state.delta.opening import (
     turned,
     with_owner,
 )
+from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
 from state.delta.sql import DIALECTS
 from state.delta.staging import FileStager, is_plain
@@ -177,12 +178,16 @@ class DeltaMapState(MapState[Layout]):
         before = None if committed_txid is None else TxId(committed_txid + 1)
         return self._reading().view(before, DIALECTS[dialect], source)
 
-    def _reading(self) -> Layout:
+    def reader(self, owner: str) -> DeltaReader:
+        """A reader of the table of `<topology>/<component>` (see the port)."""
+        return DeltaReader(self._resolved, owner, lambda: self._reading(owner))
+
+    def _reading(self, owner: str | None = None) -> Layout:
         """Never the one that is written through: whoever reads in another thread would move it on."""
         declared = self._declared
         is_known = declared.are_complete
         columns = declared.all if is_known else columns_of(self._resolved, self.key_names, declared.names)
-        return reading(self._resolved, self._fence.owner, columns)
+        return reading(self._resolved, self._fence.owner if owner is None else owner, columns)
 
     def fold(self) -> None:
         """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between

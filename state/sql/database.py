@@ -88,6 +88,16 @@ class Database:
         """The path of a SQLite file; None for a database in memory or on a server."""
         return sqlite_file(self._url)
 
+    def for_reading(self) -> Database:
+        """The same database, with connections of its own that write nothing."""
+        url = self.url or str(self._url)
+        return Database(url, timeout_ms=self._timeout_ms, used_for=self._used_for, read_only=True)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True for a database in the memory of this process."""
+        return is_in_memory(self._url)
+
     def exists(self) -> bool:
         """False for a SQLite file that is not there: to connect would make it."""
         return self.file is None or Path(self.file).is_file()

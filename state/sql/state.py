@@ -15,6 +15,7 @@ from state.map_state import MapState
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
+from state.sql.reading import SqlReader
 from state.sql.registry import Registration
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
@@ -140,6 +141,12 @@ class SqlMapState(MapState[FencedSqlTable]):
             floor = None if found is None else found[1].at(committed_txid)
             parts = [table_of_rows(part, columns) for part in rows.alive_rows(connection, committed_txid, floor)]
         return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
+
+    def reader(self, owner: str) -> SqlReader:
+        """A reader of the table of `<topology>/<component>`, with connections of its own (see the port)."""
+        rows = self._state_table()
+        registration = Registration(rows, self.columns, name=self.table, owner=owner)
+        return SqlReader(self._database.for_reading(), rows, registration, self.table, self.columns)
 
     def close(self) -> None:
         """Close all connections."""

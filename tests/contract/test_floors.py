@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from state.expiring import Floors
 from state.memory import MemoryMapState
 from state.values import StoredValue
-from tests.contract.states import AnyState, Place, content
+from tests.contract.states import OWNER, AnyState, Place, content
 from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
@@ -146,12 +147,23 @@ class History:
             new |= dict.fromkeys(gone, ABSENT)
             state.put(attempt, {(word,): row for word, row in new.items()})
             after = {word: row for word, row in (before | new).items() if row is not ABSENT}
-        return {word: row for word, row in after.items() if exists(row, floor)}, floor
+        found = state.rows_after(attempt, pa.table({"word": pa.array(WORDS, pa.string())}))
+        left = {word: row for word, row in after.items() if exists(row, floor)}
+        assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == left
+        return left, floor
 
     def check(self, state: AnyState, txid: int, after: Model) -> None:
         assert content(state) == after
         assert content(state, txid) == after
         assert content(state, txid - 1) == self.model
+        if self.place.engine == "sqlite in memory":
+            return
+        with closing(state.reader(OWNER)) as reader:
+            reader.pin()
+            words = pa.table({"word": pa.array(WORDS, pa.string())})
+            for number, expected in ((txid, after), (txid - 1, self.model)):
+                for found in (reader.rows(TxId(number)), reader.lookup(TxId(number), words)):
+                    assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == expected
 
 
 @pytest.mark.sampled(5)

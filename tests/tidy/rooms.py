@@ -17,7 +17,7 @@ FLOORS = (
     ("transactional.trident", "transactional.reliable"),
     ("transactional.doctor", "transactional.telemetry"),
     ("doors", "verifier"),
-    ("transactional.console",),
+    ("transactional.console", "transactional.queries"),
     ("transactional.commands",),
     ("examples",),
 )
@@ -39,7 +39,7 @@ HOMES = {
         *("transactional.arrow", "transactional.narrowing"),
         *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
         *("transactional.aggregates", "transactional.sums", "transactional.trident", "transactional.reliable"),
-        *("spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
+        *("transactional.queries", "spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },
     "jinja2": {"transactional.console"},
     "py4j": {"transactional.spark_internals"},

@@ -30,6 +30,7 @@ from transactional.commands.display import (
 from transactional.commands.doctor import doctor
 from transactional.commands.logs import Logs, leave, show_warnings_briefly
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.running import RunLogFormat, SparkLog, observers_of, spark_log_of, stop_on_signals
 from transactional.commands.status_json import attempt_json, status_json
@@ -210,6 +211,8 @@ app.command()(reset)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)
+app.command()(query)
+app.command()(read)
 app.command()(cli_ui.ui)
 app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
@@ -63,6 +63,25 @@ class DeferredState:
             f"committer {self.component!r} used its state in prepare or execute, where earlier transactions may not be "
             "committed yet: collect in execute, and use the state in finish_batch"
         )
+
+
+class DeferredLookups(Mapping[str, Any]):
+    """The stand-in for the states that a bolt looks up, while its batch is processed."""
+
+    def __init__(self, component: str) -> None:
+        self.component = component
+
+    def __getitem__(self, committer: str) -> NoReturn:
+        raise ConfigError(
+            f"bolt {self.component!r} looked up the state of {committer!r} in prepare or execute, where earlier "
+            "transactions may not be committed yet: collect in execute, and look up in finish_batch"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
 
 class MapStateView:

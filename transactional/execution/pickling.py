@@ -14,7 +14,7 @@ import cloudpickle
 
 from transactional.bolts import OutputCollector
 from transactional.errors import ConfigError
-from transactional.execution.map_state import DeferredState
+from transactional.execution.map_state import DeferredLookups, DeferredState
 
 _ADVICE = "open connections, locks and the like in prepare"
 
@@ -36,9 +36,9 @@ def dump_instance(bolt: object, collector: OutputCollector) -> bytes:
     return buffer.getvalue()
 
 
-def load_instance(data: bytes, collector: OutputCollector, state: object) -> Any:
-    """Unpickle a bolt's instance with the given collector and state in place of the stand-ins."""
-    return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state}).load()
+def load_instance(data: bytes, collector: OutputCollector, state: object, lookups: object = None) -> Any:
+    """Unpickle a bolt's instance with the given collector, state and lookups in place of the stand-ins."""
+    return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state, "lookups": lookups}).load()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -49,6 +49,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, obj: Any) -> str | None:
         if obj is self._collector:
             return "collector"
+        if isinstance(obj, DeferredLookups):
+            return "lookups"
         return "state" if isinstance(obj, DeferredState) else None
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, TopologyContext
 from transactional.execution.emitting import Emitter
-from transactional.execution.map_state import DeferredState
+from transactional.execution.map_state import DeferredLookups, DeferredState
 from transactional.execution.operators import (
     ArrowBatchOperator,
     ArrowFunction,
@@ -30,6 +30,7 @@ from transactional.execution.trying_again import makes_letters
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
 from transactional.ports import Aggregator
+from transactional.reading import Lookups
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 
@@ -68,6 +69,8 @@ class TaskInfo:
     replaces: bool = False
     """Whether an earlier attempt has written that state."""
     shared: dict[str, Any] = field(default_factory=dict)
+    lookups: Lookups | None = None
+    """How a bolt looks states up."""
 
     def __str__(self) -> str:
         return f"task {self.task} of {self.task_count}"
@@ -95,6 +98,7 @@ class TaskInfo:
             subscribers,
             self.facts,
             self.shared,
+            DeferredLookups(spec.id) if spec.reads and self.lookups is None else self.lookups,
         )
 
 
@@ -124,7 +128,7 @@ def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: b
 
 def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:
     """The operator for a bolt that comes out of the processing phase (see `Operator.dump`), prepared there."""
-    operator = _of_instance(info, spec, load_instance(pickled, emitter, info.state), emitter)
+    operator = _of_instance(info, spec, load_instance(pickled, emitter, info.state, info.lookups), emitter)
     operator.fresh = partial(load_operator, info, spec, pickled)
     return operator
 

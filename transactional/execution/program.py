@@ -19,6 +19,7 @@ from transactional.groupings import Grouping
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
+from transactional.reading import Lookups
 from transactional.schema import Schema
 from transactional.staged import Scratch, Stager
 from transactional.topology.functions import BoltFunction, FunctionKind
@@ -65,6 +66,8 @@ class BoltSpec:
     inputs: tuple[Grouping, ...]
     outputs: Mapping[str, Schema]
     is_committer: bool
+    reads: tuple[str, ...] = ()
+    """The committers whose states it looks up in the commit phase."""
 
     @property
     def is_dataframe(self) -> bool:
@@ -144,7 +147,7 @@ def make_program(
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None
-        bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, is_committer=c.is_committer)
+        bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, c.is_committer, c.reads)
         if not isinstance(c.bolt, Bolt | BoltFunction):
             aggregators[c.id] = c.bolt.aggregator()
     once = topology.guarantee is Guarantee.AT_MOST_ONCE
@@ -176,6 +179,8 @@ class AttemptInput:
     facts: BatchFacts | None = None
     again: tuple[tuple[tuple[PartitionId, OffsetRange], ...], ...] = ()
     """For each task of the spout: the messages that it reads once more, outside of the batch's ranges."""
+    lookups: Lookups | None = None
+    """How bolts look states up that are read from outside, in the process that has them open."""
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:

@@ -1,14 +1,18 @@
-"""What an update changes in its state: the rows of its keys, before and after the transaction."""
+"""What the commit phase reads of states: the rows that an update changes, before and after the transaction, and those
+that bolts look up."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.ports import Aggregator, TransactionState
+from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
-from transactional.topology.topology import old_name
+from transactional.topology.topology import Component, Topology, committer_of, old_name
 
 _PARTS = (" part", " before", " both")
 """Where a key stands in each of the three. A blank is in no column's name."""
@@ -29,6 +33,20 @@ def changed_rows(
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new
+
+
+def lookups_of(topology: Topology, component: Component, attempt: TransactionAttempt) -> Lookups:
+    """How a bolt looks up the states that it reads: before this transaction, or after it, once they are written.
+
+    A replay gives the same: by then the states have been brought to this transaction again.
+    """
+    states = {committer.id: committer.state for committer in topology.committers if committer.state is not None}
+    found: dict[str, Lookup] = {}
+    for read in component.reads:
+        committer, is_before = committer_of(read)
+        state = states[committer]
+        found[read] = partial(state.rows_before if is_before else state.rows_after, attempt)
+    return found
 
 
 def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list[pa.Array]:

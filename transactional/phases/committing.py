@@ -22,7 +22,7 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
-from transactional.phases.changes import changed_rows
+from transactional.phases.changes import changed_rows, lookups_of
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import run_as_job
@@ -206,7 +206,10 @@ class CommitPhase:
         attempt, state = passing.attempt, component.state
         excluded = tuple(passing.processed.excluded)
         facts = passing.processed.facts
-        info = TaskInfo(self.program, attempt, 0, component.parallelism, excluded=excluded, facts=facts)
+        lookups = lookups_of(self.topology, component, attempt)
+        info = TaskInfo(
+            self.program, attempt, 0, component.parallelism, excluded=excluded, facts=facts, lookups=lookups
+        )
         if state is None:
             return info, None
         if not isinstance(component.bolt, StatefulBolt):

@@ -16,6 +16,7 @@ from transactional.phases.staging import scratch_of, staged, stagers_of
 from transactional.phases.step_tasks import run_step_task
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
+from transactional.reading import Lookups
 from transactional.topology.topology import Topology
 
 
@@ -44,17 +45,21 @@ class LocalExecutor:
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run level after level. Raises `AttemptLost` if cancelled."""
+        return self.run_with(attempt, batch, None)
+
+    def run_with(self, attempt: TransactionAttempt, batch: BatchMetadata, lookups: Lookups | None) -> Processed:
+        """As `run`; `lookups` are for bolts that look states up from outside of their topology."""
         with self._lock:
             self._done[attempt] = 0
         try:
-            return gather(self.program, batch, self._run_levels(attempt, batch))
+            return gather(self.program, batch, self._run_levels(attempt, batch, lookups))
         finally:
             with self._lock:
                 del self._done[attempt]
                 self._cancelled.discard(attempt)
 
-    def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata) -> list[Item]:
-        inputs = AttemptInput.of(attempt, batch, self.program.spout.parallelism)
+    def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata, lookups: Lookups | None) -> list[Item]:
+        inputs = replace(AttemptInput.of(attempt, batch, self.program.spout.parallelism), lookups=lookups)
         items: list[Item] = []
         for level in range(self.program.plan.depth):
             for slot in range(len(self.program.plan.slots(level))):

@@ -98,7 +98,15 @@ class _Task(TaskLoop):
         is_complete: bool = True,
         looks_closer: bool = False,
     ) -> None:
-        info = TaskInfo(program, inputs.attempt, task, stage.task_count, excluded=inputs.excluded, facts=inputs.facts)
+        info = TaskInfo(
+            program,
+            inputs.attempt,
+            task,
+            stage.task_count,
+            excluded=inputs.excluded,
+            facts=inputs.facts,
+            lookups=inputs.lookups,
+        )
         super().__init__(info, stage.components, is_complete=is_complete, looks_closer=looks_closer)
         self.inputs, self.stage, self.task = inputs, stage, task
         self.sent: list[Item] = []

@@ -40,6 +40,13 @@ class BoltDeclarer:
     parallelism: int
     state: TransactionState | None
     inputs: list[Grouping] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+
+    def reading(self, *reads: str) -> BoltDeclarer:
+        """Declare whose states the bolt looks up in `finish_batch`, which then runs in the commit phase: ids of
+        committers, for the values after the transaction; `before(id)` for those before it."""
+        self.reads += [read for read in reads if read not in self.reads]
+        return self
 
     def shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Tuples are distributed evenly; if both sides have the same parallelism they stay in their task."""
@@ -220,6 +227,10 @@ class TransactionalTopologyBuilder:
         topology = self._frozen(components, options, config, state_provider=provider)
         check_states(topology, strict=strict)
         return topology
+
+    def build_query(self) -> Topology:
+        """A topology without states, for questions from outside. Raises `ConfigError`."""
+        return self._frozen(wire(self.spout_id, self.spout, self._bolts), None, None)
 
     def _frozen(
         self,

@@ -45,6 +45,8 @@ def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
         ],
         "streams": _streams(component.outputs),
     }
+    if component.reads:
+        description["reads"] = list(component.reads)
     if shown := getattr(component.bolt, "steps_shown", ()):
         description["steps"] = list(shown)
     if component.state is not None:

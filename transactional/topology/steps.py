@@ -48,6 +48,8 @@ def _why_it_stays(topology: Topology, component: Component) -> str:
     """Why a component runs in the driver; empty if it need not."""
     if not isinstance(component.bolt, Bolt):
         return "it has no code with a state" if component.is_update else "it is a function"
+    if component.reads:
+        return "it looks up states"
     if component.parallelism == 1:
         return "it has one task"
     if component.state is None:

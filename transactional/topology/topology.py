@@ -31,6 +31,20 @@ def old_name(value: str) -> str:
     return f"old_{value}"
 
 
+_BEFORE = " before"
+"""A blank is in no id."""
+
+
+def before(committer: str) -> str:
+    """The look-up of a state as it was before the transaction."""
+    return committer + _BEFORE
+
+
+def committer_of(read: str) -> tuple[str, bool]:
+    """Whose state is looked up, and whether it is that before the transaction."""
+    return read.removesuffix(_BEFORE), read.endswith(_BEFORE)
+
+
 HIDDEN = Schema.parse("`$id` long, `$root` long, `$more` array<long>")
 """What tuples carry to be followed: their own id, and the roots that they belong to: one, or several in `$more`."""
 
@@ -80,6 +94,8 @@ class Component:
     output: Schema
     state: TransactionState | None = None
     streams: Mapping[str, Schema] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    """The states that it looks up in the commit phase: ids of committers, or `before` of them."""
 
     @property
     def is_committer(self) -> bool:
@@ -124,6 +140,8 @@ class Topology:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     follows_messages: bool = False
     """Whether tuples carry which messages they belong to, in columns that bolts do not see."""
+    queries: Mapping[str, Query] = field(default_factory=dict)
+    """The queries from outside, by name."""
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -171,7 +189,7 @@ class Topology:
             if component.is_stateful or (late and all(late)):
                 phases[component.id] = WorkPhase.COMMIT
             else:
-                waits = component.is_committer or any(late)
+                waits = component.is_committer or any(late) or bool(component.reads)
                 phases[component.id] = WorkPhase.BOTH if waits else WorkPhase.PROCESSING
         return phases
 
@@ -180,3 +198,26 @@ class Topology:
         committers = {c.id: dict(c.state.identity()) for c in self.committers if c.state is not None}
         told = {"spout": dict(self.spout.identity()), "committers": committers}
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query from outside: a topology of its own, whose spout emits the questions. It has no states.
+
+    `result` is the component and the stream that has the answers, `reads` are the committers whose states it looks up.
+    """
+
+    name: str
+    topology: Topology
+    result: tuple[str, str]
+    reads: tuple[str, ...]
+
+    @property
+    def fields(self) -> Schema:
+        """What a question consists of."""
+        return self.topology.spout.output
+
+    @property
+    def returns(self) -> Schema:
+        """The fields of an answer."""
+        return self.topology.output_of(*self.result)

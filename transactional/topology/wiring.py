@@ -20,6 +20,7 @@ from transactional.topology.topology import (
     Component,
     Topology,
     WorkPhase,
+    committer_of,
     old_name,
     outputs_of,
 )
@@ -37,6 +38,7 @@ class Declared(Protocol):
     parallelism: int
     state: TransactionState | None
     inputs: list[Grouping]
+    reads: list[str]
 
 
 def check_id(what: str, value: Any) -> None:
@@ -152,7 +154,23 @@ class _Wiring:
                     f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"
                 )
             self._visit(grouping.source, ordered, (*path, bolt_id))
+        for read in self.bolts[bolt_id].reads:
+            self._visit_read(bolt_id, read, ordered, (*path, bolt_id))
         ordered[bolt_id] = self.bolts[bolt_id]
+
+    def _visit_read(self, bolt_id: str, read: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
+        """What is looked up after a transaction is written first."""
+        committer, is_before = committer_of(read)
+        if committer not in self.bolts or self.bolts[committer].state is None:
+            raise ConfigError(f"bolt {bolt_id!r} looks up the state of {committer!r}, which is no committer")
+        if is_before:
+            return
+        if committer in path:
+            raise ConfigError(
+                f"bolt {bolt_id!r} looks up the state of {committer!r} after the transaction, and {committer!r} is "
+                "updated with what comes of it: look up what was before it (when='before')"
+            )
+        self._visit(committer, ordered, path)
 
     def _build_one(self, declared: Declared) -> Component:
         name = f"bolt {declared.id!r}"
@@ -172,6 +190,7 @@ class _Wiring:
             outputs[DEFAULT_STREAM],
             declared.state,
             {stream: schema for stream, schema in outputs.items() if stream != DEFAULT_STREAM},
+            tuple(declared.reads),
         )
         self._check_phase(component)
         return component
@@ -238,7 +257,8 @@ class _Wiring:
 
     def _check_phase(self, component: Component) -> None:
         late = [self.phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
-        self.phases[component.id] = WorkPhase.BOTH if component.is_committer or any(late) else WorkPhase.PROCESSING
+        waits = component.is_committer or any(late) or bool(component.reads)
+        self.phases[component.id] = WorkPhase.BOTH if waits else WorkPhase.PROCESSING
         if component.is_dataframe and any(late):
             raise ConfigError(
                 f"bolt {component.id!r} uses Spark DataFrames and is behind a committer, where bolts run in "

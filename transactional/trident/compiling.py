@@ -9,15 +9,23 @@ from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.trident.graph import Cut, Graph, Node, Persisted
 from transactional.trident.joins import Join
+from transactional.trident.looking_up import LookUp
 from transactional.trident.pipeline import Pipeline
 
 _ID_CHARACTERS = 40
 _LOCAL = Cut(GroupingKind.LOCAL_OR_SHUFFLE)
 
 
-def declare(graph: Graph, builder: TransactionalTopologyBuilder, default: int) -> None:
-    """Add the bolts and states of a graph to a builder, which knows the spout. `default` is the number of tasks."""
-    _Compiler(graph, builder, default).declare()
+def declare(
+    graph: Graph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool = False
+) -> dict[int, tuple[str, str]]:
+    """Add the bolts and states of a graph to a builder, which knows the spout. `default` is the number of tasks.
+
+    Returns by node the component and the stream that has its tuples, of all that leave their component.
+    """
+    compiler = _Compiler(graph, builder, default, is_query=is_query)
+    compiler.declare()
+    return compiler.made
 
 
 def spout_tasks(graph: Graph, default: int) -> int:
@@ -27,8 +35,8 @@ def spout_tasks(graph: Graph, default: int) -> int:
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, builder: TransactionalTopologyBuilder, default: int) -> None:
-        self.graph, self.builder = graph, builder
+    def __init__(self, graph: Graph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool) -> None:
+        self.graph, self.builder, self.is_query = graph, builder, is_query
         self.readers = [graph.consumers(node.number) for node in graph.nodes]
         self.segments = _segments(graph)
         self.tasks = _tasks(graph, self.segments, default)
@@ -96,6 +104,8 @@ class _Compiler:
         declarer = self.builder.set_bolt(self._id(chain), bolt, self.tasks[self.segments[node.number]])
         for cut, origin in zip(cuts, origins, strict=True):
             _subscribe(declarer, cut, origin)
+        if not self.is_query:
+            declarer.reading(*(step.read for step in steps if isinstance(step, LookUp)))
         return declarer.id, DEFAULT_STREAM
 
     def _parent(self, node: Node) -> Node:
@@ -153,7 +163,8 @@ def _tasks(graph: Graph, segments: list[int], default: int) -> dict[int, int]:
     late: list[bool] = []
     for node in graph.nodes:
         above = [late[parent] for parent in node.parents]
-        late.append(node.origin.is_late if node.origin is not None else bool(above) and all(above))
+        is_late = isinstance(node.step, LookUp) or (bool(above) and all(above))
+        late.append(node.origin.is_late if node.origin is not None else is_late)
     tasks: dict[int, int] = {}
     for node in graph.nodes:
         if segments[node.number] == node.number:

@@ -29,11 +29,18 @@ class Update:
 class Declarations:
     """Everything that has been declared on a topology."""
 
-    def __init__(self, topology_id: str) -> None:
+    def __init__(self, topology_id: str, *, queried: Declarations | None = None, query: str = "") -> None:
         self.topology_id, self.graph = topology_id, Graph()
+        self.queried, self.query = queried, query
+        """Of a query: the topology that is queried, and its name."""
+
+    def __str__(self) -> str:
+        return f"query {self.query!r}" if self.queried is not None else f"topology {self.topology_id!r}"
 
     def persist(self, operation: str, update: Update, source: Node, cut: Cut, name: str | None) -> Persisted:
         """Add the committer of a state. Raises `ConfigError` if the state, or its name, has been used."""
+        if self.queried is not None:
+            raise ConfigError(f"{operation}: {self} only reads; keep a state in the topology itself")
         committer = self._committer(operation, update.state, name)
         persisted = Persisted(committer, update.bolt, update.state, source.number, cut, update.output)
         self.graph.persisted.append(persisted)

@@ -36,9 +36,10 @@ def as_expression(operation: str, value: Any) -> Expression:
         ) from None
 
 
-def evaluated(batch: pa.RecordBatch, columns: Mapping[str, Expression]) -> pa.Table:
+def evaluated(rows: pa.RecordBatch | pa.Table, columns: Mapping[str, Expression]) -> pa.Table:
     """A table with the given columns, computed row by row."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions(list(columns.values()), list(columns)), [source])
     return project.to_table(use_threads=False)
 

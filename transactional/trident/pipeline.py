@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +15,7 @@ from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
+from transactional.trident.looking_up import LookUp
 from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step
 
 
@@ -39,6 +41,7 @@ class Pipeline(ArrowBatchBolt):
         self._collector, self._component = collector, context.component_id
         self._is_first = context.task_index == 0
         self._kept: dict[int, list[pa.RecordBatch]] = {}
+        self._lookups = context.lookups
         for step in self.steps:
             if isinstance(step, RowStep) and hasattr(step.function, "prepare"):
                 step.function.prepare(context)
@@ -50,6 +53,8 @@ class Pipeline(ArrowBatchBolt):
     def finish_batch(self) -> None:
         """Finish the steps that have waited, in order."""
         for at, (step, *_) in enumerate(self._passes):
+            if isinstance(step, LookUp):
+                step = replace(step, lookups=self._lookups)
             if isinstance(step, GatheringStep):
                 for batch in step.finish(self._kept.pop(at, []), is_first=self._is_first):
                     self._push(batch, at + 1)

@@ -18,6 +18,7 @@ from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_
 from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Node, Origin, Persisted
 from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
+from transactional.trident.looking_up import look_up
 from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
 
@@ -94,6 +95,36 @@ class Stream(Operations):
         `new_values()`. The state is declared with key and values."""
         return persisted_by_updater(self, state, updater, output, name)
 
+    def state_query(
+        self,
+        state: TridentState,
+        on: str | Sequence[str] | None = None,
+        *,
+        output: str | Sequence[str] | None = None,
+        when: str = "after",
+    ) -> Stream:
+        """Append the values that a state has for each tuple, NULL where it has none.
+
+        `on` are the fields that are looked up, in the order of the state's key, by default those that are called as
+        its columns are. `output` gives the values other names. In a topology the look-up, and all that is done with its
+        stream, belongs to the commit phase: it sees the state as it is `after` the transaction, or `before` it. A query
+        sees the committed transaction that its answer names.
+        """
+        if not isinstance(state, TridentState):
+            raise ConfigError(
+                f"state_query takes a state that persistent_aggregate or the like returned; got {state!r}"
+            )
+        declarations = self._declarations
+        if state.declarations is not (declarations.queried or declarations):
+            raise ConfigError(
+                f"state_query: state {state.name!r} is one of {state.declarations}, not of {declarations}"
+            )
+        if declarations.queried is not None and when != "after":
+            raise ConfigError(
+                f"state_query: {declarations} is answered between two transactions, so there is no {when!r}"
+            )
+        return self._then(look_up(self.fields, state, on, output, when))
+
     def merge(self, *others: Stream) -> Stream:
         """The tuples of this stream and of others."""
         return merged(self._declarations, (self, *others))
@@ -101,8 +132,8 @@ class Stream(Operations):
     def _check_of(self, used_by: str, declarations: Declarations) -> None:
         if self._declarations is not declarations:
             raise ConfigError(
-                f"{used_by}: a stream of topology {self._declarations.topology_id!r} is used in topology "
-                f"{declarations.topology_id!r}: streams of two topologies never meet"
+                f"{used_by}: a stream of {self._declarations} is used in {declarations}: the streams of a topology, "
+                "and those of a query, meet no others"
             )
 
     def apply(self, function: Callable[Concatenate[Stream, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
@@ -14,9 +15,13 @@ from transactional.topology.topology import Topology
 from transactional.topology.wiring import check_id, check_parallelism, checked_spout
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
+from transactional.trident.functions import parsed
 from transactional.trident.graph import Node, Origin
+from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
 from transactional.trident.streams import Stream, joined, merged
+
+F = TypeVar("F", bound=Callable[[Stream], Stream])
 
 
 class TridentTopology:
@@ -33,6 +38,7 @@ class TridentTopology:
         self._declarations = Declarations(topology_id)
         self._spouts: dict[str, Spout | SpoutMaker] = {}
         self._dead_letters: TransactionState | None = None
+        self._queries: dict[str, DeclaredQuery] = {}
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.id!r})"
@@ -83,6 +89,24 @@ class TridentTopology:
         """
         return joined(self._declarations, streams, how, keeps_all=keep_all, output=output)
 
+    def query(self, name: str, fields: str) -> Callable[[F], F]:
+        """Declare a query from outside: `@topology.query("count_of", "word string")`.
+
+        The function is given the stream of questions, which have these fields, and returns that of the answers, made by
+        any operations, above all `state_query`. It keeps nothing. `QueryClient` executes it.
+        """
+
+        def declare_query(function: F) -> F:
+            if name in self._queries:
+                raise ConfigError(f"query: {name!r} is declared twice; the queries are: {', '.join(self._queries)}")
+            if not callable(function):
+                raise ConfigError(f"query {name!r} takes a function of the stream of questions; got {function!r}")
+            schema = parsed(f"query {name!r}", fields)
+            self._queries[name] = declared_query(self._declarations, name, schema, function)
+            return function
+
+        return declare_query
+
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a step fails `attempts_max` times, instead of stopping with its error.
 
@@ -113,4 +137,5 @@ class TridentTopology:
         declare(graph, builder, self.parallelism)
         if self._dead_letters is not None:
             builder.set_dead_letters(self._dead_letters)
-        return builder.build(strict=strict, options=options, config=config)
+        topology = builder.build(strict=strict, options=options, config=config)
+        return replace(topology, queries={name: compiled_query(self.id, each) for name, each in self._queries.items()})

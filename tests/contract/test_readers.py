@@ -1,0 +1,194 @@
+"""What every state promises to those who only read it from outside, wherever it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from state.delta.state import DeltaMapState
+from state.memory import MemoryMapState
+from state.sql.state import SqlMapState
+from tests.contract.states import OWNER, AnyState, Place, always, counts, look_up_always
+from tests.integration.postgres import url_of
+from transactional.arrow import arrow_schema
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, OperatingError
+from transactional.ports import Partials
+from transactional.reading import StateReader
+
+pytestmark = pytest.mark.sampled(2)
+ENGINES = [
+    *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
+    *("delta-rs", "delta-rs/merge", "delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
+]
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """An empty place for a table."""
+    if "lookup" in request.param:
+        look_up_always(monkeypatch)
+    url = {"sqlite": f"sqlite:///{tmp_path / 'states.db'}"}.get(request.param, "")
+    if request.param == "postgres":
+        sockets: Path = request.getfixturevalue("postgres_sockets")
+        url = url_of(sockets, request.getfixturevalue("postgres_schema"))
+    place = Place(request.param, tmp_path, url=url)
+    yield place
+    place.close()
+
+
+def seen(table: pa.Table) -> dict[Any, Any]:
+    """Values by key; keys of one column are plain."""
+    *_, value = table.column_names
+    keys = [tuple(row[name] for name in table.column_names[:-1]) for row in table.to_pylist()]
+    found = {key[0] if len(key) == 1 else key: n for key, n in zip(keys, table[value].to_pylist(), strict=True)}
+    assert len(found) == table.num_rows, "a key has two rows"
+    return found
+
+
+def read(state: AnyState, reader: StateReader, txid: int, keys: list[Any]) -> dict[Any, Any]:
+    """All rows as of a transaction; a look-up of some keys gives the same."""
+    rows = seen(reader.rows(TxId(txid)))
+    names = state.key.names
+    columns = list(zip(*(key if isinstance(key, tuple) else (key,) for key in keys), strict=True))
+    asked = pa.table(dict(zip(names, columns, strict=True)), schema=arrow_schema(state.key))
+    found = seen(reader.lookup(TxId(txid), asked))
+    assert {key: n for key, n in found.items() if key in keys} == {key: n for key, n in rows.items() if key in keys}
+    assert {key: rows[key] for key in found} == found
+    return rows
+
+
+HISTORY: list[dict[Any, int]] = [{"a": 1, "b": 2}, {"b": 3, None: 1}, {}, {"a": 5, "c": 1}, {"a": 1}, {"d": 4, None: 2}]
+
+
+def totals(until: int) -> Mapping[Any, int]:
+    """The sums of the first transactions."""
+    found: dict[Any, int] = {}
+    for each in HISTORY[:until]:
+        for key, n in each.items():
+            found[key] = found.get(key, 0) + n
+    return found
+
+
+def test_a_reader_sees_one_transaction_whatever_is_written_meanwhile(place: Place) -> None:
+    """The committed one, whether or not the table is one ahead; and what is pinned stays."""
+    state = place.state()
+    place.fence(state, 0, 1)
+    reader = state.reader(OWNER)
+    for txid, words in enumerate(HISTORY, start=1):
+        dead, attempt = place.attempt(txid, 10 * txid), place.attempt(txid, 10 * txid + 2)
+        state.merge(dead, counts({"zombie": 7, "a": 70}))
+        reader.pin()
+        assert read(state, reader, txid - 1, ["a", "zombie", None]) == totals(txid - 1)
+        if isinstance(state, SqlMapState):
+            reader.release()  # of a database, what is pinned is of one database transaction
+        place.fence(state, txid, 10 * txid + 1)
+        state.merge(attempt, counts(words))
+        if not isinstance(state, SqlMapState):
+            assert read(state, reader, txid - 1, ["b", "c", "nobody"]) == totals(txid - 1)
+        reader.pin()
+        assert read(state, reader, txid - 1, ["a", "b", None]) == totals(txid - 1)
+        assert read(state, reader, txid, ["a", "b", None, "nobody"]) == totals(txid)
+        reader.release()
+        state.tidy(TxId(txid), always)
+        reader.pin()
+        assert read(state, reader, txid, ["a", "c"]) == totals(txid)
+        reader.release()
+    reader.close()
+
+
+def test_what_a_database_has_pinned_stays(place: Place) -> None:
+    """A writer does not wait for a reader, and the reader does not see it."""
+    state = place.state()
+    place.fence(state, 0, 1)
+    state.merge(place.attempt(1, 2), counts({"a": 1}))
+    reader = state.reader(OWNER)
+    reader.pin()
+    state.merge(place.attempt(2, 3), counts({"a": 1, "b": 1}))
+    state.merge(place.attempt(3, 4), counts({"a": 1, "c": 1}))
+    assert read(state, reader, 1, ["a", "b", "c"]) == {"a": 1}
+    reader.close()
+
+
+def test_keys_of_several_columns_with_null(place: Place) -> None:
+    """They are found as they are."""
+    state = place.state("word string, n long")
+    place.fence(state, 0, 1)
+    rows = {("a", 1): 1, ("a", None): 2, (None, 1): 3, (None, None): 4, ("b", 1): 5}
+    state.merge(place.attempt(1, 2), counts(rows, "word string, n long"))
+    reader = state.reader(OWNER)
+    reader.pin()
+    assert read(state, reader, 1, [("a", None), (None, None), ("b", 2), ("b", 1)]) == rows
+    reader.close()
+
+
+def test_a_state_of_one_row(place: Place) -> None:
+    """Its key has no columns."""
+    state = place.state(())
+    place.fence(state, 0, 1)
+    state.merge(place.attempt(1, 2), _alone(3))
+    reader = state.reader(OWNER)
+    reader.pin()
+    assert reader.rows(TxId(1)).to_pylist() == [{"count": 3}]
+    assert reader.lookup(TxId(1), pa.table({})).to_pylist() == [{"count": 3}]
+    reader.close()
+
+
+def _alone(n: int) -> Partials:
+    return Partials({"count": "sum"}, pa.table({"count": pa.array([n], pa.int64())}))
+
+
+def test_a_reader_creates_nothing(tmp_path: Path) -> None:
+    """Neither a table, nor a file of a database."""
+    url = f"sqlite:///{tmp_path / 'states.db'}"
+    for state in (
+        SqlMapState(url, "words", "word string", "n long"),
+        DeltaMapState(tmp_path / "t", "w string", "n long"),
+    ):
+        reader = state.reader(OWNER)
+        with pytest.raises(OperatingError):
+            reader.pin()
+        reader.close()
+    assert not list(tmp_path.iterdir())
+    SqlMapState(url, "others", "word string", "n long").open("words/others", lambda _: TxId(0))
+    reader = SqlMapState(url, "words", "word string", "n long").reader(OWNER)
+    with pytest.raises(OperatingError, match="no table yet"):
+        reader.pin()
+    with pytest.raises(ConfigError, match="in memory"):
+        SqlMapState("sqlite://", "words", "word string", "n long").reader(OWNER)
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_an_older_transaction_of_a_delta_table(tmp_path: Path, layout: str) -> None:
+    """As long as its log has it: each was read as it was, also where a dead attempt came first, and after a fold."""
+    place = Place("delta-rs", tmp_path)
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
+    state.open(OWNER, place.txids.__getitem__)
+    place.fence(state, 0, 1)
+    for txid, words in enumerate(HISTORY, start=1):
+        state.merge(place.attempt(txid, 10 * txid), counts({"zombie": 7}))
+        place.fence(state, txid, 10 * txid + 1)
+        state.merge(place.attempt(txid, 10 * txid + 2), counts(words))
+        if txid == 4:
+            state.fold()
+    reader = state.reader(OWNER)
+    for txid in (2, 5, 1, 6, 3, 4):
+        reader.pin(TxId(txid))
+        assert read(state, reader, txid, ["a", "b", None]) == totals(txid)
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    for entry in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        if int(entry.stem) < 5:
+            entry.unlink()
+    other = state.reader(OWNER)
+    with pytest.raises(OperatingError, match="can't be read as of transaction 1"):
+        other.pin(TxId(1))
+
+
+def test_memory_has_its_newest_transactions_only() -> None:
+    """There is nothing else to pin."""
+    assert not MemoryMapState("word string", "n long").reader(OWNER).has_history

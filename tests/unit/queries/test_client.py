@@ -1,0 +1,194 @@
+"""Questions from outside: each answer is of one committed transaction, over all states (Storm rows R5, R12, R33)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from state.delta.folding import LogLayout
+from state.delta.state import DeltaMapState
+from state.memory import MemoryMapState, MemoryTable
+from state.sql.state import SqlMapState
+from state.store.sql_store import SqlCoordinatorStore
+from tests.unit.queries.words import run, word_count
+from transactional.attempt import TxId
+from transactional.errors import ConfigError, OperatingError, QueryFailed
+from transactional.ports import TransactionState
+from transactional.queries import QueryClient
+from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.testing import MemoryCoordinatorStore
+
+BATCHES: list[list[tuple[Any, ...]]] = [[("the", 3), ("dog", 3)], [("the", 3), ("cat", 3)], [("a", 1)]]
+KINDS = ["memory", "sqlite", "merge", "log"]
+
+
+def states_of(kind: str, folder: Path) -> tuple[TransactionState, TransactionState]:
+    """Two empty states."""
+    if kind == "memory":
+        return MemoryMapState(), MemoryMapState(table=MemoryTable("sizes"))
+    if kind == "sqlite":
+        url = f"sqlite:///{folder / 'states.db'}"
+        return SqlMapState(url, "words"), SqlMapState(url, "sizes")
+    layout = LogLayout(fold_after=3) if kind == "log" else kind
+    return DeltaMapState(folder / "words", layout=layout), DeltaMapState(folder / "sizes", layout=layout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_each_query_answers(kind: str, tmp_path: Path) -> None:
+    """Values of one state, of two, aggregates of them; NULL and one row where there is nothing."""
+    topology = word_count(*states_of(kind, tmp_path), BATCHES)
+    with QueryClient(topology, run(topology)) as client:
+        assert client.execute("count_of", "the").txid == 3
+        assert list(client.execute("count_of", "the")) == [
+            {"word": "the", "count": 2, "sum_n": 6, "count_n": 2, "mean": 3.0}
+        ]
+        of_nobody = {"word": None, "count": None, "sum_n": None, "count_n": None, "mean": None}
+        assert list(client.execute("count_of", None)) == [of_nobody]
+        both = client.execute("both", "dog the x dog")
+        assert [(row["word"], row["count"], row["words"]) for row in both] == [
+            *[("dog", 1, 4), ("the", 2, 4), ("x", None, 1), ("dog", 1, 4)]
+        ]
+        assert list(client.execute("total", "dog the x")) == [{"total": 3, "words": 3}]
+        assert list(client.execute("total", "")) == [{"total": 0, "words": 0}]
+        assert [row["word"] for row in client.execute_many("count_of", [("a",), ("b",)])] == ["a", "b"]
+
+
+def test_before_the_first_transaction_there_is_nothing(tmp_path: Path) -> None:
+    """The store knows the topology, and no table is there."""
+    topology = word_count(*states_of("merge", tmp_path), [])
+    with QueryClient(topology, run(topology)) as client:
+        answer = client.execute("total", "the dog")
+        assert (answer.txid, list(answer)) == (0, [{"total": None, "words": 2}])
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_while_transactions_commit_each_answer_is_of_one_that_was_committed(kind: str, tmp_path: Path) -> None:
+    """Both tables are as of the transaction that the answer names, although one is written after the other, and
+    folded."""
+    rows = [("the" if n % 3 else "dog", 1 + n % 2) for n in range(40)]
+    topology = word_count(*states_of(kind, tmp_path), [rows], take=2)
+    store = SqlCoordinatorStore(f"sqlite:///{tmp_path / 'store.db'}")
+    store_of_reader = SqlCoordinatorStore(f"sqlite:///{tmp_path / 'store.db'}")
+    running = threading.Thread(target=run, args=(topology, store))
+    running.start()
+    answers = 0
+    with QueryClient(topology, store_of_reader) as client:
+        while running.is_alive() or not answers:
+            if not (known := store_of_reader.status("words")):
+                continue
+            answer = client.execute("both", "the dog x it")
+            after = store_of_reader.status("words")[0].committed_txid
+            assert known[0].committed_txid <= answer.txid <= after
+            committed = rows[: 2 * answer.txid]
+            words, sizes = Counter(word for word, _ in committed), Counter(size for _, size in committed)
+            assert [row["count"] for row in answer] == [words[w] or None for w in ("the", "dog", "x", "it")]
+            assert [row["words"] for row in answer] == [sizes[n] or None for n in (3, 3, 1, 2)]
+            answers += 1
+    running.join()
+    store.close()
+    store_of_reader.close()
+
+
+class Moving(MemoryCoordinatorStore):
+    """A store that somebody moves on while tables are opened."""
+
+    def __init__(self, inner: CoordinatorStore, moves: int, step: Any) -> None:
+        super().__init__()
+        self._inner, self._moves, self._step, self.queried = inner, moves, step, 0
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """As of now; then it moves."""
+        [found] = self._inner.status(topology_id)
+        self.queried += 1
+        if self.queried <= self._moves:
+            self._step()
+        return [found]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("moves", [1, 2, 7])
+def test_a_transaction_that_commits_between_two_tables_is_noticed(kind: str, moves: int, tmp_path: Path) -> None:
+    """The tables are opened again, or those with a history where they were; the answer is of one transaction."""
+    rows = [(f"w{n % 2}", 1) for n in range(20)]
+    topology = word_count(*states_of(kind, tmp_path), [rows[:2]], take=1)
+    inner = run(topology)
+    taken = iter(range(3, 20))
+
+    def step() -> None:
+        words, sizes = _same(topology)
+        more = word_count(words, sizes, [rows[: next(taken)]], take=1)
+        run(more, inner)
+
+    store = Moving(inner, moves, step)
+    with QueryClient(topology, store) as client:
+        answer = client.execute("both", "w0 w1 x")
+    committed = Counter(word for word, _ in rows[: answer.txid])
+    assert [row["count"] for row in answer] == [committed["w0"] or None, committed["w1"] or None, None]
+    assert answer[2]["words"] == answer.txid
+
+
+def _same(topology: Any) -> Iterator[Any]:
+    """Other handles of the same tables."""
+    for component in topology.committers:
+        state = component.state
+        if isinstance(state, MemoryMapState):
+            yield MemoryMapState(table=state.stored)
+        elif isinstance(state, SqlMapState):
+            address = state.address()
+            yield SqlMapState(str(address.uri), "words" if "words" in state.table else "sizes")
+        else:
+            yield DeltaMapState(state.location, layout="auto")
+
+
+def test_mistakes_of_who_asks(tmp_path: Path) -> None:
+    """One clear line each."""
+    topology = word_count(*states_of("memory", tmp_path), BATCHES)
+    store = run(topology)
+    with QueryClient(topology, store) as client:
+        with pytest.raises(
+            ConfigError, match=r"there is no query 'count'; there are: count_of, both, total, shout — did"
+        ):
+            client.execute("count", "the")
+        with pytest.raises(ConfigError, match=r"'count_of' takes 1 values, 'word string'; got \('a', 'b'\)"):
+            client.execute("count_of", "a", "b")
+        with pytest.raises(ConfigError, match="takes 'word string', and the values given do not fit"):
+            client.execute("count_of", 3)
+        with pytest.raises(QueryFailed, match=r"query 'shout': .*ZeroDivisionError: division by zero"):
+            client.execute("shout", "")
+        assert list(client.execute("shout", "ab")) == [{"size": 0.5}], "a failure leaves nothing behind"
+    unknown = pytest.raises(ConfigError, match="the store does not know topology 'other'")
+    with QueryClient(replace(topology, id="other"), store) as client, unknown:
+        client.execute("count_of", "the")
+
+
+class Rewinding(Moving):
+    """A store in whose topology tables are being put back."""
+
+    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+        """With the intent of a rewind."""
+        return [replace(each, rewinding_to=TxId(1)) for each in super().status(topology_id)]
+
+
+def test_while_tables_are_put_back_nobody_is_answered(tmp_path: Path) -> None:
+    """They are at no one transaction."""
+    topology = word_count(*states_of("memory", tmp_path), BATCHES)
+    refused = pytest.raises(OperatingError, match="is being rewound to transaction 1")
+    with QueryClient(topology, Rewinding(run(topology), 0, None)) as client, refused:
+        client.execute("count_of", "the")
+
+
+def test_a_table_that_is_gone_is_told(tmp_path: Path) -> None:
+    """The store has committed transactions, and the table is not there."""
+    topology = word_count(*states_of("merge", tmp_path), BATCHES)
+    store = run(topology)
+    (tmp_path / "words").rename(tmp_path / "elsewhere")
+    with QueryClient(topology, store) as client, pytest.raises(OperatingError, match="words"):
+        client.execute("count_of", "the")

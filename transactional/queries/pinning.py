@@ -1,0 +1,137 @@
+"""The tables of a topology as of one committed transaction, although they are written one after the other.
+
+While transaction n is the committed one, every table is at n, or at n+1, which is being written; rows keep what was
+before. So tables are pinned between two looks at the store: if it stands at n both times, so did they.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema
+from transactional.attempt import NO_TRANSACTION, TxId
+from transactional.errors import ConfigError, OperatingError, QueryFailed
+from transactional.names import owner_of
+from transactional.ports import TransactionState
+from transactional.reading import ReadableState, StateReader
+from transactional.schema import Schema
+from transactional.store import StoreReader
+from transactional.topology.topology import Topology
+
+TRIES = 200
+"""So often the store may move on while tables are pinned."""
+QUICK_TRIES = 4
+"""After so many, tables with a history are pinned last, where they were."""
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of some committers, by their ids, opened for reading. For one thread at a time."""
+
+    topology_id: str
+    store: StoreReader
+    states: Mapping[str, TransactionState]
+    readers: Mapping[str, StateReader]
+    _pinned: list[StateReader] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, topology: Topology, store: StoreReader, committers: Iterable[str]) -> Tables:
+        """Those of a topology. Raises `ConfigError` for one that can't be read from outside."""
+        every = {component.id: component.state for component in topology.committers if component.state is not None}
+        states = {each: every[each] for each in committers}
+        return cls(topology.id, store, states, {each: _reader(topology.id, each, states[each]) for each in states})
+
+    def pin(self, committers: Iterable[str] | None = None, txid: TxId | None = None) -> TxId:
+        """Pin some of the tables, or all: as of the committed transaction, or of `txid`; as of which one.
+
+        Raises `ConfigError` for a transaction that is not committed, and for a topology that the store does not know,
+        `OperatingError` where a table can't be read, `QueryFailed` if the store never stands still.
+        """
+        self.release()
+        self._pinned = [self.readers[each] for each in (self.readers if committers is None else committers)]
+        latest = [reader for reader in self._pinned if not reader.has_history]
+        before = self._committed()
+        for tried in range(TRIES):
+            wanted = self._checked(txid, before)
+            if wanted == NO_TRANSACTION:
+                return wanted
+            has_time = tried < QUICK_TRIES and wanted == before
+            for reader in self._pinned if has_time else latest:
+                reader.pin()
+            after = self._committed()
+            if after == before:
+                if not has_time:
+                    self._pin_history(wanted, before)
+                return wanted
+            before = after
+        raise QueryFailed(
+            f"topology {self.topology_id!r} committed {TRIES} transactions while its tables were being opened: none "
+            "of these moments could be held"
+        )
+
+    def _checked(self, txid: TxId | None, committed: TxId) -> TxId:
+        if txid is None:
+            return committed
+        if not 0 < txid <= committed:
+            raise ConfigError(
+                f"topology {self.topology_id!r} has committed transaction {committed}, so it can't be read as of {txid}"
+            )
+        return txid
+
+    def _pin_history(self, wanted: TxId, committed: TxId) -> None:
+        for reader in self._pinned:
+            if reader.has_history:
+                reader.pin(wanted)
+            elif wanted != committed:
+                raise OperatingError(
+                    f"topology {self.topology_id!r} can't be read as of transaction {wanted}: it keeps a state that "
+                    f"has no history, and is at {committed}"
+                )
+
+    def _committed(self) -> TxId:
+        """The committed transaction. Raises `OperatingError` while tables are put back to an earlier one."""
+        found = self.store.status(self.topology_id)
+        if not found:
+            raise ConfigError(f"the store does not know topology {self.topology_id!r}: it has never run with it")
+        if found[0].rewinding_to is not None:
+            raise OperatingError(
+                f"topology {self.topology_id!r} is being rewound to transaction {found[0].rewinding_to}: query it "
+                "when that is done"
+            )
+        return found[0].committed_txid
+
+    def lookup(self, committer: str, txid: TxId, keys: pa.Table) -> pa.Table:
+        """The rows of a pinned table with these keys, maybe more; none before the first transaction."""
+        return self._nothing(committer) if txid == NO_TRANSACTION else self.readers[committer].lookup(txid, keys)
+
+    def rows(self, committer: str, txid: TxId) -> pa.Table:
+        """All rows of a pinned table."""
+        return self._nothing(committer) if txid == NO_TRANSACTION else self.readers[committer].rows(txid)
+
+    def _nothing(self, committer: str) -> pa.Table:
+        """The table may not be there yet."""
+        state = self.states[committer]
+        return arrow_schema(Schema((*state.key, *state.values))).empty_table()
+
+    def release(self) -> None:
+        """Let go of what is pinned."""
+        pinned, self._pinned = self._pinned, []
+        with ExitStack() as stack:
+            for reader in pinned:
+                stack.callback(reader.release)
+
+    def close(self) -> None:
+        """Close all readers."""
+        with ExitStack() as stack:
+            for reader in self.readers.values():
+                stack.callback(reader.close)
+
+
+def _reader(topology_id: str, committer: str, state: TransactionState) -> StateReader:
+    if not isinstance(state, ReadableState):
+        raise ConfigError(f"the state of {committer!r}, a {type(state).__name__}, can't be read from outside")
+    return state.reader(owner_of(topology_id, committer))

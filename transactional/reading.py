@@ -1,0 +1,54 @@
+"""The port of states that can be read from outside of the topology that keeps them, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from transactional.attempt import TxId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Lookup = Callable[["pa.Table"], "pa.Table"]
+"""Keys → the rows that have them: key and value columns; maybe more rows."""
+Lookups = Mapping[str, Lookup]
+"""By committer."""
+
+
+class StateReader(Protocol):
+    """A state's table, opened by somebody who only reads it: it is neither created, nor fenced, nor changed.
+
+    Reads go to what was pinned last, whatever is written meanwhile. For one thread at a time.
+    """
+
+    def pin(self, txid: TxId | None = None) -> None:
+        """Keep the table as it is now; with `txid` a version in which that transaction's values can still be read.
+
+        Raises `OperatingError`: the table is not there, can't be read, or what it was then is gone.
+        """
+
+    @property
+    def has_history(self) -> bool:
+        """Whether older transactions than the newest two can be read."""
+
+    def rows(self, txid: TxId) -> pa.Table:
+        """Key and value columns of all rows as they were after transaction `txid`."""
+
+    def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
+        """As `rows`, of the rows with these keys; maybe of more. Costs what the keys cost, not what the table does."""
+
+    def release(self) -> None:
+        """Let go of what is pinned."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+@runtime_checkable
+class ReadableState(Protocol):
+    """A state that can be read from outside."""
+
+    def reader(self, owner: str) -> StateReader:
+        """A reader of its table, which is that of `<topology id>/<component id>`. Raises `ConfigError` if there can't
+        be one."""

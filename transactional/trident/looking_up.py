@@ -1,0 +1,138 @@
+"""`state_query`: the values of a state, appended to tuples by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.compute import Expression
+
+from transactional.arrow import arrow_schema
+from transactional.errors import ConfigError
+from transactional.reading import Lookups
+from transactional.schema import Field, Schema
+from transactional.topology.topology import before
+from transactional.trident.expressions import evaluated, type_of
+from transactional.trident.steps import GatheringStep
+
+_WANTED, _FOUND = " wanted", " found"
+"""Where a tuple and a row of the state stand. A blank is in no column's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp(GatheringStep):
+    """Appends the values of a committer's state; NULL where the state has no such key. One look-up for each task, in
+    which equal keys are looked up once."""
+
+    committer: str
+    is_before: bool
+    """Whether it looks up what was before the transaction."""
+    before: Schema
+    on: tuple[str, ...]
+    """The fields that are looked up, in the order of the key's columns."""
+    key: Schema
+    values: Schema
+    finished: Mapping[str, Expression]
+    """Values that are computed from those of the state."""
+    lookups: Lookups | None = None
+
+    @property
+    def read(self) -> str:
+        """What it looks up."""
+        return before(self.committer) if self.is_before else self.committer
+
+    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Look up what has come."""
+        table = pa.Table.from_batches(kept, arrow_schema(self.before))
+        if not table.num_rows:
+            return
+        assert self.lookups is not None
+        wanted = table.select(list(self.on)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
+        found = self._found(wanted)
+        values = (
+            found.take(places_of(wanted, found, table.num_rows))
+            if found.num_rows
+            else _nothing(found.schema, table.num_rows)
+        )
+        columns = [*table.columns, *(values[name] for name in [*self.values.names, *self.finished])]
+        made = pa.Table.from_arrays(columns, names=list(self.after.names)).cast(arrow_schema(self.after))
+        yield from made.combine_chunks().to_batches()
+
+    def _found(self, wanted: pa.Table) -> pa.Table:
+        assert self.lookups is not None
+        schema = arrow_schema(Schema((*self.key, *self.values)))
+        names = list(self.key.names)
+        keys = wanted.group_by(names, use_threads=False).aggregate([]).select(names) if names else wanted
+        found = self.lookups[self.read](keys).select(schema.names).cast(schema)
+        return evaluated(found, {**{name: pc.field(name) for name in found.column_names}, **self.finished})
+
+
+def _nothing(schema: pa.Schema, rows: int) -> pa.Table:
+    return pa.table([pa.nulls(rows, field.type) for field in schema], schema=schema)
+
+
+def places_of(wanted: pa.Table, found: pa.Table, rows: int) -> pa.Array:
+    """For each of so many keys that are looked up, where it stands in `found`; NULL where it does not. NULL equals
+    NULL."""
+    names = wanted.column_names
+    if not names:
+        return pa.nulls(rows, pa.int64()).fill_null(0)
+    here = wanted.append_column(_WANTED, pa.arange(0, wanted.num_rows))
+    here = here.append_column(_FOUND, pa.nulls(wanted.num_rows, pa.int64()))
+    there = found.select(names).append_column(_WANTED, pa.nulls(found.num_rows, pa.int64()))
+    there = there.append_column(_FOUND, pa.arange(0, found.num_rows))
+    # A join would not find a NULL.
+    steps = [(_WANTED, "list"), (_FOUND, "max")]
+    met = pa.concat_tables([here, there]).group_by(names, use_threads=False).aggregate(steps)
+    lists = met[f"{_WANTED}_list"].combine_chunks()
+    at, of = pc.list_flatten(lists), pc.list_parent_indices(lists)
+    is_wanted = at.is_valid()
+    place = met[f"{_FOUND}_max"].combine_chunks().take(of.filter(is_wanted))
+    return place.take(pc.sort_indices(at.filter(is_wanted)))
+
+
+def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> LookUp:
+    """The step that looks tuples with these fields up in a `TridentState`. Raises `ConfigError`."""
+    if when not in ("after", "before"):
+        raise ConfigError(f"state_query: when={when!r} is 'after' or 'before' the transaction")
+    of_state: Any = state.persisted.state
+    key, values, name = of_state.key, of_state.values, state.name
+    names = tuple(key.names) if on is None else (on,) if isinstance(on, str) else tuple(on)
+    if len(names) != len(key):
+        raise ConfigError(
+            f"state_query: state {name!r} has the key ({', '.join(key.names)}), and on= names {len(names)} fields: "
+            f"{', '.join(map(str, names)) or '(none)'}"
+        )
+    fields.require(names, of="the stream", used_by="state_query")
+    for field, column in zip(names, key, strict=True):
+        if fields[field].type != column.type:
+            raise ConfigError(
+                f"state_query: field {field!r} is a {fields[field].type}, and the key {column.name!r} of state "
+                f"{name!r} is a {column.type}; make the types equal: with_columns(…)"
+            )
+    rows = Schema((*key, *values))
+    types = {finished: type_of("state_query", made, rows) for finished, made in state.finished.items()}
+    new = [*values, *(Field(finished, type_) for finished, type_ in types.items())]
+    new = _renamed(new, output)
+    for field in new:
+        if field.name in fields.names:
+            raise ConfigError(
+                f"state_query: the stream has a field {field.name!r} already; name what state {name!r} gives by "
+                f"output=[…]: {', '.join(each.name for each in new)}"
+            )
+    label = f"state_query({name}, on=({', '.join(names)}){', before' * (when == 'before')})"
+    is_before, after = when == "before", Schema((*fields, *new))
+    return LookUp(label, after, name, is_before, fields, names, key, values, dict(state.finished))
+
+
+def _renamed(new: list[Field], output: Any) -> list[Field]:
+    if output is None:
+        return new
+    names = [output] if isinstance(output, str) else list(output)
+    if len(names) != len(new):
+        shown = ", ".join(field.name for field in new)
+        raise ConfigError(f"state_query: output= has {len(names)} names for {len(new)} values: {shown}")
+    return [Field(name, field.type) for name, field in zip(names, new, strict=True)]

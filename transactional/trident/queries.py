@@ -1,0 +1,55 @@
+"""Queries of a topology: streams of questions from outside, each compiled on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from transactional.errors import ConfigError
+from transactional.schema import Schema
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Query
+from transactional.topology.wiring import check_id
+from transactional.trident.compiling import declare
+from transactional.trident.declarations import Declarations
+from transactional.trident.graph import Graph, Node, Origin
+from transactional.trident.looking_up import LookUp
+from transactional.trident.questions import Questions
+from transactional.trident.streams import Stream
+
+QUESTIONS = "questions"
+"""The id of the component that emits them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQuery:
+    """A query before it is compiled: its graph, and the node that has the answers."""
+
+    name: str
+    fields: Schema
+    graph: Graph
+    result: int
+
+
+def declared_query(of: Declarations, name: str, fields: Schema, function: Callable[[Stream], Any]) -> DeclaredQuery:
+    """Call a query's function with the stream of its questions. Raises `ConfigError`."""
+    check_id("query", name)
+    declarations = Declarations(of.topology_id, queried=of, query=name)
+    graph = declarations.graph
+    stream = Stream(declarations, graph.add(Node(fields, origin=Origin(QUESTIONS, "default", is_late=False))))
+    returned: Any = function(stream)
+    if not isinstance(returned, Stream) or returned._declarations is not declarations:
+        raise ConfigError(f"query {name!r} must return a stream that is made of its questions; got {returned!r}")
+    # What the stream is read by besides must not end up in one component with it.
+    result = graph.add(Node(returned.fields, parents=(returned._node.number,)))
+    return DeclaredQuery(name, fields, graph, result.number)
+
+
+def compiled_query(topology_id: str, declared: DeclaredQuery) -> Query:
+    """A topology of its own, run by the client."""
+    builder = TransactionalTopologyBuilder(topology_id, QUESTIONS, Questions(declared.fields))
+    made = declare(declared.graph, builder, 1, is_query=True)
+    steps = [node.step for node in declared.graph.nodes]
+    reads = dict.fromkeys(step.committer for step in steps if isinstance(step, LookUp))
+    return Query(declared.name, builder.build_query(), made[declared.result], tuple(reads))
