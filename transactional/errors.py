@@ -23,6 +23,8 @@
         ├── CorruptRecord            something stored can't be read
         ├── RetriesExhausted         a transaction failed as often as is allowed
         ├── CommitStuck              a commit phase took longer than is allowed
+        ├── RewindUnfinished         a rewind was begun, and has to be finished first
+        ├── BeyondKept               what a rewind needs is no longer kept
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
@@ -216,6 +218,18 @@ class CommitStuck(FatalError):
 
     code = "TX409"
     exit_code = TRY_AGAIN
+
+
+class RewindUnfinished(FatalError):
+    """A rewind of this topology was begun and not finished: nothing else may start before it is."""
+
+    code = "TX410"
+
+
+class BeyondKept(FatalError):
+    """A rewind can't reach the transaction: what it needs is no longer kept. Nothing was changed."""
+
+    code = "TX411"
 
 
 class ProtocolError(FatalError):

@@ -53,6 +53,8 @@ FLOORS_FEATURE: Final = "floors"
 
 OWNER_NOTE: Final = "owner"
 """In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""
+REWOUND_NOTE: Final = "rewound_to"
+"""In a Delta commit's user metadata: the transaction that a rewind has taken the table back to."""
 PUT_TOGETHER_NOTE: Final = "files_put_together"
 """In a Delta commit's user metadata: how many files it replaces with larger ones."""
 FILES_MADE_NOTE: Final = "files_made"

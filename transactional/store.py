@@ -180,6 +180,7 @@ class CoordinatorStore(StoreReader, Protocol):
         accept_changes: bool = False,
         name: str | None = None,
         about: RunAbout | None = None,
+        to_rewind: bool = False,
     ) -> Lease:
         """Take the lease and draw a fence id, in one write. `name` is the name of the run; None: that of the topology.
 
@@ -190,7 +191,8 @@ class CoordinatorStore(StoreReader, Protocol):
         change; batches of another source, of which nothing can be in a table, are then deleted.
 
         Raises `TopologyInUse` while another owner's lease is valid, `TopologyChanged` if `fingerprint` differs from the
-        stored one and `accept_changes` is not set, `StoreTooNew` for a store written by a newer version.
+        stored one and `accept_changes` is not set, `RewindUnfinished` if a rewind was begun and the lease is not taken
+        `to_rewind`, `StoreTooNew` for a store written by a newer version.
         """
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
@@ -263,7 +265,21 @@ class CoordinatorStore(StoreReader, Protocol):
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
         """Record that the table of `component_id`, which is about to get `lease.fence_id` as its version, is at
-        `txid`."""
+        `txid`: for one that goes back, the transaction that it goes back to."""
+
+    def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
+        """Record that the topology is being taken back to a committed transaction: until `finish_rewind` the lease can
+        only be taken to rewind. The same write draws another fence id, for the tables as they will be.
+
+        Raises `ProtocolError` for a transaction whose batch the store does not know.
+        """
+
+    def finish_rewind(self, lease: Lease, txid: TxId) -> None:
+        """The transaction that the rewind was begun for becomes the committed one again, in one write.
+
+        Attempts that committed later ones are marked as rewound, their recorded batches are deleted, and a problem is
+        resolved. The attempt counter is kept: it only increases.
+        """
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms`, but never the newest committed one; return how many."""

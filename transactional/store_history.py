@@ -21,6 +21,8 @@ class EndedHow(Enum):
     """On request, by a signal or by the program that runs it."""
     FAILED = "failed"
     """With an error; `code` and `reason` say which."""
+    REWOUND = "rewound"
+    """It was no run: it has taken the topology back to an earlier transaction; `reason` says from where to where."""
     LOST = "lost"
     """No end was recorded: its process was gone, or disconnected from the store, when the next run took the lease."""
 

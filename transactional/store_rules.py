@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.errors import Fenced, ProtocolError, TopologyChanged, TopologyInUse
+from transactional.errors import Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
 from transactional.progress import Phase
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store_history import EndedHow, RunEnd, Trouble
@@ -135,6 +135,16 @@ def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
         )
 
 
+def check_not_rewinding(status: TopologyStatus) -> None:
+    """Raise `RewindUnfinished` if a rewind was begun: some tables may be at its transaction already, others not."""
+    if status.rewinding_to is not None:
+        raise RewindUnfinished(
+            f"topology {status.topology_id!r} is being taken back from transaction {status.committed_txid} to "
+            f"{status.rewinding_to}, and that has not been finished. Run `transactional rewind MODULE:TOPOLOGY "
+            f"--to-txid {status.rewinding_to} --yes` again, which finishes it; nothing was changed"
+        )
+
+
 def desired_of(state: DesiredState, stop_at_ms: int | None, now_ms: int) -> Desired:
     """The stored desired state, with the remaining time by the store's clock."""
     return Desired(state, None if stop_at_ms is None else max(0, stop_at_ms - now_ms))
@@ -210,6 +220,15 @@ def check_same_commit(attempt: TransactionAttempt, status: TopologyStatus, commi
             f"transaction {attempt.txid} (attempt {attempt}) of topology {status.topology_id!r} can't be committed: "
             f"the committed txid is {status.committed_txid} and moves by one"
         )
+
+
+def can_not_rewind(status: TopologyStatus, txid: TxId) -> ProtocolError:
+    """The error for a rewind that can't be begun, or that is not the one that was begun."""
+    doing = "" if status.rewinding_to is None else f", and it is being taken back to {status.rewinding_to}"
+    return ProtocolError(
+        f"topology {status.topology_id!r} can't be taken back to transaction {txid}: the committed txid is "
+        f"{status.committed_txid}{doing}; or the store does not know the batch of {txid}"
+    )
 
 
 def not_in_flight(lease: Lease, attempt: TransactionAttempt) -> ProtocolError:

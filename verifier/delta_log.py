@@ -51,6 +51,8 @@ class DeltaCommit:
     partition_columns: tuple[str, ...] = ()
     """By which the table is partitioned from then on."""
     partition_columns_before: tuple[str, ...] = ()
+    restored: int | None = None
+    """The earlier Delta version whose files it says that it has brought back."""
 
 
 @dataclass(slots=True)
@@ -228,7 +230,7 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
     app_versions: dict[str, int] = {}
     added: list[DataFile] = []
     removed: list[str] = []
-    operation, changes_data, before = "", False, shape.partition_columns
+    operation, changes_data, before, restored = "", False, shape.partition_columns, None
     for action in actions:
         if add := action.get("add"):
             added.append(_file_of(add))
@@ -242,7 +244,10 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
             app_versions[txn["appId"]] = txn["version"]
         elif info := action.get("commitInfo"):
             operation = info.get("operation", "")
+            if operation == "RESTORE":
+                restored = int((info.get("operationParameters") or {}).get("version", -1))
         else:
             shape.take(action)
     partitions = (shape.partition_columns, before)
-    return DeltaCommit(version, operation, app_versions, tuple(added), tuple(removed), changes_data, *partitions)
+    files = (tuple(added), tuple(removed), changes_data)
+    return DeltaCommit(version, operation, app_versions, *files, *partitions, restored)

@@ -54,7 +54,7 @@ def check_folds(
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
     how = combined_by(log)
-    folds = [commit for commit in log.commits if app_id in commit.app_versions]
+    folds = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
     checked = 0
     for fold in reversed(folds[-commits_max:] if commits_max else []):
         is_base = columns.deleted is not None and not _reaches_back_behind(log, fold, columns)

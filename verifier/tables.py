@@ -82,6 +82,8 @@ class _Walk:
     txid: int | None = None
     written_by: dict[int, int] = field(default_factory=dict)
     files: dict[str, DataFile] = field(default_factory=dict)
+    then: dict[int, tuple[int | None, frozenset[str]]] = field(default_factory=dict)
+    """The transaction and the files of each Delta version that a rewind goes back to."""
     foreign: DeltaCommit | None = None
     before_foreign: frozenset[str] = frozenset()
 
@@ -90,6 +92,7 @@ class _Walk:
         self.fences = self.history.fences_of(self.component)
         self.horizon = self.history.oldest_attempt_id or 0
         self.files = dict(self.log.base_files)
+        self.then = {each.restored: (None, frozenset()) for each in self.log.commits if each.restored is not None}
         self.attempt_id = self.log.base_app_versions.get(self.owner)
         if self.attempt_id is not None:
             self.txid = self._txid_of(self.attempt_id, f"{self._where} before Delta version {self.log.base_version}")
@@ -108,6 +111,8 @@ class _Walk:
         own, folded = commit.app_versions.get(self.owner), commit.app_versions.get(f"{self.owner}#fold")
         if folded is not None and own == self.attempt_id and self._turns(commit):
             self._take_turn(folded, commit, where)
+        elif own is not None and commit.restored is not None and own in self.fences:
+            self._take_rewind(own, commit, where)
         elif own is not None:
             self._take_own(own, commit, where)
         elif folded is not None and self._is_log(commit):
@@ -122,6 +127,8 @@ class _Walk:
             self.files[file.path] = file
         if self.foreign is not None and own is None:
             self._look_if_healed(commit)
+        if commit.version in self.then:
+            self.then[commit.version] = (self.txid, frozenset(self.files))
 
     def end(self) -> None:
         """After the last one."""
@@ -170,6 +177,33 @@ class _Walk:
             newest = file.statistics().get("maxValues", {}).get(self.txid_column)
             if newest is not None and newest > txid:
                 self.findings.add(Kind.PARTLY_VISIBLE, where, f"rows of transactions up to {txid}", f"of {newest}")
+
+    # --- rewinds ----------------------------------------------------------------------------------------------------
+
+    def _take_rewind(self, own: int, commit: DeltaCommit, where: str) -> None:
+        """The table goes back, under a fence, to exactly the files that it had after an earlier transaction."""
+        if self.attempt_id is not None and own <= self.attempt_id:
+            self.findings.add(Kind.OUT_OF_ORDER, where, f"a fence after {self.attempt_id}", f"fence {own}")
+        txid, version = self.fences[own], commit.restored
+        assert version is not None
+        if version > self.log.base_version:
+            found, files = self.then[version]
+            is_empty = not files and (txid == 0 or txid <= self.history.joined_at(self.component))
+            if found != txid and not is_empty:
+                expected = f"a Delta version with the table as of transaction {txid} to be restored"
+                self.findings.add(Kind.OUT_OF_ORDER, where, expected, f"version {version}, of transaction {found}")
+            left = (self.files.keys() - set(commit.removed)) | {file.path for file in commit.added}
+            if left != files:
+                expected = f"the {len(files)} files of Delta version {version}"
+                found_now = f"{len(left ^ files)} that are not in both"
+                self.findings.add(Kind.PARTLY_VISIBLE, where, expected, found_now)
+            if self.foreign is not None and self.foreign.version > version:
+                self.foreign = None  # it has gone with the rest
+        else:
+            self.findings.note(f"{where}: it goes back to Delta version {version}, which has been cleaned up")
+        self._tell_foreign(f"a rewind to transaction {txid} has kept it")
+        self.written_by = {each: by for each, by in self.written_by.items() if each <= txid}
+        self.attempt_id, self.txid = own, txid
 
     # --- the log layout: each transaction has a partition ---------------------------------------------------------
 

@@ -39,8 +39,9 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import TableAddress
 from transactional.expiry import Expiry
-from transactional.names import DELETES_FEATURE
+from transactional.names import DELETES_FEATURE, owner_of
 from transactional.ports import Partials, StateKind
+from transactional.rewinding import RewindTarget
 from transactional.schema import Schema
 from transactional.staged import StagedFile
 
@@ -212,6 +213,23 @@ class DeltaMapState(MapState[Layout]):
         """
         self._open_table.loaded.check_as_left()
         super().fence(attempt_id)
+
+    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+        """The Delta version that a rewind would restore (see the port)."""
+        from state.delta.rewinding import reached  # nobody else needs it
+
+        if self._resolved.is_catalog_name:
+            return f"Delta table {self._resolved}: where it lies is known to the catalog, and looked up when it is done"
+        return reached(self._resolved, owner_of(topology_id, component_id), target)
+
+    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Restore the table as it was, under a new fence, in one Delta commit (see the port)."""
+        from state.delta.rewinding import restore
+
+        version = self.version()
+        self._fence.check(version, fence_id)
+        if version != fence_id:
+            self._confirm(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Row, Update
 
-from state.store import history
+from state.store import history, rewinding
 from state.store import statements as sql
 from state.store.reader import SqlStoreReader
 from state.store.rows import columns_of, read_columns_of, status_of, whole
@@ -25,8 +25,10 @@ from transactional.progress import Phase, Snapshot
 from transactional.store import AttemptRecord, DesiredState, Lease
 from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store_rules import (
+    can_not_rewind,
     check_free,
     check_free_to_reset,
+    check_not_rewinding,
     check_same_attempt,
     check_same_commit,
     desired_at_start,
@@ -75,6 +77,7 @@ class SqlCoordinatorStore(SqlStoreReader):
         accept_changes: bool = False,
         name: str | None = None,
         about: RunAbout | None = None,
+        to_rewind: bool = False,
     ) -> Lease:
         """Take the lease and draw a fence id, in one write; delete batches of another source from which no table can
         have been written."""
@@ -85,6 +88,8 @@ class SqlCoordinatorStore(SqlStoreReader):
             row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
             before = status_of(row)
             check_free(before, owner, row.now_ms)
+            if not to_rewind:
+                check_not_rewinding(before)
             recorded = self._recorded(connection, topology_id).values()
             is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
             _end_runs(connection, topology_id, RunEnd(EndedHow.LOST))
@@ -217,6 +222,26 @@ class SqlCoordinatorStore(SqlStoreReader):
             _hold(connection, lease)
             connection.execute(sql.REMOVE_FENCE, key)
             connection.execute(sql.ADD_FENCE, {**fence, "txid": txid})
+
+    def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
+        """Record that the topology is being taken back to a committed transaction."""
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, rewinding.BEGIN, number=txid):
+                raise can_not_rewind(status_of(_held_topology(connection, lease)), txid)
+            return status_of(_held_topology(connection, lease)).attempt_id
+
+    def finish_rewind(self, lease: Lease, txid: TxId) -> None:
+        """Make the transaction the committed one again."""
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, rewinding.FINISH, number=txid):
+                status = status_of(_held_topology(connection, lease))
+                if (status.rewinding_to, status.committed_txid) == (None, txid):
+                    return
+                raise can_not_rewind(status, txid)
+            later = {"topology": lease.topology_id, "number": txid + 1}
+            connection.execute(sql.GIVE_UP, {**later, "why": None})
+            connection.execute(sql.FORGET_TRANSACTIONS, {**later, "last_number": _LAST_TXID})
+            connection.execute(rewinding.MARK, later)
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""

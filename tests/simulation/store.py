@@ -63,6 +63,7 @@ class Line:
         accept_changes: bool = False,
         name: str | None = None,
         about: RunAbout | None = None,
+        to_rewind: bool = False,
     ) -> Lease:
         self._before("acquire")
         try:
@@ -74,6 +75,7 @@ class Line:
                 accept_changes=accept_changes,
                 name=name,
                 about=about,
+                to_rewind=to_rewind,
             )
         except TopologyInUse:
             self._faults.reached["a lease is refused"] += 1
@@ -140,6 +142,12 @@ class Line:
             f"record {attempt} as failed in {phase.name}: {reason}",
             lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms),
         )
+
+    def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
+        return self._store.begin_rewind(lease, txid)
+
+    def finish_rewind(self, lease: Lease, txid: TxId) -> None:
+        self._store.finish_rewind(lease, txid)
 
     def record_recovery(self, lease: Lease) -> None:
         self._write("record that a trouble is over", lambda: self._store.record_recovery(lease))

@@ -32,6 +32,7 @@ from transactional.commands.logs import Logs, leave, show_warnings_briefly
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
+from transactional.commands.rewind import rewind
 from transactional.commands.running import RunLogFormat, SparkLog, observers_of, spark_log_of, stop_on_signals
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
@@ -208,6 +209,7 @@ def describe(
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
     app.command()(_command)
 app.command()(reset)
+app.command()(rewind)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)

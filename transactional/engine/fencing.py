@@ -10,7 +10,7 @@ from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease, StoreReader
-from transactional.topology.topology import Topology
+from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10
 
@@ -21,11 +21,19 @@ def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, d
     Raises `StoreMismatch` if a table is not where the store says it should be.
     """
     for component in topology.committers:
-        assert component.state is not None
-        if isinstance(component.state, DiskState):
-            component.state.set_durability(durability)
-        component.state.open(owner_of(topology.id, component.id), txid_lookup(store, topology.id, component.id))
-        _fence(component.id, component.state, store, lease)
+        fence(open_table(topology, component, store, durability=durability), component.id, store, lease)
+
+
+def open_table(
+    topology: Topology, component: Component, store: CoordinatorStore, *, durability: str = "disk"
+) -> TransactionState:
+    """Open a committer's table."""
+    state = component.state
+    assert state is not None
+    if isinstance(state, DiskState):
+        state.set_durability(durability)
+    state.open(owner_of(topology.id, component.id), txid_lookup(store, topology.id, component.id))
+    return state
 
 
 def close_tables(topology: Topology) -> None:
@@ -35,8 +43,10 @@ def close_tables(topology: Topology) -> None:
         component.state.close()
 
 
-def _fence(component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease) -> None:
-    """The store must know the fence before the table has it. A committer has joined only once its table has it too:
+def fence(state: TransactionState, component_id: str, store: CoordinatorStore, lease: Lease) -> None:
+    """Raise the version of one open table.
+
+    The store must know the fence before the table has it. A committer has joined only once its table has it too:
     until then its fences are recorded as those of a joining one, so that a run that dies in between can be
     restarted."""
     has_joined = store.has_fence(lease.topology_id, component_id)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.ports import Clock
 from transactional.progress import Phase
@@ -27,8 +27,10 @@ from transactional.store_rules import (
     CARRIED_OUT,
     COMMITTED,
     FAILED,
+    can_not_rewind,
     check_free,
     check_free_to_reset,
+    check_not_rewinding,
     check_same_attempt,
     check_same_commit,
     desired_at_start,
@@ -47,12 +49,14 @@ from transactional.testing.clock import ManualClock
 from transactional.testing.memory_topology import (
     NO_ATTEMPT,
     MemoryTopology,
+    committed_at,
     drop,
     end_runs,
     give_up,
     in_flight,
     newest_first,
     processed,
+    rewind,
     snapshot_of,
     trim,
 )
@@ -82,6 +86,7 @@ class MemoryCoordinatorStore:
         accept_changes: bool = False,
         name: str | None = None,
         about: RunAbout | None = None,
+        to_rewind: bool = False,
     ) -> Lease:
         """Take the lease and draw a fence id; delete batches of another source from which no table can have been
         written."""
@@ -91,6 +96,8 @@ class MemoryCoordinatorStore:
             before = self._status(topology_id, topology)
             now_ms = self._clock.wall_ms()
             check_free(before, owner, now_ms)
+            if not to_rewind:
+                check_not_rewinding(before)
             recorded = [topology.attempts[attempt_id].batch for attempt_id in topology.transactions.values()]
             is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
             end_runs(topology, RunEnd(EndedHow.LOST), now_ms)
@@ -229,6 +236,25 @@ class MemoryCoordinatorStore:
         with self._held(lease) as topology:
             topology.fences[component_id, lease.fence_id] = txid
 
+    def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
+        """Record that the topology is being taken back to a committed transaction."""
+        with self._held(lease) as topology:
+            is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
+            if topology.rewinding_to not in (None, txid) or txid > topology.committed_txid or not is_known:
+                raise can_not_rewind(self._status(lease.topology_id, topology), txid)
+            topology.rewinding_to = txid
+            topology.attempt_id = AttemptId(topology.attempt_id + 1)
+            return topology.attempt_id
+
+    def finish_rewind(self, lease: Lease, txid: TxId) -> None:
+        """Make the transaction the committed one again."""
+        with self._held(lease) as topology:
+            if topology.rewinding_to != txid:
+                if (topology.rewinding_to, topology.committed_txid) == (None, txid):
+                    return
+                raise can_not_rewind(self._status(lease.topology_id, topology), txid)
+            rewind(topology, txid)
+
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""
         with self._held(lease) as topology:
@@ -346,4 +372,5 @@ class MemoryCoordinatorStore:
             lag=lag_in(newest.details) if newest is not None else None,
             trouble=topology.trouble,
             run=topology.runs.get(topology.epoch),
+            rewinding_to=topology.rewinding_to,
         )

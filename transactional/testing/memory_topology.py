@@ -19,9 +19,11 @@ from transactional.store_history import (
     Trouble,
 )
 from transactional.store_rules import (
+    COMMITTED,
     GIVEN_UP,
     OPEN,
     PROCESSED,
+    REWOUND,
     given_up_text,
     storable,
 )
@@ -47,6 +49,7 @@ class MemoryTopology:
     desired: DesiredState = DesiredState.ACTIVE
     stop_at_ms: int | None = None
     trouble: Trouble | None = None
+    rewinding_to: TxId | None = None
     runs: dict[Epoch, RunRecord] = field(default_factory=dict)
     minutes: list[MinuteRecord] = field(default_factory=list)
 
@@ -91,6 +94,25 @@ def give_up(topology: MemoryTopology, attempt_id: AttemptId, error: str | None =
     record = topology.attempts[attempt_id]
     if record.phase in OPEN:
         topology.attempts[attempt_id] = replace(record, phase=GIVEN_UP, error=error)
+
+
+def committed_at(topology: MemoryTopology, txid: TxId) -> AttemptId | None:
+    """The attempt that has committed a transaction; None if it is not known."""
+    return next(
+        (each.attempt.attempt_id for each in newest_first(topology, phases=[COMMITTED]) if each.attempt.txid == txid),
+        None,
+    )
+
+
+def rewind(topology: MemoryTopology, txid: TxId) -> None:
+    """Make an earlier transaction the committed one again."""
+    for later in [each for each in topology.transactions if each > txid]:
+        give_up(topology, topology.transactions.pop(later))
+    for record in list(newest_first(topology, phases=[COMMITTED])):
+        if record.attempt.txid > txid:
+            topology.attempts[record.attempt.attempt_id] = replace(record, phase=REWOUND)
+    topology.committed_txid, topology.committed_attempt_id = txid, committed_at(topology, txid)
+    topology.rewinding_to = topology.trouble = None
 
 
 def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:

@@ -1,0 +1,162 @@
+"""Taking a state's Delta table back to an earlier transaction: found in the table's log, restored in one Delta commit.
+
+Delta's own RESTORE brings files and properties back, but no app transactions: the fence, and what the layouts note by
+app transactions beside it, are written in the same Delta commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+
+from state.delta.commit import as_attempt, by_delta_rs, commit_files, once
+from state.delta.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
+from state.delta.table import DeltaLocation, load_table
+from state.delta.version import TableVersion
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import BeyondKept, OperatingError
+from transactional.names import OWNER_NOTE, REWOUND_NOTE, repair_of
+from transactional.rewinding import RewindTarget
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A table's log as far back as it goes without a hole, oldest entry first."""
+
+    location: DeltaLocation
+    owner: str
+    entries: Sequence[Entry]
+
+    @classmethod
+    def read(cls, location: DeltaLocation, owner: str, newest: int) -> History:
+        """Up to this Delta version. Raises `OperatingError`."""
+        files, found = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
+        for version in range(newest, -1, -1):
+            try:
+                found.append(read_entry(files, version))
+            except FileNotFoundError:
+                break  # older entries are cleaned out
+            except (OSError, *UNREADABLE) as error:
+                reason = location.reason(error)
+                raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
+        return cls(location, owner, found[::-1])
+
+    def version_at(self, target: RewindTarget) -> int:
+        """The Delta version with the table as it was after the target's transaction. Raises `BeyondKept`."""
+        own = [n for n, entry in enumerate(self.entries) if self.owner in entry.app_versions]
+        for n in reversed(own):
+            if self.entries[n].app_versions[self.owner] == target.attempt_id:
+                return self._last_alike(n)
+        return self._before_first(target)
+
+    def _last_alike(self, n: int) -> int:
+        """The newest Delta version before anything else was written: what was compacted or folded by then is, too."""
+        version = self.entries[n].version
+        for entry in self.entries[n + 1 :]:
+            if self.owner in entry.app_versions or is_foreign(entry, self.owner):
+                break
+            version = entry.version
+        return version
+
+    def _before_first(self, target: RewindTarget) -> int:
+        """The Delta version before the first row, for a table that came later than the target's transaction."""
+        if not self.entries or self.entries[0].version != 0:
+            raise BeyondKept("its log no longer goes back that far")
+        first = next((entry for entry in self.entries if entry.changes_data), None)
+        if first is None:
+            return self.entries[-1].version
+        if target.txid and not self._is_later(first, target):
+            raise BeyondKept(f"no Delta commit in its log is that of attempt {target.attempt_id}")
+        return first.version - 1
+
+    def _is_later(self, first: Entry, target: RewindTarget) -> bool:
+        by = first.app_versions.get(self.owner)
+        txid = None if by is None else target.txid_of(AttemptId(by))
+        return txid is not None and txid > target.txid
+
+    def oldest_within_reach(self, target: RewindTarget) -> TxId | None:
+        """The oldest transaction that the table can be taken back to; None: none."""
+        written = {
+            entry.app_versions[self.owner]: n
+            for n, entry in enumerate(self.entries)
+            if self.owner in entry.app_versions
+        }
+        known = [(txid, n) for by, n in written.items() if (txid := target.txid_of(AttemptId(by))) is not None]
+        low, high = 0, len(known)
+        while low < high:  # whatever is gone is older than what is there
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._is_whole(known[middle][1]) else (middle + 1, high)
+        return known[low][0] if low < len(known) else None
+
+    def _is_whole(self, n: int) -> bool:
+        try:
+            check_whole(self.location, self._last_alike(n))
+        except BeyondKept:
+            return False
+        return True
+
+    def noted_since(self, version: int) -> set[str]:
+        """The table's own app transactions beside the fence that were written after a Delta version."""
+        after = (entry for entry in self.entries if entry.version > version)
+        own = {app_id for entry in after for app_id in entry.app_versions if app_id.startswith(f"{self.owner}#")}
+        return own - {repair_of(self.owner)}
+
+
+def version_within_reach(location: DeltaLocation, owner: str, newest: int, target: RewindTarget) -> int:
+    """The Delta version to restore. Raises `BeyondKept`, which names the oldest transaction that can be reached."""
+    history = History.read(location, owner, newest)
+    try:
+        version = history.version_at(target)
+        check_whole(location, version)
+    except BeyondKept as error:
+        oldest = history.oldest_within_reach(target)
+        within = "no earlier one can be reached" if oldest is None else f"the oldest that it can go back to is {oldest}"
+        raise BeyondKept(
+            f"Delta table {location} of {owner} can't go back to transaction {target.txid}: {error}; {within}"
+        ) from None
+    return version
+
+
+def check_whole(location: DeltaLocation, version: int) -> None:
+    """Raise `BeyondKept` unless a Delta version can be loaded and all its files are there."""
+    options = dict(location.storage_options)
+    try:
+        table = DeltaTable(location.uri, version=version, storage_options=options)
+        paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
+        there = pafs.PyFileSystem(DeltaStorageHandler(location.uri, options)).get_file_info(paths)
+    except (DeltaError, OSError) as error:
+        raise BeyondKept(f"Delta version {version} can no longer be read: {location.reason(error)}") from None
+    if gone := sum(not info.is_file for info in there):
+        raise BeyondKept(f"{gone} of the {len(paths)} files of Delta version {version} are deleted")
+
+
+def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> None:
+    """Restore the table over the version that was judged, under a new fence. Raises `WriteRefused`, `BeyondKept`."""
+    version = version_within_reach(table.location, table.owner, table.judged, target)
+    table.settle()
+    if version == table.judged:
+        return commit_files(table, [], as_attempt(table, fence_id, None))
+    then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
+    history = History.read(table.location, table.owner, table.judged)
+    noted = [Transaction(app_id, then.transaction_version(app_id) or 0) for app_id in history.noted_since(version)]
+    note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
+    properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})
+    with by_delta_rs(table) as snapshot:
+        snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
+    table.settle()
+    return None
+
+
+def reached(location: DeltaLocation, owner: str, target: RewindTarget) -> str:
+    """What `restore` would do now, in words. Raises as it does."""
+    newest = load_table(location).version()
+    version = version_within_reach(location, owner, newest, target)
+    return f"Delta table {location}: version {newest} goes back to what version {version} is"

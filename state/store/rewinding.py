@@ -1,0 +1,36 @@
+"""The SQL of a rewind in the coordinator's store: it is begun, and finished in one write."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Text, bindparam, func, or_, select, update
+
+from state.store.schema import attempts, topologies
+from state.store.statements import HOLD
+from transactional.store_rules import COMMITTED, REWOUND
+
+_TOPOLOGY = bindparam("topology", type_=Text)
+_NUMBER = bindparam("number", type_=BigInteger)
+
+_COMMITTED_BY = select(func.max(attempts.c.attempt_id)).where(
+    attempts.c.topology_id == _TOPOLOGY, attempts.c.txid == _NUMBER, attempts.c.phase == COMMITTED
+)
+BEGIN: Final = HOLD.where(
+    or_(topologies.c.rewinding_to.is_(None), topologies.c.rewinding_to == _NUMBER),
+    topologies.c.committed_txid >= _NUMBER,
+    or_(_NUMBER == 0, _COMMITTED_BY.scalar_subquery().is_not(None)),
+).values(rewinding_to=_NUMBER, attempt_id=topologies.c.attempt_id + 1)
+FINISH: Final = HOLD.where(topologies.c.rewinding_to == _NUMBER).values(
+    committed_txid=_NUMBER,
+    committed_attempt_id=_COMMITTED_BY.scalar_subquery(),
+    rewinding_to=None,
+    failing_since_ms=None,
+    failing_txid=None,
+    failing_error=None,
+)
+MARK: Final = (
+    update(attempts)
+    .where(attempts.c.topology_id == _TOPOLOGY, attempts.c.txid >= _NUMBER, attempts.c.phase == COMMITTED)
+    .values(phase=REWOUND)
+)

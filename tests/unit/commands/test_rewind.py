@@ -1,0 +1,53 @@
+"""`transactional rewind`: what it shows, what it does, and how a topology tells of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.unit.command_line import RUN, Command
+
+WORDS = """
+from spouts import MemoryTransactionalSpout
+from state import DeltaMapState
+from transactional import TransactionalTopologyBuilder
+
+
+def build():
+    spout = MemoryTransactionalSpout([[(word,) for word in "abcab"]], fields="word string", take=1)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    counts = DeltaMapState("counts", key="word").count()
+    builder.set_committer_bolt("count", counts).fields_grouping("spout", "word")
+    return builder.build()
+"""
+
+
+def test_it_shows_what_would_go_back_and_then_takes_it_back(command: Command) -> None:
+    Path("counted.py").write_text(WORDS)
+    command(*RUN, "counted:build")
+    shown = command("rewind", "counted:build", "--to-txid", "2")
+    assert (shown.code, shown.err) == (0, "")
+    first, table, source, last = shown.out.splitlines()
+    assert first == "topology 'words': from transaction 5 back to 2"
+    assert table.startswith("  count: Delta table ")
+    assert source == "  memory[0]: read again from offset 2; it had been read up to 5"
+    assert last == "nothing was changed. Pass --yes to do it"
+    done = command("rewind", "counted:build", "--to-txid", "2", "--yes")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "done: the next run begins with transaction 3")
+    [known] = map(json.loads, command("status", "--json").out.splitlines())
+    assert (known["committed_txid"], known["state"]) == (2, "rewound")
+    assert [json.loads(line)["phase"] for line in command("txns", "words", "--json").out.splitlines()] == [
+        *(["rewound"] * 3),
+        *(["committed"] * 2),
+    ]
+    assert "3 transactions committed, the last is 5" in command(*RUN, "counted:build").out
+
+
+def test_what_can_not_go_back_is_one_line(command: Command) -> None:
+    command(*RUN, "{m}:topology")
+    refused = command("rewind", "{m}:topology", "--to-txid", "1", "--yes")
+    assert (refused.code, refused.out) == (1, "")
+    [line] = refused.err.splitlines()
+    assert (
+        "TX100: committer 'count' of topology 'words' keeps its rows in a MemoryMapState, which keeps nothing" in line
+    )
