@@ -163,7 +163,7 @@ def batch_at(store: CoordinatorStore, topology_id: str, txid: TxId) -> BatchMeta
 
 
 def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> list[str]:
-    """What will be read again, by partition, and what of it the source no longer holds, if it can be asked.
+    """What will be read again, by partition, and what of it the source no longer holds, if its spout can be examined.
 
     Raises `BeyondKept` if a transactional spout would have to skip something, `OperatingError` if the source does not
     respond.
@@ -181,7 +181,7 @@ def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> lis
             lost.append(f"{partition}: the source no longer holds {gone}, and offset {then} would come next")
     if lost and spout.replays_exactly:
         raise BeyondKept(f"a transactional spout may not skip records, and {'; '.join(lost)}")
-    return [*words, *(f"{line}: the opaque spout goes on with what is there" for line in lost)]
+    return [*words, *(f"{line}: the opaque spout continues with what is there" for line in lost)]
 
 
 def _status(topology: Topology, store: CoordinatorStore) -> TopologyStatus:
