@@ -249,6 +249,10 @@ class World:
                 patch.setattr(rewinding, "_take_back", wrongly(restores))
             rewinding.rewind(self.topology(), self.store, TxId(txid), owner=owner)
 
+    def free(self) -> None:
+        """The lease of whoever has died is over."""
+        end_lease(self.folder)
+
     def finish(self, txid: int) -> None:
         """What whoever comes after one that has died does, and that all is well then."""
         end_lease(self.folder)

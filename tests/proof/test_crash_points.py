@@ -39,7 +39,7 @@ SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.pro
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
 NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
-NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset"}
+NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset", "begin_rewind", "finish_rewind"}
 """What a run asks the store without changing it; and what no run calls."""
 
 FIXED_ON_SPARK = {
