@@ -13,10 +13,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from tests.integration.chromium import chromium
 from tests.unit.console.stores import HOSTILE, Past
 from transactional.console.app import Console, application
-from transactional.console.guard import Access
-from transactional.console.server import Address, beside, bind
 from transactional.console.slugs import slug_of
 from transactional.store import DesiredState
+from transactional.web.guard import Access
+from transactional.web.server import Address, beside, bind
 
 pytestmark = pytest.mark.browser
 

@@ -17,6 +17,7 @@ FLOORS = (
     ("transactional.trident", "transactional.reliable"),
     ("transactional.doctor", "transactional.telemetry"),
     ("doors", "verifier"),
+    ("transactional.web",),
     ("transactional.console", "transactional.queries"),
     ("transactional.commands",),
     ("examples",),
@@ -52,10 +53,10 @@ HOMES = {
     },
     "rich": {"transactional.commands"},
     "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
-    "starlette": {"transactional.console"},
+    "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},
     "structlog": {"transactional.telemetry"},
     "typer": {"transactional.commands"},
-    "uvicorn": {"transactional.console"},
+    "uvicorn": {"transactional.web"},
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {

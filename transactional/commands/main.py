@@ -34,6 +34,7 @@ from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind
 from transactional.commands.running import RunLogFormat, SparkLog, observers_of, spark_log_of, stop_on_signals
+from transactional.commands.serve import serve
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
@@ -215,6 +216,7 @@ app.command()(verify)
 app.command()(doctor)
 app.command()(query)
 app.command()(read)
+app.command()(serve)
 app.command()(cli_ui.ui)
 app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")

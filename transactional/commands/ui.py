@@ -41,7 +41,7 @@ def ui(
     """
     require_console()
     from transactional.console.app import Console, application
-    from transactional.console.server import Address, access_of, bind, server_of, url_of
+    from transactional.web.server import Address, access_of, bind, server_of, url_of
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
@@ -81,7 +81,7 @@ def console_beside(url: str, port: int) -> Iterator[None]:
     """The console over a store of its own connection, in threads of this process, until the run has ended."""
     require_console()
     from transactional.console.app import Console, application
-    from transactional.console.server import Address, access_of, beside, bind, url_of
+    from transactional.web.server import Address, access_of, beside, bind, url_of
 
     address = Address(port=port)
     with closing(open_store(url)) as made:
@@ -98,6 +98,6 @@ def require_console() -> None:
     """Raise `ConfigError` if what the console is made with is not installed."""
     try:
         import transactional.console.app
-        import transactional.console.server  # noqa: F401
+        import transactional.web.server  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error}: the console needs more packages: pip install '{DISTRIBUTION}[ui]'") from error

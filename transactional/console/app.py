@@ -19,13 +19,13 @@ from starlette.types import ASGIApp
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console import views
-from transactional.console.guard import Access, Guard
 from transactional.console.rendering import STATIC, render
 from transactional.console.slugs import id_of
 from transactional.engine.clock import SystemClock
 from transactional.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
+from transactional.web.guard import Access, Guard
 
 LOOK_EVERY_S: Final = 1.0
 """How often an open page queries the store whether anything has changed."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -95,3 +99,28 @@ def test_before_anything_has_run(command: Command) -> None:
     assert "there is no store at" in done.err
     assert not list(Path().glob("*.db"))
     assert not Path("words").exists()
+
+
+def test_queries_are_served_until_it_is_interrupted(asked: Command) -> None:
+    """Whoever has the token that is printed is answered."""
+    program = [sys.executable, "-m", "transactional.commands.main", "serve", "asked:build", "--port", "0"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address, token = process.stdout.readline().split()[4].rstrip(","), process.stdout.readline().split()[-1]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(f"{address}count_of/cat/1", headers={"Authorization": f"Bearer {token}"})
+        with opener.open(request, timeout=30) as answer:
+            assert json.load(answer)["rows"] == [{"word": "cat", "at_least": 1, "count": 2, "total": 4}]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            opener.open(f"{address}count_of/cat/1", timeout=30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130, -signal.SIGINT)
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_what_can_not_be_served_is_one_line(asked: Command, command: Command) -> None:
+    done = asked("serve", "asked:build", "--host", "0.0.0.0")
+    assert (done.code, "the server of queries would be reachable" in done.err) == (1, True)
+    done = command("serve", "{m}:build")
+    assert "topology 'words' has no query: declare one with @topology.query" in done.err

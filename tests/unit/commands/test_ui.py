@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.command_line import Command
-from transactional.console.server import Address, bind
+from transactional.web.server import Address, bind
 
 
 def fetched(url: str) -> str:

@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from tests.unit.console.stores import Past
 from transactional.console.app import Console, application
-from transactional.console.guard import Access
+from transactional.web.guard import Access
 
 TOKEN = "a-token-of-the-tests"
 BASE = "http://127.0.0.1:8787"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transactional.console.server import Address, access_of, bind, url_of
 from transactional.errors import ConfigError
+from transactional.web.server import Address, access_of, bind, url_of
 
 
 def test_the_token_is_new_with_each_start() -> None:

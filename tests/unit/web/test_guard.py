@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.console.browsing import BASE, TOKEN, browser, stranger
 from tests.unit.console.stores import Past
-from transactional.console.guard import HEADERS, Access
-from transactional.console.server import Address, access_of
 from transactional.errors import ConfigError
+from transactional.web.guard import HEADERS, Access
+from transactional.web.server import Address, access_of
 
 
 @pytest.fixture

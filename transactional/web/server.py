@@ -1,4 +1,4 @@
-"""The console's HTTP server: which address it listens on, under which names, and with which token."""
+"""An HTTP server of ours: which address it listens on, under which names, and with which token."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from transactional.console.guard import LOOPBACK, Access, name_of
 from transactional.errors import ConfigError
+from transactional.web.guard import LOOPBACK, Access, name_of
 
 PORT: Final = 8787
 _TOKEN_MIN: Final = 16
@@ -39,12 +39,16 @@ class Address:
             return self.host == "localhost"
 
 
-def access_of(address: Address, token_file: Path | None, host_names: Collection[str]) -> Access:
-    """The token and the names to accept. Raises `ConfigError` for an address that others can reach without a token of
-    the operator's own."""
+def access_of(
+    address: Address, token_file: Path | None, host_names: Collection[str], *, what: str = "the console"
+) -> Access:
+    """The token and the names to accept; `what` is served is for messages.
+
+    Raises `ConfigError` for an address that others can reach without a token of the operator's own.
+    """
     if not address.is_loopback and token_file is None:
         raise ConfigError(
-            f"the console would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
+            f"{what} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
             f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
         )
     token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
@@ -66,7 +70,7 @@ def _read_token(file: Path) -> str:
     return token
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: Address, *, what: str = "the console") -> socket.socket:
     """A socket that listens there. Raises `ConfigError` if the port is taken, or the address is not ours."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -77,17 +81,17 @@ def bind(address: Address) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"the console can't listen on {address.host}:{address.port}: {error.strerror or error}. Another console "
+            f"{what} can't listen on {address.host}:{address.port}: {error.strerror or error}. Another one "
             "may be running there: choose another port with --port, or 0 for any that is free"
         ) from error
     return listening
 
 
-def url_of(listening: socket.socket, access: Access) -> str:
-    """What to open in a browser, with the token."""
+def url_of(listening: socket.socket, access: Access | None = None) -> str:
+    """The address, and with the token what to open in a browser."""
     host, port = listening.getsockname()[:2]
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/?token={access.token}"
+    return f"http://{shown}:{port}/" + (f"?token={access.token}" if access is not None else "")
 
 
 @contextmanager

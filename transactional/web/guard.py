@@ -2,7 +2,8 @@
 
 A page shows what other people wrote, and a browser runs whatever other sites send it: so a request has to name a
 host that is ours (another one has been rebound to this address by its DNS), bring the token, and not come from another
-site; and no answer may load, run or be embedded in anything else.
+site; and no answer may load, run or be embedded in anything else. A program brings the token in a header, which no
+other site can make a browser send.
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ class Guard:
         headers = Headers(scope=scope)
         if name_of(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse(
-                "The console was not started for this host name; --host-name NAME adds one.\n", 421
+                "This server was not started for this host name; --host-name NAME adds one.\n", 421
             )
+        scheme, _, bearer = str(headers.get("authorization", "")).partition(" ")
+        if scheme.lower() == "bearer" and self._access.is_token(bearer.strip()):
+            return None
         if _is_foreign(scope["method"], headers):
             return PlainTextResponse("Requests from another site are refused.\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -1,0 +1,55 @@
+"""`transactional serve`: a topology's queries over HTTP."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.commands.display import plain_line
+from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.errors import ConfigError
+from transactional.loading import load_topology
+from transactional.names import DISTRIBUTION
+from transactional.queries import QueryClient
+
+
+def serve(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8788,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that requests need; by default a new one each time.")
+    ] = None,
+    host_name: Annotated[
+        list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
+    ] = None,
+) -> None:
+    """Answer a topology's queries over HTTP, whether or not it runs: GET /drpc/NAME/VALUE...
+
+    A request needs the printed token, as `Authorization: Bearer TOKEN`. Ctrl-C ends it.
+    """
+    try:
+        from transactional.queries.serving import application
+        from transactional.web.server import Address, access_of, bind, server_of, url_of
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}: serving needs more packages: pip install '{DISTRIBUTION}[ui]'") from error
+
+    address = Address(host, port)
+    access = access_of(address, token_file, host_name or (), what="the server of queries")
+    topology = load_topology(target)
+    if not topology.queries:
+        raise ConfigError(f"topology {topology.id!r} has no query: declare one with @topology.query('name', 'fields')")
+    with QueryClient(topology, store) as client, closing(bind(address, what="the server of queries")) as listening:
+        if not address.is_loopback:
+            plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+        plain_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")
+        plain_line(f"Authorization: Bearer {access.token}" if token_file is None else "the token of the token file")
+        server_of(application(client, access)).run(sockets=[listening])

@@ -1,0 +1,1 @@
+"""What every HTTP server of ours has in common: where it listens, and who has access."""
