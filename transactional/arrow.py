@@ -199,13 +199,14 @@ def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Arr
 class RecordDigest:
     """Counts records and bytes, and computes a checksum of their contents (CRC-32), however they are batched.
 
-    `event_us` is the highest value of the field `event_time`, if one is given and has one.
+    `event_us` is the highest value of the field `event_time`, if one is given and has one, that is not above
+    `latest_us`, in microseconds since 1970.
     """
 
-    def __init__(self, *, with_checksum: bool, event_time: str | None = None) -> None:
+    def __init__(self, *, with_checksum: bool, event_time: str | None = None, latest_us: int | None = None) -> None:
         self.records = self.bytes = 0
         self.event_us: int | None = None
-        self._with_checksum, self._event_time = with_checksum, event_time
+        self._with_checksum, self._event_time, self._latest_us = with_checksum, event_time, latest_us
         self._sums: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -218,7 +219,10 @@ class RecordDigest:
         self.records += batch.num_rows
         self.bytes += batch.nbytes
         if self._event_time is not None and batch.num_rows:
-            highest = pc.max(batch.column(self._event_time)).cast(pa.timestamp("us")).value
+            times = batch.column(self._event_time).cast(pa.timestamp("us")).view(pa.int64())
+            if self._latest_us is not None:
+                times = times.filter(pc.less_equal(times, pa.scalar(self._latest_us, pa.int64())))
+            highest = pc.max(times).as_py()
             self.event_us = max((us for us in (self.event_us, highest) if us is not None), default=None)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
-from transactional.facts import BatchFacts
+from transactional.facts import BatchFacts, LastSeen
 from transactional.letters import Exclusion, Letter
 
 Offset = NewType("Offset", int)
@@ -96,10 +96,10 @@ class BatchMetadata:
     `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`; a
     batch that an earlier version has recorded has none.
 
-    A committed batch also carries what later ones need: `event_times`, the highest event time of each partition up to
-    here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of earlier
-    batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions` are
-    the versions of the static states that it reads, by name.
+    A committed batch also carries what later ones need: `event_times`, what is known of each partition's event times
+    up to here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of
+    earlier batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions`
+    are the versions of the static states that it reads, by name.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -109,7 +109,7 @@ class BatchMetadata:
     excluded: tuple[Exclusion, ...] = ()
     letters: tuple[Letter, ...] = ()
     facts: BatchFacts | None = None
-    event_times: Mapping[PartitionId, int] = field(default_factory=dict)
+    event_times: Mapping[PartitionId, LastSeen] = field(default_factory=dict)
     pending: tuple[PendingMessage, ...] = ()
     again: tuple[PendingMessage, ...] = ()
     lost: int = 0
@@ -169,8 +169,8 @@ class BatchMetadata:
     def _facts_as_json(self) -> dict[str, Any]:
         """What format 3 has added, as far as there is any of it."""
         added = {
-            "facts": self.facts and [self.facts.time_ms, self.facts.late_before_us],
-            "event_times": [[p.source, p.index, self.event_times[p]] for p in sorted(self.event_times)],
+            "facts": self.facts and _facts_row(self.facts),
+            "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
             "pending": [_message_row(message) for message in self.pending],
             "again": [_message_row(message) for message in self.again],
             "lost": self.lost,
@@ -221,10 +221,11 @@ class BatchMetadata:
     def _with_facts(self, document: Mapping[str, Any]) -> BatchMetadata:
         facts = document.get("facts")
         if facts is not None:
-            time_ms, late = facts
-            facts = BatchFacts(whole_number(time_ms), None if late is None else whole_number(late))
+            time_ms, late, *previous = facts
+            facts = BatchFacts(whole_number(time_ms), *(_number_or_none(n) for n in (late, *previous)))
         times = {
-            PartitionId(_text(p), whole_number(i)): whole_number(us) for p, i, us in document.get("event_times", [])
+            PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
+            for p, i, *seen in document.get("event_times", [])
         }
         versions = document.get("static_versions", {})
         return replace(
@@ -251,6 +252,12 @@ class BatchMetadata:
         return cls(ranges, digests)
 
 
+def _facts_row(facts: BatchFacts) -> list[int | None]:
+    """The time, what is late, and what is known of the previous transaction."""
+    row: list[int | None] = list(astuple(facts))
+    return row if facts.previous_time_ms is not None else row[:2]
+
+
 def _message_row(message: PendingMessage) -> list[Any]:
     partition, *rest = message.partition, message.offset, message.tries, message.not_before_ms, message.error
     return [partition.source, partition.index, *rest]
@@ -265,6 +272,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not the name of a source")
     return value
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else whole_number(value)
 
 
 def whole_number(value: Any) -> int:

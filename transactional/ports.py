@@ -14,7 +14,7 @@ from transactional.absent import Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, OffsetRange, PartitionId
 from transactional.bolts import Key
-from transactional.facts import BatchFacts
+from transactional.facts import BatchFacts, EventTime
 from transactional.letters import Exclusion, Letter
 from transactional.messages import FailedMessage, Unfinished
 from transactional.schema import Schema
@@ -134,15 +134,11 @@ class SizedSpout(Protocol):
 
 @runtime_checkable
 class EventTimeSpout(Protocol):
-    """A spout one of whose fields, a timestamp, is the time at which something happened."""
+    """A spout that knows which of its fields, timestamps, are the times at which something happened."""
 
     @property
-    def event_time(self) -> str:
-        """The name of the field."""
-
-    @property
-    def event_lag_ms(self) -> int:
-        """How much older than the newest tuple of its partition a tuple may be without being late."""
+    def event_times(self) -> Mapping[str, EventTime]:
+        """The field by stream."""
 
 
 @runtime_checkable
@@ -354,6 +350,24 @@ class PersistentAggregate(Protocol):
 
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
+
+
+@runtime_checkable
+class WindowedAggregate(PersistentAggregate, Protocol):
+    """A `PersistentAggregate` whose state keeps windows that are open. Those that close in a transaction are emitted on
+    a stream of their own: they are read from the state as it was before the transaction, to which no tuple of it can
+    belong."""
+
+    @property
+    def closed_fields(self) -> Schema:
+        """The fields of that stream."""
+
+    def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
+        """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes
+        them. None: no window closes."""
+
+    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """The windows that close, of these rows."""
 
 
 class Aggregator(Protocol):

@@ -20,7 +20,7 @@ from transactional.batch import (
     PendingMessage,
 )
 from transactional.errors import CorruptRecord
-from transactional.facts import BatchFacts
+from transactional.facts import BatchFacts, LastSeen
 from transactional.letters import Exclusion
 
 OFFSETS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -53,8 +53,8 @@ FULL = BatchMetadata(
 LATEST = BatchMetadata(
     BATCH.ranges,
     {A: Digest(2, 99, bytes=64, event_us=7_000)},
-    facts=BatchFacts(1_000, late_before_us=5_000),
-    event_times={B: 6_000, A: 7_000},
+    facts=BatchFacts(1_000, 5_000, previous_time_ms=900),
+    event_times={B: LastSeen(6_000, 900), A: LastSeen(7_000, 1_000)},
     pending=(PendingMessage(A, Offset(11), 2, 1_400, "no"),),
     again=(PendingMessage(B, Offset(1), 1, 900),),
     lost=3,
@@ -140,7 +140,7 @@ def test_the_format_is_pinned() -> None:
     )
     assert LATEST.to_json() == (
         '{"version": 3, "partitions": [["a", 0, 10, 12, 2, 99, 64, 7000], ["b", 0, 3, 3, null, null, null]], '
-        '"facts": [1000, 5000], "event_times": [["a", 0, 7000], ["b", 0, 6000]], '
+        '"facts": [1000, 5000, 900, null], "event_times": [["a", 0, 7000, 1000], ["b", 0, 6000, 900]], '
         '"pending": [["a", 0, 11, 2, 1400, "no"]], "again": [["b", 0, 1, 1, 900, ""]], "lost": 3, '
         '"static_versions": {"users": 12}}'
     )

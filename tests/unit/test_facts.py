@@ -1,27 +1,65 @@
-"""Facts of batches: what is decided when one is planned never goes back."""
+"""The facts of a batch: times that never go back, and what is late."""
 
 from __future__ import annotations
 
-from transactional.facts import BatchFacts, facts_after
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after
+
+AT = EventTime("at", 2)
 
 
-def test_a_batch_has_the_time_at_which_it_was_planned() -> None:
+def test_the_first_batch_is_planned_now() -> None:
     assert facts_after(None, 5) == BatchFacts(5)
-    assert facts_after(BatchFacts(5), 8) == BatchFacts(8)
 
 
-def test_a_clock_that_is_behind_does_not_take_the_time_back() -> None:
-    """Another machine has taken over."""
-    assert facts_after(BatchFacts(5), 3) == BatchFacts(5)
+def test_time_goes_on_and_what_was_before_is_kept() -> None:
+    assert facts_after(BatchFacts(5, 700), 8) == BatchFacts(8, 700, 5, 700)
 
 
-def test_what_is_older_than_the_slowest_partition_is_late() -> None:
-    assert facts_after(None, 5, [9_000, 7_000], lag_ms=2) == BatchFacts(5, 5_000)
+def test_time_never_goes_back() -> None:
+    assert facts_after(BatchFacts(5), 3).time_ms == 5
 
 
-def test_what_was_late_stays_late() -> None:
-    """A partition that joins, or the first one whose times are known, is behind."""
-    before = BatchFacts(5, 5_000)
-    assert facts_after(before, 6, [9_000, 1_000]) == BatchFacts(6, 5_000)
-    assert facts_after(before, 6) == BatchFacts(6, 5_000)
-    assert facts_after(before, 6, [9_000]) == BatchFacts(6, 9_000)
+def test_what_is_late_follows_from_the_slowest_partition_and_its_delay() -> None:
+    known = [(AT, LastSeen(9_000)), (EventTime("at", 1), LastSeen(7_500))]
+    assert facts_after(None, 5, known).late_before_us == 6_500
+    assert facts_after(None, 5, known[:1]).late_before_us == 7_000
+
+
+def test_a_partition_that_appears_far_behind_makes_nothing_early_again() -> None:
+    before = BatchFacts(5, 7_000)
+    assert facts_after(before, 6, [(AT, LastSeen(9_000)), (AT, LastSeen(3_000))]).late_before_us == 7_000
+    assert facts_after(before, 6).late_before_us == 7_000
+    assert facts_after(before, 6, [(AT, LastSeen(10_000))]).late_before_us == 8_000
+
+
+def test_an_idle_partition_holds_nothing_up() -> None:
+    slow, quick = (EventTime("at", idle_after_ms=10), LastSeen(3_000, 100)), (EventTime("at"), LastSeen(9_000, 0))
+    assert facts_after(None, 110, [slow, quick]).late_before_us == 3_000
+    assert facts_after(None, 111, [slow, quick]).late_before_us == 9_000
+    assert facts_after(None, 111, [slow]).late_before_us is None
+
+
+def test_what_is_too_far_ahead_of_the_clock_does_not_count() -> None:
+    assert EventTime("at", max_ahead_ms=5).latest_us(BatchFacts(10)) == 15_000
+    assert EventTime("at", max_ahead_ms=None).latest_us(BatchFacts(10)) is None
+
+
+seen = st.builds(LastSeen, st.integers(0, 50_000), st.integers(0, 60))
+times = st.builds(EventTime, st.just("at"), st.integers(0, 9), st.none() | st.integers(1, 20))
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.lists(st.tuples(times, seen), max_size=4)), min_size=1, max_size=8))
+def test_neither_time_ever_goes_back_and_each_knows_the_one_before(
+    steps: list[tuple[int, list[tuple[EventTime, LastSeen]]]],
+) -> None:
+    before = None
+    for now_ms, known in steps:
+        facts = facts_after(before, now_ms, known)
+        if before is not None:
+            assert facts.time_ms >= before.time_ms
+            assert before.late_before_us is None or (facts.late_before_us or 0) >= before.late_before_us
+            assert (facts.previous_time_ms, facts.previous_late_before_us) == (before.time_ms, before.late_before_us)
+        before = facts

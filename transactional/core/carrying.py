@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from transactional.batch import BatchMetadata
+from transactional.batch import BatchMetadata, Digest
+from transactional.facts import LastSeen
 from transactional.guarantees import Guarantee
 from transactional.messages import emptied, joined
 
@@ -14,11 +15,20 @@ def carried(before: BatchMetadata, batch: BatchMetadata) -> BatchMetadata:
     """The batch that is being committed, after the last committed one: with the highest event times up to here, and all
     messages that wait to be processed again."""
     event_times = dict(before.event_times)
+    time_ms = 0 if batch.facts is None else batch.facts.time_ms
     for partition, digest in batch.digests.items():
-        if digest.event_us is not None:
-            event_times[partition] = max(digest.event_us, event_times.get(partition, digest.event_us))
+        if (seen := _seen(event_times.get(partition), digest, time_ms)) is not None:
+            event_times[partition] = seen
     pending = joined(before.pending, batch)
     return replace(batch, event_times=event_times, pending=pending) if event_times or pending else batch
+
+
+def _seen(before: LastSeen | None, digest: Digest, time_ms: int) -> LastSeen | None:
+    """None: no event time of the partition is known."""
+    known = [us for us in (before and before.event_us, digest.event_us) if us is not None]
+    if not known:
+        return None
+    return LastSeen(max(known), time_ms if digest.records or before is None else before.time_ms)
 
 
 def with_what_is_known(

@@ -37,7 +37,7 @@ from transactional.facts import BatchFacts, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.pools import DaemonPool
-from transactional.ports import AckedSpout, Clock, EventTimeSpout, JobExecutor, Processed, SizedSpout
+from transactional.ports import AckedSpout, Clock, JobExecutor, Processed, SizedSpout
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -248,10 +248,10 @@ class PhaseRunner:
 
     def _facts(self, after: BatchMetadata) -> BatchFacts:
         """What is decided about a batch once it is planned."""
-        spout, now_ms = self.topology.spout, self.clock.wall_ms()
-        if not isinstance(spout, EventTimeSpout):
-            return facts_after(after.facts, now_ms)
-        return facts_after(after.facts, now_ms, after.event_times.values(), spout.event_lag_ms)
+        known = self.topology.event_times_of(after.event_times)
+        return facts_after(
+            after.facts, self.clock.wall_ms(), [(of, after.event_times[partition]) for partition, of in known.items()]
+        )
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:

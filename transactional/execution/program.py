@@ -14,11 +14,11 @@ from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
 from transactional.errors import ProtocolError
 from transactional.execution.pickling import check_picklable
-from transactional.facts import BatchFacts
+from transactional.facts import BatchFacts, EventTime
 from transactional.groupings import Grouping
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
-from transactional.ports import Aggregator, EventTimeSpout, PartitionReader
+from transactional.ports import Aggregator, PartitionReader
 from transactional.reading import Lookups
 from transactional.schema import Schema
 from transactional.staged import Scratch, Stager
@@ -48,9 +48,10 @@ class SpoutSpec:
     parallelism: int
     reader: PartitionReader
     with_checksum: bool
-    event_time: str | None = None
     is_followed: bool = False
     """Whether its tuples carry what their messages are followed by."""
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
+    """By stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,9 @@ def make_program(
         for number, (stage, task) in enumerate(plan.slots(level))
     }
     given, count = topology.spout, topology.spout_parallelism
-    event_time = given.event_time if isinstance(given, EventTimeSpout) else None
     with_checksum = given.replays_exactly and topology.guarantee is Guarantee.EXACTLY_ONCE
     outputs, followed = topology.outputs_of(topology.spout_id), topology.follows_messages
-    spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, event_time, followed)
+    spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, followed, topology.event_times)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None

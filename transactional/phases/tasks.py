@@ -223,13 +223,21 @@ class _Task(TaskLoop):
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        spout = self.program.spout
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            digest = RecordDigest(with_checksum=spout.with_checksum, event_time=spout.event_time)
+            digest = self._digest(partition)
             self._emit_read(digest, partition, offsets, metadata)
             self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
         for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
             self._emit_read(None, partition, offsets)
+
+    def _digest(self, partition: PartitionId) -> RecordDigest:
+        spout = self.program.spout
+        reader = spout.reader
+        stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
+        if (of := spout.event_times.get(stream)) is None:
+            return RecordDigest(with_checksum=spout.with_checksum)
+        latest_us = of.latest_us(self.inputs.facts)
+        return RecordDigest(with_checksum=spout.with_checksum, event_time=of.field, latest_us=latest_us)
 
     def _emit_read(
         self, digest: RecordDigest | None, partition: PartitionId, offsets: OffsetRange, metadata: Any = None

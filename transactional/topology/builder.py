@@ -11,9 +11,10 @@ from transactional.config import checked_options
 from transactional.config_sources import load_config
 from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
+from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
-from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.ports import EventTimeSpout, PersistentAggregate, Spout, SpoutMaker, TransactionState
 from transactional.stateful import StatefulBolt
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,
@@ -22,8 +23,9 @@ from transactional.topology.declared_state import (
     refuse_stateful,
     state_of_provider,
 )
+from transactional.topology.event_times import event_time
 from transactional.topology.functions import BoltFunction
-from transactional.topology.topology import AnyBolt, Component, Topology
+from transactional.topology.topology import AnyBolt, Component, Topology, outputs_of
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
 
 
@@ -128,6 +130,7 @@ class TransactionalTopologyBuilder:
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: TransactionState | None = None
         self._provider: str | None = None
+        self.event_times: dict[str, EventTime] = {}
 
     def _take_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int) -> None:
         check_id("spout", spout_id)
@@ -209,6 +212,29 @@ class TransactionalTopologyBuilder:
             raise ConfigError(f"component id {DEAD_LETTERS!r} is used by a bolt; rename it")
         self._dead_letters = state
 
+    def set_event_time(
+        self,
+        field: str,
+        *,
+        max_delay: Any = "0 seconds",
+        idle_after: Any = None,
+        max_ahead: Any = "1 hour",
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        """Name the field of the spout, a timestamp, that says when something happened.
+
+        A tuple may be older than the newest one of its partition by `max_delay` without being late. A partition without
+        a record for `idle_after` is waited for no longer (None: it always is). A time further ahead of the clock than
+        `max_ahead` (None: no limit) makes nothing else late. Raises `ConfigError`.
+        """
+        used_by = f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
+        outputs = outputs_of(self.spout)
+        if stream not in outputs:
+            raise ConfigError(
+                f"spout {self.spout_id!r} has no stream {stream!r}; its streams are: {', '.join(outputs)}"
+            )
+        self.event_times[stream] = event_time(used_by, outputs[stream], field, max_delay, idle_after, max_ahead)
+
     def build(
         self,
         *,
@@ -239,6 +265,7 @@ class TransactionalTopologyBuilder:
         config: Mapping[str, Any] | None,
         **more: Any,
     ) -> Topology:
+        of_spout = dict(self.spout.event_times) if isinstance(self.spout, EventTimeSpout) else {}
         return Topology(
             self.topology_id,
             self.spout_id,
@@ -248,6 +275,7 @@ class TransactionalTopologyBuilder:
             dict(options or {}),
             checked_options(config or {}),
             self._dead_letters,
+            event_times=of_spout | self.event_times,
             **more,
         )
 

@@ -3,18 +3,20 @@ phase of a transaction each of them runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from transactional.batch import PartitionId
 from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
+from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
 from transactional.names import DEAD_LETTERS
-from transactional.ports import ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
+from transactional.ports import ManyStreamsReader, ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
 from transactional.redaction import without_login
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
@@ -24,6 +26,9 @@ AnyBolt = Bolt | BoltFunction | PersistentAggregate
 
 NEW_AND_OLD = "old"
 """The stream of a state's update that emits the values before the transaction beside the new ones."""
+
+CLOSED = "closed"
+"""The stream of a state's update that emits the windows that close."""
 
 
 def old_name(value: str) -> str:
@@ -142,6 +147,15 @@ class Topology:
     """Whether tuples carry which messages they belong to, in columns that bolts do not see."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """The queries from outside, by name."""
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
+    """By stream of the spout, the field that says when something happened."""
+
+    def event_times_of(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, EventTime]:
+        """Those of the partitions whose records have one."""
+        stream_of = dict.fromkeys(partitions, DEFAULT_STREAM)
+        if isinstance(self.spout, ManyStreamsSpout) and isinstance(reader := self.spout.reader(), ManyStreamsReader):
+            stream_of = {partition: reader.stream_of(partition) for partition in stream_of}
+        return {at: self.event_times[stream] for at, stream in stream_of.items() if stream in self.event_times}
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""

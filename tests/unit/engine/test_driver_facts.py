@@ -17,7 +17,7 @@ from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyC
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import FailedException
-from transactional.facts import BatchFacts
+from transactional.facts import BatchFacts, EventTime
 from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
 from transactional.testing import ManualClock, MemoryCoordinatorStore, complete_topology
@@ -136,7 +136,7 @@ class Behind(BatchBolt):
 class Timed(MemoryTransactionalSpout):
     """Its field `at` is when something happened."""
 
-    event_time, event_lag_ms = "at", 2_000
+    event_times: ClassVar[dict[str, EventTime]] = {"default": EventTime("at", 2_000, max_ahead_ms=None)}
 
 
 def at(second: int | None) -> tuple[datetime | None]:
@@ -159,7 +159,10 @@ def test_what_is_late_follows_from_the_event_times_that_are_committed() -> None:
     assert second.late_before_us == us(3 - 2)  # the slower of 9 and 3
     assert third.late_before_us == us(3 - 2)  # nothing known of the second partition
     last = store.attempts("words", limit=1)[0].batch
-    assert last.event_times == {PartitionId("memory", 0): us(9), PartitionId("memory", 1): us(8)}
+    assert {p: seen.event_us for p, seen in last.event_times.items()} == {
+        PartitionId("memory", 0): us(9),
+        PartitionId("memory", 1): us(8),
+    }
     assert last.digests[PartitionId("memory", 0)].event_us == us(7)
 
 

@@ -1,0 +1,109 @@
+"""Windows of time: which of them a time belongs to, when it is too late for it, which ones close, what is still needed.
+
+Pure. Times are microseconds since 1970. A window lasts from its start up to its end, which is not part of it. Starts
+are multiples of `every`, counted from 1970. What is kept is one row per *pane*: the longest span of time of which every
+window is made; a tumbling window is one pane.
+
+*Late* is a time of which every window has closed; a window has closed once `late_before` has reached its end.
+`late_before` only grows from one transaction to the next, so that a time is either early enough for its window to be
+open, or late, in every attempt that goes by the same number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from transactional.facts import BatchFacts
+
+DAY_US = 86_400_000_000
+FIRST_US = -670_000 * DAY_US
+LAST_US = 2_800_000 * DAY_US
+"""Times from the year 135 up to 9636 have windows: both ends of these are in the years 1 to 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers `after < number <= until`; None: there is no lower end."""
+
+    after: int | None
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of `length_us`, one beginning `every_us`: tumbling if both are equal, else sliding."""
+
+    length_us: int
+    every_us: int
+
+    @property
+    def pane_us(self) -> int:
+        """The length of a pane."""
+        return gcd(self.length_us, self.every_us)
+
+    def pane_of(self, us: int) -> int:
+        """The start of the pane of a time."""
+        return us // self.pane_us * self.pane_us
+
+    def last_end_of(self, us: int) -> int:
+        """The end of the last window that contains a time."""
+        return us // self.every_us * self.every_us + self.length_us
+
+    def starts_of(self, us: int) -> list[int]:
+        """The windows that contain a time, from the first to the last."""
+        last = us // self.every_us * self.every_us
+        return [
+            last - back
+            for back in range((self.length_us - 1) // self.every_us * self.every_us, -1, -self.every_us)
+            if last - back + self.length_us > us
+        ]
+
+    def is_late(self, us: int | None, late_before: int | None) -> bool:
+        """Whether nothing can be counted at this time any more; nothing ever could at no time, or an absurd one."""
+        if us is None or not FIRST_US <= us < LAST_US:
+            return True
+        return late_before is not None and self.last_end_of(us) <= late_before
+
+    def first_open(self, late_before: int) -> int:
+        """The start of the first window that has not closed."""
+        return (late_before - self.length_us) // self.every_us * self.every_us + self.every_us
+
+    def closing(self, previous: int | None, late_before: int | None) -> Range | None:
+        """Which starts have the windows that close when `late_before` grows; None: no window closes."""
+        if late_before is None or (previous is not None and self.first_open(previous) >= self.first_open(late_before)):
+            return None
+        after = None if previous is None else self.first_open(previous) - 1
+        return Range(after, self.first_open(late_before) - 1)
+
+    def panes_closing(self, previous: int | None, late_before: int | None) -> Range | None:
+        """Which starts have the panes of those windows; None: no window closes."""
+        starts = self.closing(previous, late_before)
+        if starts is None or late_before is None:
+            return None
+        last_end = self.first_open(late_before) - self.every_us + self.length_us
+        return Range(starts.after, last_end - self.pane_us)
+
+    def floor(self, late_before: int | None) -> int | None:
+        """Panes that start here or before are not needed any more, once what closes has been read."""
+        return None if late_before is None else self.first_open(late_before) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTimes:
+    """What a transaction knows: up to which time it closes windows, and up to which the one before it has. `now_us` is
+    the time of all its tuples, if they have none of their own."""
+
+    late_before: int | None
+    previous: int | None
+    now_us: int | None = None
+
+
+def times_of(facts: BatchFacts | None, *, by_transaction: bool) -> WindowTimes:
+    """Event times, or the transaction's own time, which none of its tuples can miss."""
+    if facts is None:
+        return WindowTimes(None, None)
+    if not by_transaction:
+        return WindowTimes(facts.late_before_us, facts.previous_late_before_us)
+    previous = None if facts.previous_time_ms is None else facts.previous_time_ms * 1_000
+    return WindowTimes(facts.time_ms * 1_000, previous, facts.time_ms * 1_000)
