@@ -1,5 +1,5 @@
-"""What the commit phase reads of states: the rows that an update changes, before and after the transaction, and those
-that bolts look up."""
+"""What the commit phase reads of states: the rows that an update changes, before and after the transaction, windows
+that close, and the rows that bolts look up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
-from transactional.ports import Aggregator, TransactionState
+from transactional.facts import BatchFacts
+from transactional.ports import Aggregator, TransactionState, WindowedAggregate
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology, committer_of, old_name
@@ -47,6 +48,15 @@ def lookups_of(topology: Topology, component: Component, attempt: TransactionAtt
         state = states[committer]
         found[read] = partial(state.rows_before if is_before else state.rows_after, attempt)
     return found
+
+
+def closed_rows(update: WindowedAggregate, attempt: TransactionAttempt, facts: BatchFacts | None) -> pa.Table:
+    """The windows of a state that close in a transaction, as they were before it. A replay of the same batch reads the
+    same rows; one with other facts, which closes others, reads them as before, too."""
+    rows = update.closing(facts)
+    if rows is None:
+        return arrow_schema(update.closed_fields).empty_table()
+    return update.closed(update.state.rows_between(attempt, *rows), facts)
 
 
 def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list[pa.Array]:

@@ -22,18 +22,18 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
-from transactional.phases.changes import changed_rows, lookups_of
+from transactional.phases.changes import changed_rows, closed_rows, lookups_of
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import run_as_job
 from transactional.phases.step_places import Place, StepPlaces
 from transactional.phases.step_tasks import CommitTask
-from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed
+from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed, WindowedAggregate
 from transactional.staged import Scratch
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.steps import Step, plan_steps
-from transactional.topology.topology import Component, Topology, WorkPhase
+from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +143,28 @@ class CommitPhase:
             part = replace(part, table=aggregator.combine([part.table, *late]))
         if staged := passing.staged.get(component.id):
             part = replace(part, staged=[*part.staged, *staged])
+        wanted = [stream for stream, schema in component.outputs.items() if schema]
+        emitted = dict[str, pa.Table]()
+        if CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
+            emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
         is_known = set(part.combine.values()) <= set(COMBINES)
-        if is_known and not any(component.outputs.values()):
-            component.state.merge(passing.attempt, part)
-            return
-        changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
-        if not is_known:
-            part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
+        if not is_known or set(wanted) - {CLOSED}:
+            changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
+            emitted |= {stream: changed for stream in wanted if stream != CLOSED}
+            if not is_known:
+                part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
         component.state.merge(passing.attempt, part)
-        self._pass_on(component, changed, passing)
+        if emitted:
+            self._pass_on(component, emitted, passing)
 
-    def _pass_on(self, component: Component, changed: pa.Table, passing: Passing) -> None:
-        """Pass on what has changed in a state."""
+    def _pass_on(self, component: Component, emitted: Mapping[str, pa.Table], passing: Passing) -> None:
+        """Pass on what an update emits, by stream."""
         emitter = make_emitter(self.program, component.id, 0)
         if self.program.record is not None:
             emitter.record_to(partial(self.program.record, passing.attempt, component.id))
         try:
-            for stream, schema in component.outputs.items():
-                if schema:
-                    emitter.emit_batch(changed.select(list(schema.names)), stream=stream)
+            for stream, table in emitted.items():
+                emitter.emit_batch(table.select(list(component.outputs[stream].names)), stream=stream)
             emitter.flush()
             passing.take_over(component.id, list(emitter.partials()), emitter.addressed())
         except TaskFailed as failed:

@@ -10,11 +10,12 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import Spout, StateKind, TransactionState
+from transactional.ports import Spout, StateKind, TransactionState, WindowedAggregate
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
 from transactional.topology.topology import (
+    CLOSED,
     NEW_AND_OLD,
     AnyBolt,
     Component,
@@ -231,6 +232,8 @@ class _Wiring:
         outputs = {DEFAULT_STREAM: Schema((*key, *values)) if DEFAULT_STREAM in streams else Schema(())}
         if NEW_AND_OLD in streams:
             outputs[NEW_AND_OLD] = Schema((*key, *values, *(Field(old_name(f.name), f.type) for f in values)))
+        if CLOSED in streams and isinstance(declared.bolt, WindowedAggregate):
+            outputs[CLOSED] = declared.bolt.closed_fields
         return outputs
 
     @staticmethod

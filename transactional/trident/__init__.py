@@ -8,6 +8,8 @@ from transactional.trident.expressions import field
 from transactional.trident.own import BatchAggregator, Combiner, Reducer
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
+from transactional.trident.windowed import WindowedState, WindowedStream
+from transactional.trident.windows import Window, sliding, tumbling
 
 __all__ = [
     "Avg",
@@ -24,5 +26,10 @@ __all__ = [
     "Sum",
     "TridentState",
     "TridentTopology",
+    "Window",
+    "WindowedState",
+    "WindowedStream",
     "field",
+    "sliding",
+    "tumbling",
 ]

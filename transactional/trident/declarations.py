@@ -31,6 +31,8 @@ class Declarations:
 
     def __init__(self, topology_id: str, *, queried: Declarations | None = None, query: str = "") -> None:
         self.topology_id, self.graph = topology_id, Graph()
+        self.event_times: dict[str, str] = {}
+        """By stream of the spout, its field with the event time."""
         self.queried, self.query = queried, query
         """Of a query: the topology that is queried, and its name."""
 

@@ -16,7 +16,7 @@ from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 from transactional.trident.looking_up import LookUp
-from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step
+from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step, TimedStep
 
 
 class Pipeline(ArrowBatchBolt):
@@ -39,7 +39,7 @@ class Pipeline(ArrowBatchBolt):
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         """Start a batch, and prepare the functions that want it."""
         self._collector, self._component = collector, context.component_id
-        self._is_first = context.task_index == 0
+        self._is_first, self._facts = context.task_index == 0, context.batch
         self._kept: dict[int, list[pa.RecordBatch]] = {}
         self._lookups = context.lookups
         for step in self.steps:
@@ -77,6 +77,8 @@ class Pipeline(ArrowBatchBolt):
         schema = arrow_schema(last.after)
         if isinstance(last, ArrowStep):
             yield from conform(last.on(batch), schema, component=f"{self._component}: {last.label}")
+        elif isinstance(last, TimedStep):
+            yield from conform(last.at(batch, self._facts), schema, component=f"{self._component}: {last.label}")
         elif all(step.only_selects for step in steps):
             yield self._selected(batch, steps)
         else:

@@ -12,6 +12,7 @@ from pyarrow.compute import Expression
 
 from transactional.arrow import arrow_schema, conform
 from transactional.bolts import Tuple
+from transactional.facts import BatchFacts
 from transactional.schema import Schema
 from transactional.trident.expressions import evaluated
 from transactional.trident.functions import appended_rows, id_name, many_rows, one_row
@@ -122,6 +123,14 @@ class ArrowStep(Step):
 
     @abstractmethod
     def on(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
+        """The batch that it makes of one."""
+
+
+class TimedStep(Step):
+    """Makes a record batch of a record batch, and of the facts of the transaction's batch."""
+
+    @abstractmethod
+    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch | pa.Table:
         """The batch that it makes of one."""
 
 

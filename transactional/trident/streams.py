@@ -21,6 +21,8 @@ from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
 from transactional.trident.looking_up import look_up
 from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
+from transactional.trident.windowed import WindowedStream, window_time
+from transactional.trident.windows import Window
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +131,10 @@ class Stream(Operations):
         """The tuples of this stream and of others."""
         return merged(self._declarations, (self, *others))
 
+    def window(self, window: Window, *, on: str | None = None) -> WindowedStream[Stream]:
+        """The tuples by windows of their time: see `GroupedStream.window`."""
+        return GroupedStream(self, ()).window(window, on=on)
+
     def _check_of(self, used_by: str, declarations: Declarations) -> None:
         if self._declarations is not declarations:
             raise ConfigError(
@@ -171,7 +177,20 @@ class GroupedStream:
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
     ) -> TridentState:
         """Add the aggregates to a state, a row for each key: what is stored is combined with those of the batch."""
-        return persisted_aggregates(self.stream, self.key, state, named_aggregates(aggregate, aggregates), name)
+        return self._persisted(state, named_aggregates(aggregate, aggregates), name)
+
+    def _persisted(
+        self, state: Any, columns: Columns, name: str | None, wrapped: Callable[[Any], Any] | None = None
+    ) -> TridentState:
+        """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
+        return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
+
+    def window(self, window: Window, *, on: str | None = None) -> WindowedStream[Stream]:
+        """The tuples of each key by windows of their time, such as `tumbling("5 minutes")`.
+
+        Their time is the event time of the stream that they come from, or the field `on`.
+        """
+        return WindowedStream(self.stream, self.key, window, window_time(self.stream, window, on))
 
     def _met(self, stream: Stream) -> Stream:
         return stream.partition_by(*self.key) if self.key else stream.global_()
@@ -230,9 +249,13 @@ class TridentState:
             fields = of_bolt
         elif old:
             fields = Schema((*fields, *(Field(old_name(f.name), f.type) for f in self.persisted.state.values)))
-        origin = Origin(self.name, NEW_AND_OLD if old else DEFAULT_STREAM, is_late=True)
-        stream = Stream(self.declarations, self.declarations.graph.add(Node(fields, origin=origin)))
-        return stream.with_columns(**self.finished) if self.finished else stream
+        return self._emitted(NEW_AND_OLD if old else DEFAULT_STREAM, fields)
+
+    def _emitted(self, stream: str, fields: Schema) -> Stream:
+        """What its update emits on one of its streams, with the columns that are computed of others."""
+        node = Node(fields, origin=Origin(self.name, stream, is_late=True))
+        emitted = Stream(self.declarations, self.declarations.graph.add(node))
+        return emitted.with_columns(**self.finished) if self.finished else emitted
 
 
 def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
@@ -284,9 +307,15 @@ def joined(
 
 
 def persisted_aggregates(
-    stream: Stream, key: tuple[str, ...], state: Any, columns: Columns, name: str | None
+    stream: Stream,
+    key: tuple[str, ...],
+    state: Any,
+    columns: Columns,
+    name: str | None,
+    *,
+    wrapped: Callable[[Any], Any] | None = None,
 ) -> TridentState:
-    """End a stream in a state that it aggregates into."""
+    """End a stream in a state that it aggregates into, by the state's own update, or what that is `wrapped` in."""
     operation = "persistent_aggregate"
     check_state(operation, state)
     aggregates, fields, declarations = columns.aggregates, stream.fields, stream._declarations
@@ -297,6 +326,7 @@ def persisted_aggregates(
             update = state.aggregate(aggregates).group_by(*key)
         else:
             update = OwnUpdate(state, aggregates, key)
+        update = update if wrapped is None else wrapped(update)
         update.check_input(fields, used_by=operation)
         persisted = declarations.persist(operation, Update(update, state), stream._node, cut, name)
     else:

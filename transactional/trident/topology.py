@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from transactional.dead_letters import check_dead_letters
+from transactional.durations import Duration
 from transactional.errors import ConfigError
+from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import Spout, SpoutMaker, TransactionState
 from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology
 from transactional.topology.wiring import check_id, check_parallelism, checked_spout
 from transactional.trident.compiling import declare, spout_tasks
@@ -39,12 +42,27 @@ class TridentTopology:
         self._spouts: dict[str, Spout | SpoutMaker] = {}
         self._dead_letters: TransactionState | None = None
         self._queries: dict[str, DeclaredQuery] = {}
+        self._event_times: dict[str, EventTime] = {}
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.id!r})"
 
-    def new_stream(self, name: str, spout: Spout | SpoutMaker) -> Stream:
+    def new_stream(
+        self,
+        name: str,
+        spout: Spout | SpoutMaker,
+        *,
+        event_time: str | None = None,
+        max_delay: Duration = "0 seconds",
+        idle_after: Duration | None = None,
+        max_ahead: Duration | None = "1 hour",
+    ) -> Stream:
         """The stream of what a spout reads.
+
+        `event_time` is its field, a timestamp, that says when something happened; windows go by it. A tuple may be
+        older than the newest one of its partition by `max_delay` without being late. A partition without a record for
+        `idle_after` is waited for no longer (None: it always is). A time that is further ahead of the clock than
+        `max_ahead` (None: no limit) makes no other tuple late.
 
         Several streams are read in the same transactions: each has a batch of every spout that has something new. The
         name of the first becomes the id of the component that reads all of them.
@@ -60,6 +78,11 @@ class TridentTopology:
             self._as_one(self.parallelism)
         first = next(iter(self._spouts))
         stream = DEFAULT_STREAM if name == first else name
+        if event_time is not None:
+            declared = declared_time(f"stream {name!r}", checked.output, event_time, max_delay, idle_after, max_ahead)
+            self._event_times[stream], self._declarations.event_times[stream] = declared, declared.field
+        elif idle_after is not None or max_delay != "0 seconds":
+            raise ConfigError(f"stream {name!r}: max_delay and idle_after are those of an event_time, which is missing")
         node = self._declarations.graph.add(Node(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 
@@ -135,6 +158,7 @@ class TridentTopology:
         tasks, first = spout_tasks(graph, self.parallelism), next(iter(self._spouts))
         builder = TransactionalTopologyBuilder(self.id, first, self._as_one(tasks), tasks)
         declare(graph, builder, self.parallelism)
+        builder.event_times.update(self._event_times)
         if self._dead_letters is not None:
             builder.set_dead_letters(self._dead_letters)
         topology = builder.build(strict=strict, options=options, config=config)

@@ -1,0 +1,120 @@
+"""What windows mean, in plain Python: transaction after transaction, tuple after tuple.
+
+Nothing of the code under test is used here: a window is a pair of numbers, a table is a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+SECOND = 1_000_000
+FIRST_US, LAST_US = -670_000 * 86_400 * SECOND, 2_800_000 * 86_400 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A tuple of a committed transaction: its number, key and amount, its time in microseconds, its partition."""
+
+    id: int
+    page: str
+    clicks: int
+    us: int | None
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed transaction: its tuples, the time at which it was planned, and what was committed by then."""
+
+    txid: int
+    known: int
+    now_ms: int
+    tuples: tuple[Read, ...]
+
+
+Counts = tuple[int, int]
+"""How many tuples, and the sum of their amounts."""
+
+
+@dataclass(slots=True)
+class Plain:
+    """All windows, after any number of transactions. Times are in microseconds."""
+
+    length: int
+    every: int
+    max_delay: int
+    idle_after: int | None
+    max_ahead: int
+    by_transaction: bool
+
+    windows: dict[tuple[str, int], Counts] = field(default_factory=dict)
+    """Those that are open, by key and start."""
+    closed: dict[tuple[str, int], Counts] = field(default_factory=dict)
+    late: list[int] = field(default_factory=list)
+    thresholds: list[int | None] = field(default_factory=list)
+    """By transaction: what is before it is late, and closes."""
+    times: list[int] = field(default_factory=list)
+    high: list[dict[int, tuple[int, int]]] = field(default_factory=list)
+    """By transaction: the highest time of each partition, and the transaction's time when it last had a tuple."""
+
+    def commit_all(self, history: Iterable[Committed]) -> None:
+        """One after the other."""
+        for transaction in history:
+            self.commit(transaction)
+
+    def commit(self, transaction: Committed) -> None:
+        """Close what is to be closed, then count."""
+        time = max([transaction.now_ms * 1_000, *self.times[-1:]])
+        threshold = self._threshold(transaction.known, time)
+        self.times.append(time)
+        self.thresholds.append(threshold)
+        if threshold is not None:
+            for page, start in sorted(self.windows):
+                if start + self.length <= threshold:
+                    assert (page, start) not in self.closed, "a window would close twice"
+                    self.closed[page, start] = self.windows.pop((page, start))
+        for each in transaction.tuples:
+            self._count(each, time if self.by_transaction else each.us, threshold)
+        self._note(transaction.tuples, time)
+
+    def _threshold(self, known: int, time: int) -> int | None:
+        if self.by_transaction:
+            return time
+        partitions = self.high[known - 1].values() if known else ()
+        slowest = [us - self.max_delay for us, seen in partitions if not self._is_idle(time - seen)]
+        candidates = [us for us in (*self.thresholds[-1:], *([min(slowest)] if slowest else [])) if us is not None]
+        return max(candidates, default=None)
+
+    def _is_idle(self, since: int) -> bool:
+        return self.idle_after is not None and since > self.idle_after
+
+    def _count(self, each: Read, us: int | None, threshold: int | None) -> None:
+        if us is None or not FIRST_US <= us < LAST_US:
+            self.late.append(each.id)
+            return
+        starts = [start for start in self._starts(us) if threshold is None or start + self.length > threshold]
+        if not starts:
+            self.late.append(each.id)
+        for start in starts:
+            count, total = self.windows.get((each.page, start), (0, 0))
+            self.windows[each.page, start] = count + 1, total + each.clicks
+
+    def _starts(self, us: int) -> list[int]:
+        first = us - us % self.every
+        starts = []
+        while first + self.length > us:
+            starts.append(first)
+            first -= self.every
+        return starts
+
+    def _note(self, tuples: tuple[Read, ...], time: int) -> None:
+        high = dict(self.high[-1]) if self.high else {}
+        for each in tuples:
+            if each.us is not None and each.us <= time + self.max_ahead:
+                before = high.get(each.partition, (each.us, time))[0]
+                high[each.partition] = max(before, each.us), time
+        for each in tuples:
+            if each.partition in high:
+                high[each.partition] = high[each.partition][0], time
+        self.high.append(high)

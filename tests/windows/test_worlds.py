@@ -1,0 +1,79 @@
+"""Worlds of windows equal plain Python, whatever happens in them; and they find what is known to be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.windows.world import FlakyState, NotingRunner, Parts, run_seeds, since_1970
+from transactional.engine import runner
+from transactional.facts import BatchFacts, facts_after
+
+CHUNK = 2
+WRONG_SEEDS = 15
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("first", range(0, 40, CHUNK))
+def test_every_tuple_is_in_one_window_or_late(first: int) -> None:
+    """The first of those that `python -m tests.windows` runs through."""
+    reached = run_seeds(first, CHUNK)
+    assert reached["windows closed"] > CHUNK
+
+
+class TooEarly(FlakyState):
+    """Removes rows by the floor of this transaction, not by that of the one before it."""
+
+    def tidy_up(self, attempt: Any) -> None:
+        """A replay would need them."""
+        floor = self._floor_wanted(attempt) if self._expiry is not None else None
+        if floor is not None:
+            rows = self.stored.rows
+            self.stored.rows = {key: row for key, row in rows.items() if since_1970(key[-1]) > floor}
+
+
+class NowLate(NotingRunner):
+    """Judges what is late by what is known when a batch is processed, which may be more than when it was planned."""
+
+    def _process(self, attempt: Any, batch: Any) -> Any:
+        known = self.world.process.coordinator._committed_batch
+        times = self.topology.event_times_of(known.event_times)
+        seen = [(of, known.event_times[partition]) for partition, of in times.items()]
+        facts = facts_after(batch.facts, batch.facts.time_ms, seen)
+        return super()._process(attempt, with_late(batch, facts.late_before_us))
+
+
+def with_late(batch: Any, late_before_us: int | None) -> Any:
+    return replace(batch, facts=replace(batch.facts, late_before_us=late_before_us))
+
+
+def forgetting(before: BatchFacts | None, now_ms: int, known: Any = ()) -> BatchFacts:
+    """Without the highest of the thresholds before."""
+    found = facts_after(None, max(now_ms, before.time_ms if before else 0), known)
+    if before is None:
+        return found
+    return BatchFacts(found.time_ms, found.late_before_us, before.time_ms, before.late_before_us)
+
+
+def is_found(parts: Parts | None = None) -> bool:
+    """Whether one of some worlds shows it."""
+    try:
+        run_seeds(0, WRONG_SEEDS, parts)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_rows_that_the_new_floor_removes_are_missed() -> None:
+    assert is_found(Parts(state=TooEarly))
+
+
+def test_lateness_that_is_judged_while_processing_is_found() -> None:
+    assert is_found(Parts(runner=NowLate))
+
+
+def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "facts_after", forgetting)
+    assert is_found()

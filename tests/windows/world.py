@@ -1,0 +1,380 @@
+"""A world of windows: one topology, step by step, with whatever may go wrong, and what must have come of it.
+
+Real are the coordinator, the driver and its fencing, the runner's planning, the tasks, the commit phase and the states;
+threads are not: what the runner submits waits until the world picks it, in any order. One seed is one run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from tests.windows.plain import SECOND, Committed, Plain, Read
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
+from transactional.config import TopologyConfig
+from transactional.core.coordinator import Coordinator
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.runner import Fatal, PhaseRunner
+from transactional.errors import FailedException
+from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import StateKind
+from transactional.store import AttemptRecord
+from transactional.testing import ManualClock, MemoryCoordinatorStore
+from transactional.topology.topology import Topology
+from transactional.trident import Count, Sum, TridentTopology, sliding, tumbling
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+START = datetime(2026, 5, 1, tzinfo=UTC)
+START_MS = (START - EPOCH) // timedelta(milliseconds=1)
+FIELDS = "id long, page string, at timestamp, clicks long"
+PAGES = ("home", "news", "about")
+WINDOWS = ((10, 10), (10, 10), (7, 7), (12, 4), (10, 4))
+"""Lengths and slides, in seconds."""
+ABSURD = (None, datetime(2090, 1, 1, tzinfo=UTC), datetime(90, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+PARTITIONS_MAX = 4
+FAULTY_STEPS = 90
+CALM_STEPS_MAX = 4_000
+
+
+class Crash(BaseException):
+    """The process dies here: no handler of the code under test catches it."""
+
+
+class Pool:
+    """What was submitted, until the world picks it."""
+
+    def __init__(self, waiting: list[tuple[Future[Any], Callable[[], Any]]]) -> None:
+        self.waiting = waiting
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Later, or never."""
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: function(*arguments)))
+        return future
+
+
+class Fails:
+    """A bolt that fails now and then, in the world that runs."""
+
+    world: World
+
+    def __call__(self, row: Any) -> bool:
+        """Every row goes through, unless it fails."""
+        return type(self).world.may_fail()
+
+
+class FlakyState(MemoryMapState):
+    """A process may die before it writes to the table, or after."""
+
+    world: World
+
+    def merge(self, attempt: TransactionAttempt, partials: Any) -> None:
+        """Write, unless it crashes."""
+        self.world.may_crash("before a write")
+        super().merge(attempt, partials)
+        self.tidy_up(attempt)
+        self.world.may_crash("after a write")
+
+    def tidy_up(self, attempt: TransactionAttempt) -> None:
+        """What a state does with rows that nobody needs any more; this one leaves that to the write."""
+
+
+class NotingRunner(PhaseRunner):
+    """Notes what was committed when a batch was to be planned, and when it was."""
+
+    world: World
+
+    def plan(self, attempt: TransactionAttempt, after: BatchMetadata, **how: Any) -> None:
+        """Note, then plan some time."""
+        self.world.known[attempt.txid] = self.world.process.coordinator.committed_txid
+        super().plan(attempt, after, **how)
+
+    def _plan(self, attempt: TransactionAttempt, *arguments: Any, **how: Any) -> Any:
+        self.world.planned_at_ms[attempt.txid] = self.clock.wall_ms()
+        return super()._plan(attempt, *arguments, **how)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a world is made of; wrong parts show that a world finds them."""
+
+    state: type[FlakyState] = FlakyState
+    runner: type[NotingRunner] = NotingRunner
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: int, parts: Parts | None = None) -> None:
+        self.seed, self.parts, Fails.world = seed, parts or Parts(), self
+        self.random = random = Random(seed)
+        self.reached: Counter[str] = Counter()
+        self.is_opaque = random.random() < 0.6
+        self.by_transaction = random.random() < 0.15
+        self.length_s, self.every_s = random.choice(WINDOWS)
+        self.max_delay_s = random.choice((0, 0, 3, 10))
+        self.idle_after_s = random.choice((None, 5, 20))
+        self.crash_rate = random.choice((0.0, 0.03, 0.08))
+        self.failure_rate = random.choice((0.0, 0.05, 0.2))
+        self.in_flight = random.choice((1, 2, 3, 4))
+        self.step_ms = random.choice((100, 500, 2_000))
+        self.behind_s = [random.choice((0, 0, 2, 15)) for _ in range(PARTITIONS_MAX)]
+        self.rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in range(random.randint(1, 3))}
+        self.quiet: set[int] = set()
+        self.is_calm = False
+        self.clock = ManualClock(wall_ms=START_MS)
+        self.store = MemoryCoordinatorStore()
+        self.tables = {name: MemoryTable(name) for name in ("open", "closed", "late")}
+        self.known: dict[int, int] = {}
+        self.planned_at_ms: dict[int, int] = {}
+        self.ids = 0
+        self.start()
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A process takes over, after whatever the one before has left."""
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.events: list[Any] = []
+        config = TopologyConfig(
+            max_spout_pending=self.in_flight,
+            attempt_timeout_ms=100_000_000,
+            commit_timeout_ms=100_000_000,
+            retry_pause_ms=1,
+            idle_pause_ms=1,
+            lease_ms=100_000_000,
+            stop_when_drained=self.is_calm,
+        )
+        topology = self.topology()
+        self.process = TopologyDriver(
+            topology, self.store, LocalExecutor(topology), config, clock=self.clock, owner="world"
+        )
+        topology.spout.open()
+        self.process.leadership.take()
+        self.process.leadership.fence_tables()
+        runner = self.parts.runner(
+            topology,
+            self.process.executor,
+            self.events.append,
+            max_pending=self.in_flight,
+            commit_phase=self.process.commit_phase,
+            clock=self.clock,
+            config=config,
+        )
+        runner.world = self
+        pools: Any = runner
+        pools._planning = pools._processing = pools._commits = Pool(self.waiting)
+        exactly = topology.spout.replays_exactly
+        snapshot = self.process.leadership.lease.snapshot
+        self.process.begin(Coordinator(snapshot, config, replays_exactly=exactly), runner)
+
+    def topology(self) -> Topology:
+        """Counts by page and window, what has closed, how often, and what was late."""
+        made = TridentTopology("windows", parallelism=self.random.choice((1, 2)))
+        kind = OpaqueMemoryTransactionalSpout if self.is_opaque else MemoryTransactionalSpout
+        self.spout: Any = kind(self.rows, FIELDS, 3)
+        idle = None if self.idle_after_s is None else timedelta(seconds=self.idle_after_s)
+        stream = made.new_stream(
+            "clicks", self.spout, event_time="at", max_delay=timedelta(seconds=self.max_delay_s), idle_after=idle
+        ).filter(Fails())
+        length, every = timedelta(seconds=self.length_s), timedelta(seconds=self.every_s)
+        time = "transaction" if self.by_transaction else "event"
+        window = tumbling(length, time=time) if length == every else sliding(length, every=every, time=time)
+        windows = stream.group_by("page").window(window)
+        state = windows.persistent_aggregate(self.state("open"), count=Count(), clicks=Sum("clicks"))
+        closed = state.closed().group_by("page", "window_start")
+        closed.persistent_aggregate(self.state("closed"), count=Sum("count"), clicks=Sum("clicks"), times=Count())
+        if not self.by_transaction:
+            state.late().group_by("id").persistent_aggregate(self.state("late"), Count())
+        return made.build(strict=True)
+
+    def state(self, name: str) -> MemoryMapState:
+        """A state over one of the tables, which outlive processes."""
+        kind = StateKind.OPAQUE if self.is_opaque or self.random.random() < 0.5 else StateKind.TRANSACTIONAL
+        state = self.parts.state(table=self.tables[name], kind=self.kinds.setdefault(name, kind))
+        state.world = self
+        return state
+
+    @property
+    def kinds(self) -> dict[str, StateKind]:
+        """Of each state, as it was made first."""
+        if not hasattr(self, "_kinds"):
+            self._kinds = dict[str, StateKind]()
+        return self._kinds
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def may_crash(self, where: str) -> None:
+        """Die, perhaps."""
+        if not self.is_calm and self.random.random() < self.crash_rate:
+            self.reached[f"crash {where}"] += 1
+            raise Crash
+
+    def may_fail(self) -> bool:
+        """Fail, perhaps."""
+        if not self.is_calm and self.random.random() < self.failure_rate / 3:
+            self.reached["failure"] += 1
+            raise FailedException("some failure")
+        return True
+
+    # --- the source -----------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        """Partitions get records, appear, fall quiet, and come back; an opaque source cuts batches as it likes."""
+        random = self.random
+        if len(self.rows) < PARTITIONS_MAX and random.random() < 0.03:
+            self.rows[len(self.rows)] = []
+            self.reached["a partition appears"] += 1
+        for number in self.rows:
+            if random.random() < 0.05:
+                self.quiet ^= {number}
+            if number not in self.quiet and random.random() < 0.6:
+                self.rows[number] += [self.record(number) for _ in range(random.choice((0, 1, 2, 5)))]
+            if self.is_opaque:
+                self.spout.set_disabled(number, disabled=random.random() < 0.15)
+        self.spout.take = random.choice((1, 2, 3, 8))
+
+    def record(self, partition: int) -> tuple[Any, ...]:
+        """Mostly a bit behind the clock, sometimes absurd."""
+        random = self.random
+        self.ids += 1
+        behind = self.behind_s[partition] + random.choice((0, 1, 2, 5, 12)) + random.random()
+        at = START + timedelta(milliseconds=self.clock.wall_ms() - START_MS) - timedelta(seconds=round(behind, 3))
+        return (
+            self.ids,
+            random.choice(PAGES),
+            random.choice(ABSURD) if random.random() < 0.04 else at,
+            random.randint(1, 9),
+        )
+
+    # --- the run --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Counter[str]:
+        """Faults first, then calm until everything is committed; then look."""
+        for _ in range(FAULTY_STEPS):
+            self.grow()
+            self.clock.advance(self.random.randint(0, self.step_ms))
+            self.go_on()
+            if not self.is_calm and self.random.random() < self.crash_rate / 2:
+                self.reached["crash between two steps"] += 1
+                self.start()
+        self.is_calm = True
+        for number in self.rows:
+            if self.is_opaque:
+                self.spout.set_disabled(number, disabled=False)
+        self.start()
+        for _ in range(CALM_STEPS_MAX):
+            if self.process.coordinator.done:
+                break
+            self.clock.advance(5)
+            self.go_on()
+        assert self.process.coordinator.done, "the world does not come to rest"
+        self.check()
+        return self.reached
+
+    def go_on(self) -> None:
+        """One tick, and some of what waits."""
+        try:
+            self.process.tick()
+            for _ in range(self.random.randint(1, 4)):
+                if self.waiting:
+                    future, work = self.waiting.pop(self.random.randrange(len(self.waiting)))
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(work())
+                while self.events:
+                    event = self.events.pop(0)
+                    if isinstance(event, Fatal):
+                        raise event.error
+                    self.process.step(event)
+        except Crash:
+            self.start()
+
+    # --- what must have come of it --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """All tables are what plain Python makes of what was committed, and no tuple is missing or counted twice."""
+        committed = self.committed()
+        history = [self.told(record) for record in committed]
+        us = SECOND
+        idle = None if self.idle_after_s is None else self.idle_after_s * us
+        plain = Plain(
+            self.length_s * us, self.every_s * us, self.max_delay_s * us, idle, 3_600 * us, self.by_transaction
+        )
+        plain.commit_all(history)
+        assert sorted(read.id for each in history for read in each.tuples) == list(range(1, self.ids + 1))
+        for record, time, threshold in zip(committed, plain.times, plain.thresholds, strict=True):
+            facts = record.batch.facts
+            assert facts is not None
+            assert facts.time_ms * 1_000 == time
+            assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
+        self.check_tables(plain)
+        if self.length_s == self.every_s:
+            counted = sum(count for count, _ in (*plain.windows.values(), *plain.closed.values()))
+            assert counted + len(plain.late) == self.ids
+        self.reached["windows closed"] += len(plain.closed)
+        self.reached["windows open"] += len(plain.windows)
+        self.reached["late tuples"] += len(plain.late)
+        self.reached["transactions"] += len(history)
+
+    def check_tables(self, plain: Plain) -> None:
+        """As they are now."""
+        closed = {(row["page"], since_1970(row["window_start"])): row for row in self.rows_of("closed")}
+        assert {key: (row["count"], row["clicks"]) for key, row in closed.items()} == plain.closed
+        assert all(row["times"] == 1 for row in closed.values()), "a window has closed more than once"
+        late = {row["id"]: row["count"] for row in self.rows_of("late")} if not self.by_transaction else {}
+        assert late == Counter(plain.late)
+        if self.length_s == self.every_s:
+            found = {
+                (r["page"], since_1970(r["window_start"])): (r["count"], r["clicks"]) for r in self.rows_of("open")
+            }
+            assert found == plain.windows
+
+    def rows_of(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a table, as a reader sees them."""
+        state = next(c.state for c in self.process.topology.committers if c.id == name)
+        rows: list[dict[str, Any]] = state.read().to_pylist()  # type: ignore[union-attr]
+        return rows
+
+    def committed(self) -> list[AttemptRecord]:
+        """In order."""
+        records = [r for r in self.store.attempts("windows", limit=100_000) if r.phase == "committed"]
+        return sorted(records, key=lambda record: record.attempt.txid)
+
+    def told(self, record: AttemptRecord) -> Committed:
+        """A committed transaction for plain Python."""
+        tuples = []
+        for partition, offsets in record.batch.ranges.items():
+            for id_, page, at, clicks in self.rows[partition.index][offsets.start : offsets.until]:
+                tuples.append(Read(id_, page, clicks, None if at is None else since_1970(at), partition.index))
+        txid = record.attempt.txid
+        return Committed(txid, self.known[txid], self.planned_at_ms[txid], tuple(tuples))
+
+
+def since_1970(time: datetime) -> int:
+    """In microseconds."""
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+def run_seeds(first: int, count: int, parts: Parts | None = None) -> Counter[str]:
+    """Many worlds; what they have reached together. An error names its seed."""
+    reached: Counter[str] = Counter()
+    # A crash in a world is no news.
+    logging.disable(logging.ERROR)
+    try:
+        for seed in range(first, first + count):
+            try:
+                reached += World(seed, parts).run()
+            except Exception as error:
+                raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+    finally:
+        logging.disable(logging.NOTSET)
+    return reached

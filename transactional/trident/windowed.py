@@ -1,0 +1,148 @@
+"""`WindowedStream`: tuples by windows of their time; `WindowedState`: the windows, and the streams that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from transactional.errors import ConfigError
+from transactional.expiry import Expiry, Time
+from transactional.schema import Schema
+from transactional.topology.event_times import check_time
+from transactional.topology.topology import CLOSED
+from transactional.trident.aggregating import named_aggregates
+from transactional.trident.graph import Graph, Node
+from transactional.trident.operations import Operations
+from transactional.trident.steps import Select
+from transactional.trident.windowing import InPanes, Late, WindowedUpdate
+from transactional.trident.windows import EVENT, Window
+
+StreamT = TypeVar("StreamT", bound=Operations)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WindowedStream(Generic[StreamT]):
+    """The tuples of a stream by key and by windows of their time."""
+
+    stream: StreamT
+    key: tuple[str, ...]
+    window: Window
+    time: str | None
+    """The field with their time; None: it is the transaction's."""
+
+    def persistent_aggregate(
+        self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
+    ) -> WindowedState[StreamT]:
+        """Add the aggregates to a state, a row for each key and window that is open.
+
+        Its key are the grouped fields and `window_start`; of windows that overlap it keeps what they have in common,
+        with the key `pane_start`. Rows that no open window needs leave the state.
+        """
+        columns, key = named_aggregates(aggregate, aggregates), self.key
+        if not columns.is_associative:
+            raise ConfigError(
+                "persistent_aggregate: windows are computed in parts, which a Reducer can't; use a Combiner"
+            )
+        stream, window = self.stream, self.window
+        after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
+        on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
+        wrapped = partial(WindowedUpdate, window=window, key=key)
+        persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
+        state.expire(
+            Expiry(window.start, window.windows.length_us, Time.TRANSACTION if self.time is None else Time.EVENT)
+        )
+        return WindowedState(persisted, stream, window, self.time)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WindowedState(Generic[StreamT]):
+    """A state with the windows that are open, and three streams: what changes, what closes, and what is too late."""
+
+    state: Any
+    stream: StreamT
+    window: Window
+    time: str | None
+
+    @property
+    def name(self) -> str:
+        """The id of its committer."""
+        name: str = self.state.name
+        return name
+
+    @property
+    def fields(self) -> Schema:
+        """Key and values."""
+        fields: Schema = self.state.fields
+        return fields
+
+    def new_values(self, *, old: bool = False) -> StreamT:
+        """The rows that each transaction has changed, as they are after it: early results of windows that are open."""
+        stream: StreamT = self.state.new_values(old=old)
+        return stream
+
+    def closed(self) -> StreamT:
+        """Each window once, when it can get no more tuples: key, `window_start`, `window_end`, and the values."""
+        update: WindowedUpdate = self.state.persisted.bolt
+        stream: StreamT = self.state._emitted(CLOSED, update.closed_fields)
+        return stream
+
+    def late(self) -> StreamT:
+        """The tuples that came when all of their windows had closed, and those without a time. They are counted in no
+        window; every other tuple of the stream is."""
+        if self.time is None:
+            raise ConfigError("late: no tuple is late for windows of the transactions' own time")
+        return self.stream._then(Late(f"late({self.window.label})", self.stream.fields, self.window, self.time))
+
+
+def window_time(stream: Operations, window: Any, on: str | None) -> str | None:
+    """The field with the time of a stream's tuples; None if it is that of the transaction. Raises `ConfigError`."""
+    if not isinstance(window, Window):
+        raise ConfigError(f"window takes a window such as tumbling('5 minutes'); got {window!r}")
+    for name in (window.start, "window_end"):
+        if name in stream.fields.names:
+            raise ConfigError(f"window: the stream has a field {name!r}, which windows add; rename yours")
+    if window.time != EVENT:
+        if on is not None:
+            raise ConfigError(f"window: on={on!r} names a time, and {window.label} goes by that of the transaction")
+        return None
+    declared = stream._declarations.event_times
+    if not declared:
+        raise ConfigError(
+            "window: no stream of the topology has an event time: pass event_time='…' to new_stream, or "
+            "time='transaction' to the window"
+        )
+    if on is None:
+        on = _known_time(stream)
+    check_time("window", stream.fields, on)
+    return on
+
+
+def _known_time(stream: Operations) -> str:
+    """The event time of the stream that it comes from, as its field is called here. Raises `ConfigError`."""
+    names = event_time_names(stream._declarations.graph, stream._node, stream._declarations.event_times)
+    here = sorted(name for name in names if name in stream.fields.names)
+    if len(here) == 1:
+        return here[0]
+    if here:
+        raise ConfigError(f"window: the stream has several event times, {', '.join(here)}: name one with on='…'")
+    lost = f" {', '.join(sorted(names))}" if names else ""
+    raise ConfigError(
+        f"window: the stream has no field with its event time{lost} any more; its fields are: "
+        f"{', '.join(stream.fields.names)}; keep it (each and with_columns append to a tuple), or name another with "
+        "on='…'"
+    )
+
+
+def event_time_names(graph: Graph, node: Node, declared: dict[str, str]) -> set[str]:
+    """What the event times are called, of the streams that a node's tuples come from, by the name of the stream."""
+    names: list[set[str]] = []
+    for each in graph.nodes[: node.number + 1]:
+        found = set().union(*(names[parent] for parent in each.parents))
+        if each.origin is not None and not each.origin.is_late and each.origin.stream in declared:
+            found = {declared[each.origin.stream]}
+        if isinstance(each.step, Select):
+            new = dict(zip(each.step.names, each.step.after.names, strict=True))
+            found = {new.get(name, name) for name in found}
+        names.append(found)
+    return names[node.number]

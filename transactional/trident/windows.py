@@ -1,0 +1,80 @@
+"""Windows of a stream, as they are declared: `tumbling("5 minutes")`, `sliding("1 hour", every="5 minutes")`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transactional.core.windows import Windows
+from transactional.durations import Duration
+from transactional.errors import ConfigError
+from transactional.topology.event_times import duration_us
+
+EVENT, TRANSACTION = "event", "transaction"
+"""The time of what happened, and the time at which its transaction was planned."""
+PANES_MAX = 10_000
+"""A window that closes is computed from its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How tuples are distributed over windows. Made by `tumbling` and `sliding`."""
+
+    label: str
+    windows: Windows
+    time: str
+
+    @property
+    def by_transaction(self) -> bool:
+        """Whether all tuples of a transaction have its time."""
+        return self.time == TRANSACTION
+
+    @property
+    def start(self) -> str:
+        """What the state calls the start of what it keeps a row of: a window, or a pane of several."""
+        return "window_start" if self.windows.length_us == self.windows.every_us else "pane_start"
+
+
+def tumbling(length: Duration, *, time: str = EVENT) -> Window:
+    """Windows of this length, one after the other: each time is in one of them.
+
+    They begin at multiples of the length, counted from 1970 in UTC: those of `1 day` at midnight. `time` is `event`,
+    for the event time of the stream, or `transaction`, for the time at which its transaction was planned.
+    """
+    us = duration_us("tumbling: length", length)
+    return Window(f"tumbling({_shown(length)}{_of(time)})", Windows(us, us), _checked("tumbling", time))
+
+
+def sliding(length: Duration, *, every: Duration, time: str = EVENT) -> Window:
+    """Windows of this length, one beginning after each `every`: each time is in `length / every` of them.
+
+    `time` is as for `tumbling`. Raises `ConfigError` if windows slide by more than their length.
+    """
+    length_us, every_us = duration_us("sliding: length", length), duration_us("sliding: every", every)
+    if every_us > length_us:
+        raise ConfigError(
+            f"sliding: windows of {_shown(length)} that begin every {_shown(every)} leave times out; let every be at "
+            "most the length"
+        )
+    windows = Windows(length_us, every_us)
+    if length_us // windows.pane_us > PANES_MAX:
+        raise ConfigError(
+            f"sliding: windows of {_shown(length)} that begin every {_shown(every)} are made of "
+            f"{length_us // windows.pane_us} parts, more than {PANES_MAX}: let every be longer, and divide the length"
+        )
+    label = f"sliding({_shown(length)}, every={_shown(every)}{_of(time)})"
+    return Window(label, windows, _checked("sliding", time))
+
+
+def _checked(used_by: str, time: Any) -> str:
+    if time not in (EVENT, TRANSACTION):
+        raise ConfigError(f"{used_by}: time is 'event' or 'transaction'; got {time!r}")
+    return str(time)
+
+
+def _shown(duration: Duration) -> str:
+    return str(duration).strip()
+
+
+def _of(time: Any) -> str:
+    return "" if time == EVENT else f", time={time}"
