@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs sim proof soak experiment lock clean java postgres strace chromium
+.PHONY: help audit run check test bench docs sim proof soak experiment lock clean java postgres strace chromium promtool
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -9,7 +9,7 @@ READY := .venv/.ready
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
 # so that the two processes that share them end together.
-FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not browser"
+FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not browser and not promtool"
 FOLDERS := tests/simulation tests/docs tests/integration/test_delta_*.py tests/contract tests/tidy tests/unit tests/scenarios
 
 help: ## Say what there is
@@ -31,7 +31,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 test: export TOOK := .venv/.took
 test: export BUDGET_S := 1500
 test: export TMPDIR ?= /tmp
-test: java postgres strace chromium $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
+test: java postgres strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
@@ -78,6 +78,9 @@ strace:
 
 chromium:
 	@tools/ensure.sh chromium
+
+promtool:
+	@tools/ensure.sh promtool
 
 $(READY): requirements.lock pyproject.toml
 	@PYTHON="$(PYTHON)" tools/make_venv.sh

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… strace`, `… chromium`.
+# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… strace`, `… chromium`,
+# `… promtool`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -21,6 +22,13 @@ chromium) # the tests open the console's pages in it; what tests/integration/chr
     missing="Chromium, which is not on PATH: install it (Debian: apt-get install chromium), or name the program in the
 environment variable CHROMIUM."
     ;;
+promtool) # checks the alert rules, the dashboard and what is served as metrics
+    package=prometheus
+    programs=promtool
+    folders=
+    missing="promtool, which is not on PATH: install Prometheus (Debian, Ubuntu: apt-get install prometheus; macOS: brew
+install prometheus)."
+    ;;
 strace) # the proof of power cuts records with it what a run does to its files
     package=strace
     programs=strace
@@ -29,7 +37,7 @@ strace) # the proof of power cuts records with it what a run does to its files
 Fedora: dnf install strace)."
     ;;
 *)
-    echo "usage: tools/ensure.sh postgres|strace|chromium" >&2
+    echo "usage: tools/ensure.sh postgres|strace|chromium|promtool" >&2
     exit 2
     ;;
 esac

@@ -43,6 +43,8 @@ HOMES = {
         *("transactional.queries", "spouts", "spouts.kafka", "state", "state.delta", "state.sql", "verifier"),
     },
     "jinja2": {"transactional.console"},
+    "opentelemetry": {"transactional.telemetry"},
+    "prometheus_client": {"transactional.telemetry"},
     "py4j": {"transactional.spark_internals"},
     "pyspark": {
         "transactional.spark",

@@ -33,7 +33,14 @@ from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFil
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind
-from transactional.commands.running import RunLogFormat, SparkLog, observers_of, spark_log_of, stop_on_signals
+from transactional.commands.running import (
+    MetricsAddress,
+    RunLogFormat,
+    SparkLog,
+    observers_of,
+    spark_log_of,
+    stop_on_signals,
+)
 from transactional.commands.serve import serve
 from transactional.commands.status_json import attempt_json, status_json
 from transactional.commands.verify import verify
@@ -97,6 +104,7 @@ def run(
     ] = 8787,
     log: RunLogFormat = None,
     spark_log: SparkLog = None,
+    metrics: MetricsAddress = None,
 ) -> None:
     """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
 
@@ -114,7 +122,7 @@ def run(
         options = {option: value for option, value in given.items() if value[1] is not None}
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
-        observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby)
+        observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
         if ui:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,14 +11,19 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import Display
+from transactional.commands.display import Display, plain_line
 from transactional.commands.logs import Logs
 from transactional.commands.standby import StandbyReporter
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.journal import JournalWriter
 from transactional.engine.observing import Observer
+from transactional.errors import ConfigError
+from transactional.names import DISTRIBUTION
 from transactional.telemetry.log_format import LogFormat
+from transactional.telemetry.run_log import LOGGER
 from transactional.topology.topology import Topology
+
+_log = logging.getLogger(LOGGER)
 
 RunLogFormat = Annotated[
     LogFormat | None,
@@ -31,11 +37,21 @@ SparkLog = Annotated[
     Path | None,
     typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
 ]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus, /livez and /readyz at this address."),
+]
 SPARK_LOG = Path("transactional-spark.log")
 
 
 def observers_of(
-    stack: ExitStack, topology: Topology, *, logs: Logs | None, journal: Path | None, standby: bool
+    stack: ExitStack,
+    topology: Topology,
+    *,
+    logs: Logs | None,
+    journal: Path | None,
+    standby: bool,
+    metrics: str | None,
 ) -> list[Observer]:
     """What is notified of all that happens in a run. `stack` closes it."""
     observers: list[Observer] = []
@@ -47,6 +63,21 @@ def observers_of(
         observers.append(stack.enter_context(closing(JournalWriter(journal))))
     if standby and logs is None:
         observers.append(StandbyReporter(topology.id))
+    if metrics is not None:
+        observers += _metrics(stack, topology, metrics, is_logged=logs is not None)
+    return observers
+
+
+def _metrics(stack: ExitStack, topology: Topology, address: str, *, is_logged: bool) -> list[Observer]:
+    try:
+        from transactional.telemetry.serving import serving_metrics
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}: metrics need one more package: pip install '{DISTRIBUTION}[metrics]'") from error
+    observers, url = stack.enter_context(serving_metrics(topology.id, address))
+    if is_logged:
+        _log.info("metrics of topology %r are at %s", topology.id, url, extra={"_event": "metrics", "url": url})
+    else:
+        plain_line(f"metrics are at {url}")
     return observers
 
 

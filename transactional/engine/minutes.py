@@ -38,12 +38,6 @@ class Minutes:
         took_ms = flight.committed.monotonic_ms - flight.issued.monotonic_ms
         counts = list(current.latencies)
         counts[bisect_left(BUCKETS_MS, took_ms)] += 1
-        spent = {
-            "planning": flight.planned.monotonic_ms - flight.issued.monotonic_ms,
-            "processing": flight.processing_ms,
-            "waiting": flight.commit_started.monotonic_ms - flight.processed.monotonic_ms,
-            "committing": flight.commit_ms,
-        }
         return MinuteRecord(
             current.at_ms,
             current.transactions + 1,
@@ -52,5 +46,5 @@ class Minutes:
             tuple(counts),
             current.lag_sum + (lag or 0),
             max(current.lag_max, lag or 0),
-            {phase: current.phases_ms.get(phase, 0) + max(0, ms) for phase, ms in spent.items()},
+            {phase: current.phases_ms.get(phase, 0) + ms for phase, ms in flight.phases_ms.items()},
         )

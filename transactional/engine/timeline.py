@@ -65,6 +65,16 @@ class Flight:
         """How long its commit phase took, with what the driver had to do before it saw its end."""
         return self.committed.monotonic_ms - self.commit_started.monotonic_ms
 
+    @property
+    def phases_ms(self) -> dict[str, int]:
+        """How long a committed attempt took, by phase."""
+        return {
+            "planning": max(0, self.planned.monotonic_ms - self.issued.monotonic_ms),
+            "processing": max(0, self.processing_ms),
+            "waiting": max(0, self.commit_started.monotonic_ms - self.processed.monotonic_ms),
+            "committing": max(0, self.commit_ms),
+        }
+
     def record(self, batch: BatchMetadata) -> AttemptRecord:
         """What is stored of it once its batch is planned."""
         issued, planned = self.issued.wall_ms, self.planned.wall_ms

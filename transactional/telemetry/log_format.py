@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import MutableMapping
 from enum import StrEnum
 from typing import Any, TextIO
 
-import structlog
-
 from transactional.redaction import SHOWN_INSTEAD, is_secret, without_login
+
+Fields = MutableMapping[str, Any]
 
 
 class LogFormat(StrEnum):
@@ -20,6 +21,8 @@ class LogFormat(StrEnum):
 
 def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
     """A handler that writes each record, of whatever library, as one line without secrets."""
+    import structlog  # not for a process that writes no log
+
     handler = logging.StreamHandler(stream)
     renderer = structlog.processors.JSONRenderer() if format is LogFormat.JSON else _sentence
     handler.setFormatter(
@@ -42,7 +45,7 @@ def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
     return handler
 
 
-def without_secrets(logger: object, method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def without_secrets(logger: object, method: str, fields: Fields) -> Fields:
     """A record's fields, without what must not be written."""
     return {name: SHOWN_INSTEAD if is_secret(name) else _safe(value) for name, value in fields.items()}
 
@@ -51,7 +54,7 @@ def _safe(value: Any) -> Any:
     return without_login(value) if isinstance(value, str) else value
 
 
-def _sentence(logger: object, method: str, fields: structlog.typing.EventDict) -> str:
+def _sentence(logger: object, method: str, fields: Fields) -> str:
     """Time, level and message on one line; the lines of a traceback follow it after a bar."""
     text = _printable(f"{fields['timestamp'][:19]}Z {fields['level']:<8} {fields['message']}")
     trace = fields.get("exception", "")

@@ -1,0 +1,62 @@
+"""`run --metrics`: scraped while it runs, refused when it can't be served."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.command_line import RUN, Command
+
+SCRAPED = """
+import urllib.request
+from pathlib import Path
+
+def scrape(row):
+    for path in ("metrics", "livez", "readyz"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{Path('port').read_text()}/{path}") as answer:
+            Path(path).write_bytes(answer.read())
+    return tuple(row)
+
+def scraped():
+    return with_bolt(scrape)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_run_is_scraped_while_it_runs(command: Command, module: str) -> None:
+    port = free_port()
+    Path("port").write_text(str(port))
+    with Path(f"{module}.py").open("a") as file:
+        file.write(SCRAPED)
+    done = command(*RUN, "--max-pending", "1", "--metrics", f"127.0.0.1:{port}", "{m}:scraped")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == f"metrics are at http://127.0.0.1:{port}/metrics"
+    assert 'transactional_committed_txid{topology="words"} 1.0' in Path("metrics").read_text()
+    assert (Path("livez").read_text(), Path("readyz").read_text()) == ("leading\n", "leading\n")
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_that_is_taken_is_one_line_at_the_start(command: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = command(*RUN, "--metrics", address, "{m}:topology")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"TX100: metrics can't be served at {address}: ")
+    assert done.err.count("\n") == 1
+    assert not Path("transactional.db").exists()
+
+
+def test_without_its_package_it_says_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("prometheus_client", "transactional.telemetry.ser"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    done = command(*RUN, "--metrics", "127.0.0.1:0", "{m}:topology")
+    assert (done.code, "pip install 'transactional-topologies[metrics]'" in done.err) == (1, True)
