@@ -15,7 +15,7 @@ TICKS = 3
 
 
 class Health:
-    """Is asked from other threads. `now_s` is a monotonic time in seconds."""
+    """May be queried from other threads. `now_s` is a monotonic time in seconds."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

@@ -42,4 +42,4 @@ class Softly:
             process(*given, **named)
         except Exception:
             self._has_failed = True
-            _log.exception("%s failed, and are given up until the next start; the run goes on", self.what)
+            _log.exception("%s failed, and are given up until the next start; the run continues", self.what)

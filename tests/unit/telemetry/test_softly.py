@@ -39,7 +39,7 @@ def test_an_observer_that_fails_is_notified_no_more(after: int, caplog: pytest.L
     assert (summary.failures, summary.transactions > 0) == (0, True)
     assert broken.calls == after
     assert [record.getMessage() for record in caplog.records] == [
-        "metrics failed, and are given up until the next start; the run goes on"
+        "metrics failed, and are given up until the next start; the run continues"
     ]
 
 
