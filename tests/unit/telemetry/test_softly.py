@@ -19,7 +19,7 @@ class Broken:
     def begin(self, *_: Any, **__: Any) -> None:
         self._note()
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, at_ms: int, event: Any, actions: Any) -> None:
         self._note()
 
     def notice(self, *_: Any) -> None:
