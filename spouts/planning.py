@@ -8,7 +8,7 @@ about its source for planning is a `PartitionLog` per partition.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
@@ -31,6 +31,14 @@ class PartitionLog:
 
     def __str__(self) -> str:
         return f"[{self.earliest}, {self.end})"
+
+
+def bounded(log: PartitionLog, end: Offset | None, position: Offset | None) -> PartitionLog:
+    """The log as if it ended at `end`, if that is earlier; but never before what was read, or where it begins."""
+    if end is None or log.end <= end:
+        return log
+    begun = max(log.earliest, log.start or Offset(0), position or Offset(0))
+    return replace(log, end=max(end, min(begun, log.end)))
 
 
 FIRST_RECORD_BYTES = 16 * 1024

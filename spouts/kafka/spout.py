@@ -29,6 +29,7 @@ from spouts.kafka.cluster import (
 )
 from spouts.kafka.consumers import consumer_pool
 from spouts.kafka.doctor import held
+from spouts.kafka.end import End, EndPositions
 from spouts.kafka.mirror import GroupMirror
 from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.reader import KafkaPartitionReader
@@ -56,7 +57,8 @@ class KafkaSpout(PartitionedSpout):
     batch has a position; a position always takes precedence: `"earliest"`, `"latest"` (the end when the topology first
     runs), a time (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or explicit
     offsets `{topic: {partition: offset}}`. Partitions that are added later are read from their beginning, also with
-    `"latest"`.
+    `"latest"`. `end` says where to stop, for a backfill: a time, or explicit offsets in the same form, none of which is
+    read any more. It is a limit on what is planned; run with `stop_when_drained` to end there.
 
     A batch takes at most `batch_records_max` offsets, `partition_records_max` of any one partition, and about
     `batch_bytes_max` bytes, estimated from the size of earlier records. A range longer than `split_records` is read by
@@ -79,6 +81,7 @@ class KafkaSpout(PartitionedSpout):
         batch_bytes_max: int | None = None,
         split_records: int | None = None,
         start: Start = "earliest",
+        end: End | None = None,
         fields: Iterable[str] = DEFAULT_FIELDS,
         key_type: Literal["binary", "string"] = "binary",
         value_type: Literal["binary", "string"] = "binary",
@@ -98,6 +101,7 @@ class KafkaSpout(PartitionedSpout):
         self._split_records = _checked_split(split_records)
         self._group_id = group_id
         self._starts = StartPositions(start, self.subscription, group_id, self._warn)
+        self._ends = EndPositions(end, self.subscription)
         self._admin: AdminClient | None = None
         self._mirror: GroupMirror | None = None
         self._cluster_id = ""
@@ -136,6 +140,7 @@ class KafkaSpout(PartitionedSpout):
         """
         self.close()
         self._starts.forget()
+        self._ends.forget()
         errors: deque[Any] = deque(maxlen=1)
         settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
         self._admin = make_client(partial(AdminClient, settings), self.connection)
@@ -176,7 +181,7 @@ class KafkaSpout(PartitionedSpout):
         logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(led)
         logs |= reader.logs(topic_partitions(partition for partition, is_led in led.items() if is_led))
         self._look_for_created_anew(after, sources, logs)
-        pinned = self._starts.pin(reader, after, logs)
+        pinned = self._ends.bound(reader, after, self._starts.pin(reader, after, logs))
         return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
 
     def check_read(self, batch: BatchMetadata) -> None:

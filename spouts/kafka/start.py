@@ -59,7 +59,7 @@ class StartPositions:
 
     def __init__(self, start: Start, subscription: Subscription, group_id: str | None, warn: Warn) -> None:
         self._subscription, self._warn = subscription, warn
-        self._given = _given_offsets(start, subscription) if isinstance(start, Mapping) else {}
+        self._given = given_offsets(start, subscription) if isinstance(start, Mapping) else {}
         self._group = _group_of(start, group_id)
         begin = "earliest" if isinstance(start, Mapping) else start
         self._begin = _begin_of(self._group.otherwise, _WORDS[:2]) if self._group else _begin_of(begin, _WORDS)
@@ -139,7 +139,7 @@ class StartPositions:
             late = self._looked or (bool(known) and self._subscription.names is None)
             return {p: None if late or topic_of(p.source) in known else log.end for p, log in logs.items()}
         # After the ends: if no record is that late now, none was when the end was read.
-        at_time = reader.at_time(topic_partitions(logs), _milliseconds(self._begin))
+        at_time = reader.at_time(topic_partitions(logs), milliseconds(self._begin))
         return {p: logs[p].end if offset is None else offset for p, offset in at_time.items()}
 
 
@@ -175,29 +175,40 @@ def _begin_of(given: object, words: tuple[str, ...]) -> Begin:
             "start is 'earliest', 'latest', 'group', a time (milliseconds since 1970, or a datetime with time zone), "
             f"GroupOffsets(...) or {{topic: {{partition: offset}}}}; got {given!r}"
         )
+    return checked_time(given)
+
+
+def checked_time(given: int | datetime, option: str = "start") -> int | datetime:
+    """A time that a record can have. Raises `ConfigError`, which names the option."""
     if isinstance(given, datetime) and given.utcoffset() is None:
-        raise ConfigError(f"start is a time without a time zone: {given!r}; add one (tzinfo=UTC, for example)")
-    if _milliseconds(given) < 0:
-        raise ConfigError(f"start must not be before 1970, got {given!r}")
+        raise ConfigError(f"{option} is a time without a time zone: {given!r}; add one (tzinfo=UTC, for example)")
+    if milliseconds(given) < 0:
+        raise ConfigError(f"{option} must not be before 1970, got {given!r}")
     return given
 
 
-def _milliseconds(time: int | datetime) -> int:
+def milliseconds(time: int | datetime) -> int:
+    """A time in milliseconds since 1970."""
     # Rounded up: a record at 5 ms is before a time of 5.2 ms.
     return time if isinstance(time, int) else -((_EPOCH - time) // timedelta(milliseconds=1))
 
 
-def _given_offsets(start: Mapping[Any, Any], subscription: Subscription) -> dict[tuple[str, int], int]:
-    given: dict[tuple[str, int], int] = {}
-    for topic, offsets in start.items():
+def given_offsets(
+    given: Mapping[Any, Any], subscription: Subscription, option: str = "start"
+) -> dict[tuple[str, int], int]:
+    """Explicit offsets by topic and partition. Raises `ConfigError`, which names the option."""
+    found: dict[tuple[str, int], int] = {}
+    for topic, offsets in given.items():
         if not isinstance(topic, str) or not subscription.could_have(topic):
-            raise ConfigError(f"start= gives offsets of topic {topic!r}, which is not read: {subscription} is")
+            raise ConfigError(f"{option}= gives offsets of topic {topic!r}, which is not read: {subscription} is")
         if not isinstance(offsets, Mapping):
-            raise ConfigError(f"start= takes {{partition: offset}} for topic {topic!r}, got {offsets!r}")
+            raise ConfigError(f"{option}= takes {{partition: offset}} for topic {topic!r}, got {offsets!r}")
         for index, offset in offsets.items():
             if type(index) is not int or type(offset) is not int or min(index, offset) < 0:
-                raise ConfigError(f"start= gives {index!r}: {offset!r} for topic {topic!r}: no offset of a partition")
+                raise ConfigError(
+                    f"{option}= gives {index!r}: {offset!r} for topic {topic!r}: no offset of a partition"
+                )
             if not subscription.takes(topic, index):
-                raise ConfigError(f"start= gives an offset of partition {index} of {topic!r}, which is not read")
-            given[topic, index] = offset
-    return given
+                raise ConfigError(f"{option}= gives an offset of partition {index} of {topic!r}, which is not read")
+            found[topic, index] = offset
+    return found
