@@ -180,6 +180,23 @@ def test_a_start_at_a_time(bootstrap: str, opened: Opened, kind: type[KafkaSpout
     assert values(spout, planned(spout, replay=True)) == ["b", "c", "d", "y"], "a replay begins at the same place"
 
 
+@BOTH
+@pytest.mark.parametrize("end", [3_000, {"topic": {0: 3, 1: 1}}])
+def test_a_backfill_ends_where_it_is_to_end(bootstrap: str, opened: Opened, kind: type[KafkaSpout], end: Any) -> None:
+    topic = new_topic(bootstrap, 2)
+    put_at(bootstrap, topic, [("a", 1_000), ("b", 2_000), ("c", 2_500), ("d", 3_000), ("e", 2_000)], 0)
+    put_at(bootstrap, topic, [("x", 2_000)], 1)
+    bounds = {topic: end["topic"]} if isinstance(end, dict) else end
+    spout = opened(kind, [topic], start=2_000, end=bounds)
+    first = planned(spout)
+    assert values(spout, first) == ["b", "c", "x"], "up to the first record of that time or later"
+    assert (spout.plan(first, replay=False), spout.lag(first)) == (None, 0)
+    put_at(bootstrap, topic, [("y", 3_000)], 1)
+    assert spout.plan(first, replay=False) is None
+    on = opened(kind, [topic])
+    assert sorted(values(on, planned(on, first))) == ["d", "e", "y"], "the next run may go on"
+
+
 def test_a_start_at_a_time_that_an_open_transaction_holds(bootstrap: str, opened: Opened) -> None:
     topic = new_topic(bootstrap)
     put_at(bootstrap, topic, [("old", 1_000)])
