@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.observing import Observer
 from transactional.engine.run_history import RunSummary
 from transactional.errors import ConfigError
-from transactional.loading import open_store
+from transactional.loading import open_store, reader_of
 from transactional.ports import JobExecutor
 from transactional.telemetry.run_log import RunLog
 from transactional.topology.topology import Topology
@@ -35,6 +37,7 @@ def run_topology(
     observers: Sequence[Observer] = (),
     name: str | None = None,
     accept_changes: bool = False,
+    ui: str | None = None,
 ) -> RunSummary:
     """Run a topology in this process until it is done, and return a summary.
 
@@ -48,6 +51,9 @@ def run_topology(
     With `session` its jobs run on that Spark session; otherwise one is started on `master`, where `"none"` means no
     Spark at all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` if a
     table's storage does not respond at the start.
+
+    `ui` is where the console is to be served while this runs, such as `"127.0.0.1:8787"`, or `":0"` for any free port;
+    its address is written to stderr.
     """
     if isinstance(config, TopologyConfig):
         resolved = ResolvedConfig(config, ())
@@ -55,7 +61,10 @@ def run_topology(
         resolved = load_config({**topology.config, **(config or {})})
     topology.check_provider(resolved.config)
     coordinator_store = open_store(store)
-    try:
+    with ExitStack() as stack:
+        stack.callback(coordinator_store.close)
+        if ui is not None:
+            observers = [*observers, stack.enter_context(console_of_run(topology, store, ui, _to_stderr))]
         if session is None and master != "none":
             refuse_early(topology, coordinator_store)
         executor = make_executor(topology, session=session, master=master)
@@ -69,8 +78,28 @@ def run_topology(
             accept_changes=accept_changes,
         )
         return driver.run()
-    finally:
-        coordinator_store.close()
+
+
+@contextmanager
+def console_of_run(topology: Topology, store: str, address: str, report: Callable[[str], None]) -> Iterator[Observer]:
+    """The console beside a run that is about to start; what is yielded has to observe that run.
+
+    `report` gets a line with its address, which contains the token. Raises `ConfigError`.
+    """
+    from transactional.console.needs import require_console
+
+    require_console()
+    from transactional.console.beside import console_beside
+    from transactional.web.server import address_of
+
+    with closing(open_store(store)) as made:
+        made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
+    with console_beside(reader_of(store), address_of(address), topology, report, store_url=store) as live:
+        yield live
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def make_executor(

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.browser
 
 TOKEN = "a-token-of-the-tests"
 AXE = Path(__file__).parents[1] / "vendor" / "axe.min.js"
-PAGES = ("", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states", "runs", "configuration")
+PAGES = (
+    *("", "?charts=hour", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states"),
+    *("letters", "runs", "configuration", "doctor", "doctor?examine=1"),
+)
 
 
 @dataclass

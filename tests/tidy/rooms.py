@@ -16,9 +16,10 @@ FLOORS = (
     ("transactional.engine", "transactional.spark", "transactional.testing"),
     ("transactional.trident", "transactional.reliable"),
     ("transactional.doctor", "transactional.telemetry"),
-    ("doors", "verifier"),
-    ("transactional.web",),
-    ("transactional.console", "transactional.queries"),
+    ("verifier", "transactional.web"),
+    ("transactional.console",),
+    ("doors",),
+    ("transactional.queries",),
     ("transactional.commands",),
     ("examples",),
 )

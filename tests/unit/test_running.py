@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from http.cookiejar import CookieJar
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 import pytest
 
@@ -95,3 +98,34 @@ def test_without_spark_bolts_run_in_this_process() -> None:
 def test_a_store_that_nobody_knows_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"^no store for 'redis' URLs; known: postgresql, sqlite"):
         run_topology(World().topology(), store="redis://localhost", master="none")
+
+
+class Looks:
+    """An observer that opens the console that was reported, in the middle of the run."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys, self.page = capsys, ""
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Look at the first transaction commit."""
+        if not self.page and any(isinstance(action, RecordCommit) for action in actions):
+            found = re.search(r"the console is at (http://\S+/)(\?token=\S+)", self.capsys.readouterr().err)
+            assert found is not None
+            opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(CookieJar()))
+            opener.open(found[1] + found[2], timeout=30).close()
+            with opener.open(found[1] + "t/words/", timeout=30) as answer:
+                self.page = answer.read().decode()
+
+
+def test_a_run_in_code_has_its_console_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    looks = Looks(capsys)
+    url = f"sqlite:///{tmp_path}/store.db"
+    run_topology(World().topology(), store=url, config=DRAINED, master="none", observers=[looks], ui=":0")
+    assert "of the run beside this console" in looks.page
+    assert "Dead letters" in looks.page
+
+
+@pytest.mark.parametrize("address", ["8787", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "0.0.0.0:0"])
+def test_an_address_for_the_console_that_can_not_be_is_refused(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no address for the console|reachable by others"):
+        run_topology(World().topology(), store=f"sqlite:///{tmp_path}/s.db", master="none", ui=address)

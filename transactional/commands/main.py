@@ -50,7 +50,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.run_history import installed_version
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
-from transactional.running import make_executor
+from transactional.running import console_of_run, make_executor
 from transactional.store_rules import FAILED
 from transactional.topology.describing import as_mermaid, described
 
@@ -126,7 +126,7 @@ def run(
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)
         if ui:
-            stack.enter_context(cli_ui.console_beside(store, ui_port))
+            observers.append(stack.enter_context(console_of_run(topology, store, f"127.0.0.1:{ui_port}", plain_line)))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(

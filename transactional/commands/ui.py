@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +11,10 @@ import typer
 
 from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.console.needs import require_console
 from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError
-from transactional.loading import open_existing_store, open_for_reading, open_store, reader_of
-from transactional.names import DISTRIBUTION
+from transactional.loading import load_topology, open_existing_store, open_for_reading
 
 
 def ui(
@@ -30,6 +29,10 @@ def ui(
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="Pages have buttons: activate, deactivate, drain, kill.")
     ] = False,
+    app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:TOPOLOGY", help="A topology whose tables are to be shown and examined, too."),
+    ] = None,
     host_name: Annotated[
         list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
     ] = None,
@@ -45,6 +48,7 @@ def ui(
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
+    known = {topology.id: topology for topology in map(load_topology, app or ())}
     with ExitStack() as opened:
         reader = opened.enter_context(closing(open_for_reading(store)))
         reader.status()  # a store that can't be used is reported before anybody looks
@@ -54,7 +58,8 @@ def ui(
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"the console is at {url_of(listening, access)}")
-        server_of(application(Console(reader, access, writable=writable))).run(sockets=[listening])
+        console = Console(reader, access, writable=writable, topologies=known, store_url=store)
+        server_of(application(console)).run(sockets=[listening])
 
 
 def export_html(
@@ -74,30 +79,3 @@ def export_html(
     except OSError as error:
         raise ConfigError(f"{out} can't be written: {error.strerror}") from error
     plain_line(f"{out} has the overview of {topology_id}, {len(page) // 1024} KB")
-
-
-@contextmanager
-def console_beside(url: str, port: int) -> Iterator[None]:
-    """The console over a store of its own connection, in threads of this process, until the run has ended."""
-    require_console()
-    from transactional.console.app import Console, application
-    from transactional.web.server import Address, access_of, beside, bind, url_of
-
-    address = Address(port=port)
-    with closing(open_store(url)) as made:
-        made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
-    with closing(bind(address)) as listening, closing(reader_of(url)) as reader:
-        access = access_of(address, None, ())
-        access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
-        plain_line(f"the console is at {url_of(listening, access)}")
-        with beside(application(Console(reader, access)), listening):
-            yield
-
-
-def require_console() -> None:
-    """Raise `ConfigError` if what the console is made with is not installed."""
-    try:
-        import transactional.console.app
-        import transactional.web.server  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error}: the console needs more packages: pip install '{DISTRIBUTION}[ui]'") from error

@@ -19,12 +19,18 @@ from starlette.types import ASGIApp
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console import views
+from transactional.console.findings import examined
+from transactional.console.history import History
+from transactional.console.live import Live
 from transactional.console.rendering import STATIC, render
 from transactional.console.slugs import id_of
+from transactional.doctor.examine import examine
+from transactional.doctor.repairs import repair
 from transactional.engine.clock import SystemClock
 from transactional.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
+from transactional.topology.topology import Topology
 from transactional.web.guard import Access, Guard
 
 LOOK_EVERY_S: Final = 1.0
@@ -44,6 +50,20 @@ class Console:
     look_every_s: float = LOOK_EVERY_S
     writable: CoordinatorStore | None = None
     """Where buttons store what they want, as the command line does; None: pages have no buttons."""
+    topologies: Mapping[str, Topology] = field(default_factory=dict)
+    """Those whose code is known here: their tables can be read and examined, and not only the store."""
+    live: Live | None = None
+    """What the run beside the console is doing."""
+    store_url: str | None = None
+    """For the doctor, who reads the store's rows by code of its own."""
+
+
+class Refused(Exception):
+    """An action is not carried out; the text says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
 
 
 class NotThere(Exception):
@@ -61,6 +81,9 @@ def application(console: Console) -> ASGIApp:
         Route("/states", pages.states, name="states"),
         Route("/runs", pages.runs, name="runs"),
         Route("/configuration", pages.configuration, name="configuration"),
+        Route("/letters", pages.letters, name="letters"),
+        Route("/doctor", pages.doctor, name="doctor"),
+        Route("/repairs", pages.repair, methods=["POST"], name="repair"),
         Route("/changes", pages.changes, name="changes"),
         Route("/desired", pages.desire, methods=["POST"], name="desire"),
     ]
@@ -70,7 +93,13 @@ def application(console: Console) -> ASGIApp:
             Mount("/t/{slug}", routes=of_topology),
             Mount("/static", StaticFiles(directory=STATIC), name="static"),
         ],
-        exception_handlers={404: _not_there, NotThere: _not_there, TransactionalError: _failed, Exception: _failed},
+        exception_handlers={
+            404: _not_there,
+            NotThere: _not_there,
+            Refused: _refused,
+            TransactionalError: _failed,
+            Exception: _failed,
+        },
     )
     return Guard(app, console.access)
 
@@ -78,6 +107,10 @@ def application(console: Console) -> ASGIApp:
 def _not_there(_request: Request, error: Exception) -> Response:
     told = str(error) if isinstance(error, NotThere) else "There is no such page."
     return HTMLResponse(render("message.html", title="Not found", told=told, hint="", statuses=(), current=None), 404)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", error.status if isinstance(error, Refused) else 403)
 
 
 def _failed(_request: Request, error: Exception) -> Response:
@@ -94,11 +127,15 @@ def _failed(_request: Request, error: Exception) -> Response:
     return HTMLResponse(content, 503 if is_away else 500, headers={"retry-after": "5"} if is_away else None)
 
 
+_FAILURES: Final = {TransactionalError: _failed, Exception: _failed}
+
+
 class Pages:
     """The endpoints. Those that read the store are called in threads."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._store = console, console.store
+        self._history = History()
 
     def home(self, _request: Request) -> Response:
         """All topologies."""
@@ -106,7 +143,12 @@ class Pages:
 
     def topology(self, request: Request) -> Response:
         """One topology at a glance."""
-        return self._of_topology(request, "topology.html", views.topology)
+        span = request.query_params.get("charts", "")
+
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+            return views.topology(store, status, now_ms, history=self._history, span=span, live=self._console.live)
+
+        return self._of_topology(request, "topology.html", view)
 
     def attempts(self, request: Request) -> Response:
         """The list of attempts, by phase and by page."""
@@ -163,6 +205,40 @@ class Pages:
             request, "configuration.html", lambda store, status, _: views.configuration(store, status, epoch)
         )
 
+    def letters(self, request: Request) -> Response:
+        """Dead letters."""
+        return self._of_topology(
+            request,
+            "letters.html",
+            lambda store, status, _: views.letters(store, status, self._console.topologies.get(status.topology_id)),
+        )
+
+    def doctor(self, request: Request) -> Response:
+        """What is wrong; with `?examine=1` after an examination, which reads the whole history and all tables."""
+
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+            known = self._console.topologies.get(status.topology_id)
+            examines = request.query_params.get("examine") == "1"
+            url = self._console.store_url
+            report = examined(known, store, status.topology_id, url) if examines else None
+            return views.doctor(store, status, now_ms, known, report)
+
+        return self._of_topology(request, "doctor.html", view)
+
+    async def repair(self, request: Request) -> Response:
+        """Carry out the repairs that are safe, as `doctor --repair` does; then examine again."""
+        writable, _ = await self._acting(request)
+        status = await run_in_threadpool(self._status, request)
+        known = self._console.topologies.get(status.topology_id)
+        if known is None:
+            raise Refused(409, "This console does not know the topology's code: start it with --app MODULE:TOPOLOGY.")
+
+        def carry_out() -> None:
+            repair(known, writable, examine(known, writable, self._console.store_url))
+
+        await run_in_threadpool(carry_out)
+        return RedirectResponse(views.path_of(status) + "/doctor?examine=1", 303)
+
     async def changes(self, request: Request) -> Response:
         """Events, one for each change of the topology, for as long as somebody listens."""
         status = await run_in_threadpool(self._status, request)
@@ -172,7 +248,7 @@ class Pages:
         seen: object = None
         while not await request.is_disconnected():
             try:
-                found = await run_in_threadpool(views.version, self._store, topology_id)
+                found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
             except OperatingError:
                 yield "event: away\ndata: the store does not respond\n\n"
             else:
@@ -185,25 +261,27 @@ class Pages:
 
     async def desire(self, request: Request) -> Response:
         """Set the desired state of a topology; then its page."""
-        writable = self._console.writable
-        if writable is None:
-            return PlainTextResponse("This console was started without --allow-actions.\n", 403)
-        form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
-        if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
-            return PlainTextResponse("The form is not of this console: load the page again.\n", 403)
+        writable, form = await self._acting(request)
         wait_s = _number(form.get("wait")) or 0
         try:
             state = DesiredState(form.get("state", ""))
         except ValueError:
-            return PlainTextResponse("There is no such state.\n", 400)
+            raise Refused(400, "There is no such state.") from None
         status = await run_in_threadpool(self._status, request)
         if state is DesiredState.KILLED and not status.is_leased:
-            return PlainTextResponse(
-                f"Topology {status.topology_id!r} is not running: there is nothing to kill.\n", 409
-            )
+            raise Refused(409, f"Topology {status.topology_id!r} is not running: there is nothing to kill.")
         wait_ms = 1_000 * min(wait_s, WAIT_S_MAX)
         await run_in_threadpool(lambda: writable.desire(status.topology_id, state, wait_ms=wait_ms))
         return RedirectResponse(views.path_of(status) + "/", 303)
+
+    async def _acting(self, request: Request) -> tuple[CoordinatorStore, Mapping[str, str]]:
+        """Where an action is stored, and its form. Raises `Refused`."""
+        if self._console.writable is None:
+            raise Refused(403, "This console was started without --allow-actions.")
+        form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
+        if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
+            raise Refused(403, "The form is not of this console: load the page again.")
+        return self._console.writable, form
 
     # --- details --------------------------------------------------------------------------------------------------
 

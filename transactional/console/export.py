@@ -6,6 +6,7 @@ import re
 
 from transactional.console import views
 from transactional.console.formats import moment
+from transactional.console.history import History
 from transactional.console.rendering import STATIC, render
 from transactional.store import StoreReader, TopologyStatus
 
@@ -23,6 +24,6 @@ def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
         statuses=(),
         current=None,
         **values,
-        **views.topology(store, status, now_ms),
+        **views.topology(store, status, now_ms, history=History()),
     )
     return _LINK.sub(r"\1", page)

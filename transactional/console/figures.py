@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from transactional.console.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
+from transactional.store_history import MinuteRecord
 from transactional.store_rules import COMMITTED, FAILED, lag_in
 
 RECENT: Final = 300
@@ -114,6 +115,22 @@ def tuples_by_edge(recent: Sequence[AttemptTimes]) -> dict[tuple[str, str, str],
 SLOTS: Final = 72
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far back the charts go; a slot of a day's chart is a quarter of an hour, of a month's ten hours."""
+
+    words: str
+    ms: int
+    slots: int
+
+
+SPANS: Final = {
+    "hour": Span("last hour", 3_600_000, 60),
+    "day": Span("last day", 86_400_000, 96),
+    "month": Span("last 30 days", 30 * 86_400_000, 72),
+}
+
+
 @dataclass(slots=True)
 class Slot:
     """What was committed in one part of the time shown."""
@@ -177,6 +194,25 @@ def _add(slot: Slot, each: AttemptTimes) -> None:
     phases = phases_of(each)
     for phase in slot.spent_ms:
         slot.spent_ms[phase] += getattr(phases, phase) or 0
+
+
+def series_of_minutes(minutes: Sequence[MinuteRecord], now_ms: int, span: Span) -> Series:
+    """What was committed in the last hour, day or month, from the sums by minute."""
+    start_ms = now_ms - span.ms
+    slots = [Slot() for _ in range(span.slots)]
+    slot_ms = span.ms / span.slots
+    for minute in minutes:
+        if start_ms <= minute.at_ms < now_ms:
+            _add_minute(slots[int((minute.at_ms - start_ms) / slot_ms)], minute)
+    return Series(start_ms, slot_ms, slots)
+
+
+def _add_minute(slot: Slot, minute: MinuteRecord) -> None:
+    slot.transactions += minute.transactions
+    slot.rows += minute.rows
+    slot.lag = max(minute.lag_max, slot.lag or 0)
+    for phase in slot.spent_ms:
+        slot.spent_ms[phase] += minute.phases_ms.get(phase, 0)
 
 
 # --- partitions and states ----------------------------------------------------------------------------------------

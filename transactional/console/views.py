@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console import charts, reading
 from transactional.console.figures import (
+    SPANS,
+    Series,
     lags_in,
     phases_of,
     series_of,
@@ -15,11 +17,16 @@ from transactional.console.figures import (
     tiles_of,
     tuples_by_edge,
 )
+from transactional.console.findings import Report, at_a_glance
 from transactional.console.graph import draw_graph, graph_of
+from transactional.console.history import History
+from transactional.console.letters import LOOKED_THROUGH, table_of, with_letters
+from transactional.console.live import Live
 from transactional.console.slugs import slug_of
 from transactional.console.staircase import bars_of, draw_staircase
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+from transactional.topology.topology import Topology
 
 View = Mapping[str, Any]
 
@@ -57,8 +64,16 @@ def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:
     return min(bars[-1].end_ms, now_ms) - bars[0].start_ms, kind
 
 
-def topology(store: StoreReader, status: TopologyStatus, now_ms: int) -> View:
-    """One topology at a glance."""
+def topology(
+    store: StoreReader,
+    status: TopologyStatus,
+    now_ms: int,
+    *,
+    history: History,
+    span: str = "",
+    live: Live | None = None,
+) -> View:
+    """One topology at a glance: `span` is that of the charts, `live` the run beside the console."""
     overview = reading.overview_of(store, status)
     recent = overview.recent
     graph = graph_of(overview.described, tuples_by_edge(recent))
@@ -70,7 +85,12 @@ def topology(store: StoreReader, status: TopologyStatus, now_ms: int) -> View:
         "graph": graph,
         "graph_svg": draw_graph(graph) if graph.is_drawn else "",
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
-        "charts": _charts(recent),
+        "charts": _charts(
+            history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(recent)
+        ),
+        "span": span if span in SPANS else "",
+        "spans": [("", f"last {len(recent)} attempts"), *((name, each.words) for name, each in SPANS.items())],
+        "live": None if live is None or live.topology_id != status.topology_id else live.rows(),
         "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
         "partitions_all": len(partitions),
         "states": overview.states,
@@ -88,9 +108,8 @@ def _link_from(status: TopologyStatus) -> Callable[[TxId], str]:
     return lambda txid: f"{path_of(status)}/transactions/{txid}"
 
 
-def _charts(recent: Sequence[AttemptTimes]) -> list[tuple[str, str]]:
-    series = series_of(recent)
-    if series is None:
+def _charts(series: Series | None) -> list[tuple[str, str]]:
+    if series is None or not any(slot.transactions for slot in series.slots):
         return []
     phases = ("planning", "processing", "waiting", "committing")
     drawn = [
@@ -200,10 +219,36 @@ def configuration(store: StoreReader, status: TopologyStatus, epoch: int | None)
     }
 
 
-def version(store: StoreReader, topology_id: str) -> object:
+def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) -> View:
+    """Dead letters: by transaction, and from their table."""
+    return {
+        "title": f"Dead letters of {status.topology_id}",
+        "tab": "letters",
+        "by_transaction": with_letters(store, status.topology_id),
+        "looked_through": LOOKED_THROUGH,
+        "is_known": known is not None,
+        "table": table_of(known),
+    }
+
+
+def doctor(
+    store: StoreReader, status: TopologyStatus, now_ms: int, known: Topology | None, report: Report | None
+) -> View:
+    """What is wrong: at a glance, and by the doctor's last examination."""
+    return {
+        "title": f"Doctor of {status.topology_id}",
+        "tab": "doctor",
+        "notices": at_a_glance(store, status, now_ms),
+        "is_known": known is not None,
+        "report": report,
+    }
+
+
+def version(store: StoreReader, topology_id: str, live: Live | None = None) -> object:
     """A value that differs whenever a page may have something new."""
     status = next(iter(store.status(topology_id)), None)
     if status is None:
         return None
     newest = [(each.attempt, each.phase) for each in store.times(topology_id, limit=6)]
-    return newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid
+    doing = None if live is None or live.topology_id != topology_id else live.version
+    return doing, newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from transactional.batch import PartitionId
-from transactional.errors import ConfigError, OperatingError
+from transactional.errors import ConfigError, OperatingError, StoreUnavailable
 from transactional.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.topology.topology import Topology
-from verifier.findings import Findings
+from verifier.findings import CheckImpossible, Findings
 from verifier.store import Store, StoreHistory
 from verifier.transactions import Partition, check_transactions
 
@@ -17,13 +17,34 @@ ANY_OFFSET = 2**62
 
 def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
     """What is wrong with a topology's rows in the store: they describe no possible history."""
-    store = Store(store_url)
+    history = _history(topology.id, store_url)
+    return _contradictions(history, _log_starts(topology, history))
+
+
+def examine_rows(topology_id: str, store_url: str) -> Iterator[Diagnosis]:
+    """As `examine_store`, without the topology: where the source begins is unknown, so no gap is one."""
+    history = _history(topology_id, store_url)
+    return _contradictions(history, dict.fromkeys(_partitions(history), ANY_OFFSET))
+
+
+def _history(topology_id: str, store_url: str) -> StoreHistory:
     try:
-        history = store.history(topology.id)
-    finally:
-        store.close()
+        store = Store(store_url)
+        try:
+            return store.history(topology_id)
+        finally:
+            store.close()
+    except CheckImpossible as error:
+        raise StoreUnavailable(f"the rows of the store can't be examined: {error}") from error
+
+
+def _partitions(history: StoreHistory) -> list[Partition]:
+    return sorted(history.committed[-1].ranges if history.committed else {})
+
+
+def _contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> Iterator[Diagnosis]:
     findings = Findings()
-    check_transactions(history, findings, log_starts=_log_starts(topology, history))
+    check_transactions(history, findings, log_starts=log_starts)
     for finding in findings.report().findings:
         what = f"expected {finding.expected}; found {finding.found}"
         remedy = (
@@ -35,7 +56,7 @@ def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
 
 def _log_starts(topology: Topology, history: StoreHistory) -> dict[Partition, int]:
     """From where on the source still holds its records; if unknown, nothing is considered a gap."""
-    partitions = sorted(history.committed[-1].ranges if history.committed else {})
+    partitions = _partitions(history)
     if not isinstance(topology.spout, ExaminableSpout):
         return {}
     try:

@@ -19,6 +19,7 @@ from transactional.errors import ConfigError
 from transactional.web.guard import LOOPBACK, Access, name_of
 
 PORT: Final = 8787
+_PORT_MAX: Final = 65_535
 _TOKEN_MIN: Final = 16
 _GRACE_S: Final = 1
 
@@ -37,6 +38,14 @@ class Address:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def address_of(text: str) -> Address:
+    """`127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port. Raises `ConfigError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > _PORT_MAX:
+        raise ConfigError(f"{text!r} is no address for the console: the form is HOST:PORT, such as 127.0.0.1:{PORT}")
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
 def access_of(

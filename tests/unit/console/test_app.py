@@ -16,7 +16,10 @@ from transactional.console.slugs import slug_of
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.store_history import EndedHow, RunEnd
 
-PAGES = ("", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states", "runs", "configuration")
+PAGES = (
+    *("", "?charts=hour", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states"),
+    *("letters", "runs", "configuration", "doctor", "doctor?examine=1"),
+)
 VOID = {"meta", "link", "input", "br", "img", "hr", "rect", "line", "path", "circle"}
 
 
@@ -259,7 +262,7 @@ def test_an_empty_store_says_what_to_do() -> None:
 
 def test_a_topology_that_has_committed_nothing_has_its_pages() -> None:
     client = browser(Past().begin())
-    for path in ("", "attempts", "partitions", "states", "runs", "configuration"):
+    for path in ("", "attempts", "partitions", "states", "letters", "runs", "configuration", "doctor"):
         Reader(of(client, path))
     assert "No transaction has been issued yet" in of(client, "")
 

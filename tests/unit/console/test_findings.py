@@ -1,0 +1,123 @@
+"""The doctor's page: what the store shows at a glance, examinations on request, repairs by a button that is allowed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from state.store.sql_store import SqlCoordinatorStore
+from tests.unit.console.browsing import browser
+from tests.unit.console.stores import Past
+from tests.unit.drivers import DRAINED, World
+from transactional.console.findings import at_a_glance
+from transactional.examining import Diagnosis, Problem
+from transactional.running import run_topology
+from transactional.store import DesiredState
+from transactional.store_history import EndedHow, RunEnd
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+
+
+def seen(past: Past) -> list[str]:
+    [status] = past.store.status(past.topology_id)
+    return [each.what for each in at_a_glance(past.store, status, past.clock.wall_ms())]
+
+
+def test_a_topology_that_is_well_has_nothing_to_show() -> None:
+    past = Past().begin().committed(3)
+    assert seen(past) == []
+    assert "Nothing is wrong at first sight." in text_of(browser(past).get("/t/words/doctor").text)
+
+
+def test_what_a_person_should_know_is_there_at_a_glance() -> None:
+    past = Past().begin().committed(1)
+    past.fail(past.issue())
+    assert any("transaction 2 fails, at last with" in each for each in seen(past))
+    past.clock.advance(600_000)
+    assert any("ended without a word" in each for each in seen(past))
+    past.begin("another")
+    past.issue(past.txid)
+    past.clock.advance(50_000)
+    assert not any("in flight" in each for each in seen(past))
+    past.end(RunEnd(EndedHow.FAILED, "TX406", "retries exhausted\nTraceback"))
+    past.store.desire("words", DesiredState.INACTIVE)
+    told = seen(past)
+    assert any(each.endswith("ended with TX406: retries exhausted") for each in told)
+    assert "It is inactive: nothing new is issued." in told
+
+
+def test_an_attempt_that_stands_still_is_named() -> None:
+    past = Past().begin().committed(1)
+    past.issue()
+    past.clock.advance(30_000)
+    assert seen(past) == []
+    past.store.renew(past.held, lease_ms=900_000)
+    past.clock.advance(400_000)
+    assert any("its attempt 3 has been in flight for 7 min" in each for each in seen(past))
+
+
+def made_store(tmp_path: Path) -> tuple[World, str]:
+    world, url = World(), f"sqlite:///{tmp_path}/store.db"
+    run_topology(world.topology(), store=url, config=DRAINED, master="none")
+    return world, url
+
+
+def test_an_examination_is_made_when_it_is_requested(tmp_path: Path) -> None:
+    world, url = made_store(tmp_path)
+    with closing(SqlCoordinatorStore(url)) as store:
+        past = Past(store=store)
+        alone = browser(past, store_url=url)
+        assert "Only the store's rows were examined" in text_of(alone.get("/t/words/doctor?examine=1").text)
+        known = browser(past, store_url=url, topologies={"words": world.topology()})
+        assert "Not examined" not in text_of(known.get("/t/words/doctor").text)
+        text = text_of(known.get("/t/words/doctor?examine=1").text)
+        assert "Nothing is wrong." in text or "Not examined" in text
+
+
+def test_rows_that_contradict_each_other_are_found_from_the_store_alone(tmp_path: Path) -> None:
+    _, url = made_store(tmp_path)
+    with closing(SqlCoordinatorStore(url)) as store:
+        with store._database.writing() as connection:
+            connection.exec_driver_sql("UPDATE transactional_topologies SET committed_txid = 9")
+        text = text_of(browser(Past(store=store), store_url=url).get("/t/words/doctor?examine=1").text)
+    assert Problem.STORE_BROKEN in text
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_repairs_are_made_by_a_button_that_is_allowed(monkeypatch: pytest.MonkeyPatch, *, acts: bool) -> None:
+    past, world = Past().begin().committed(1), World()
+    broken = Diagnosis(Problem.TABLE_TORN, "count", "a torn commit", "restore version 3", "count", can_repair=True)
+    left, repaired = [broken], []
+
+    def carry_out(topology: object, store: object, findings: list[Diagnosis]) -> list[str]:
+        repaired.append((topology, store, list(findings)))
+        left.clear()
+        return ["done"]
+
+    monkeypatch.setattr("transactional.console.findings.examine", lambda *_: list(left))
+    monkeypatch.setattr("transactional.console.app.examine", lambda *_: list(left))
+    monkeypatch.setattr("transactional.console.app.repair", carry_out)
+    topology = world.topology()
+    client = browser(past, acts=acts, topologies={"words": topology})
+    page = client.get("/t/words/doctor?examine=1").text
+    assert "It can be repaired: restore version 3" in text_of(page)
+    assert ("Repair what can be repaired" in page) == acts
+    key = next(iter(re.findall(r'name="key" value="([^"]+)"', page)), "none")
+    same_site = {"sec-fetch-site": "same-origin"}
+    assert client.post("/t/words/repairs", data={"key": "wrong"}, headers=same_site).status_code == 403
+    answer = client.post("/t/words/repairs", data={"key": key}, headers=same_site)
+    assert answer.status_code == (200 if acts else 403)
+    assert repaired == ([(topology, past.store, [broken])] if acts else [])
+    assert ("Nothing is wrong." in text_of(answer.text)) == acts
+
+
+def test_a_topology_without_its_code_is_not_repaired_here() -> None:
+    client = browser(Past().begin().committed(1), acts=True)
+    key = re.findall(r'name="key" value="([^"]+)"', client.get("/t/words/doctor").text)[0]
+    answer = client.post("/t/words/repairs", data={"key": key}, headers={"sec-fetch-site": "same-origin"})
+    assert (answer.status_code, "--app MODULE:TOPOLOGY" in answer.text) == (409, True)

@@ -1,0 +1,47 @@
+"""Dead letters on a page: which transactions have set tuples aside, from the store; the tuples, from their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from transactional.console.formats import first_line
+from transactional.engine.letter_spout import all_letters
+from transactional.errors import TransactionalError
+from transactional.store import AttemptTimes, StoreReader
+from transactional.store_rules import COMMITTED
+from transactional.topology.topology import Topology
+
+LOOKED_THROUGH: Final = 1_000
+"""So many of the last committed transactions."""
+LETTERS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LettersTable:
+    """The rows of the table of dead letters, newest first, at most `LETTERS_MAX`; or why they can't be shown."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    total: int = 0
+    waiting: int = 0
+    problem: str = ""
+
+
+def with_letters(store: StoreReader, topology_id: str) -> list[tuple[AttemptTimes, int]]:
+    """Of the last committed transactions, those with dead letters and how many, newest first."""
+    committed = store.times(topology_id, limit=LOOKED_THROUGH, phases=(COMMITTED,))
+    found = [(each, (each.details or {}).get("letters")) for each in committed]
+    return [(each, number) for each, number in found if isinstance(number, int) and number > 0]
+
+
+def table_of(topology: Topology | None) -> LettersTable | None:
+    """The topology's table of dead letters; None: the topology is not known here, or has none."""
+    if topology is None or topology.dead_letters is None:
+        return None
+    try:
+        rows = all_letters(topology)
+    except (TransactionalError, OSError, RuntimeError) as error:  # a table that is just being written in memory, too
+        return LettersTable(problem=first_line(str(error)))
+    waiting = sum(row["tried_again_in"] is None for row in rows)
+    return LettersTable(rows[::-1][:LETTERS_MAX], len(rows), waiting)

@@ -1,0 +1,89 @@
+"""What the run beside a console is doing now, which the store does not know: planning, committing, the next retry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transactional.attempt import TransactionAttempt, TxId
+from transactional.core.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    BatchPlanned,
+    Event,
+    Halt,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordCommit,
+    RecordFailure,
+    StartCommit,
+    StartProcessing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A transaction in flight: what its attempt is doing since when. `retry_at_ms`: it failed, and is retried then."""
+
+    attempt: TransactionAttempt
+    doing: str
+    since_ms: int
+    retry_at_ms: int | None = None
+
+
+class Live:
+    """An observer of the run of one topology. Pages read it from other threads."""
+
+    def __init__(self, topology_id: str) -> None:
+        self.topology_id = topology_id
+        self.version = 0
+        """Another one after each change."""
+        self._now: dict[TxId, Now] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Note what has begun, and what is over."""
+        with self._lock:
+            before = dict(self._now)
+            self._note_event(at_ms, event)
+            for action in actions:
+                self._note_action(at_ms, action)
+            self.version += before != self._now
+
+    def rows(self) -> list[Now]:
+        """What is in flight, in the order of the transactions."""
+        with self._lock:
+            return [self._now[txid] for txid in sorted(self._now)]
+
+    def _note_event(self, at_ms: int, event: Event) -> None:
+        match event:
+            case ProcessingSucceeded(attempt=attempt):
+                self._set(Now(attempt, "waiting", at_ms))
+            case BatchPlanned(attempt=attempt, batch=None) | AttemptFailed(attempt=attempt):
+                self._remove(attempt)
+
+    def _note_action(self, at_ms: int, action: Action) -> None:
+        match action:
+            case PlanBatch(attempt=attempt):
+                self._set(Now(attempt, "planning", at_ms))
+            case StartProcessing(attempt=attempt):
+                self._set(Now(attempt, "processing", at_ms))
+            case StartCommit(attempt=attempt):
+                self._set(Now(attempt, "committing", at_ms))
+            case AbortAttempt(attempt=attempt):
+                self._set(Now(attempt, "aborting", at_ms))
+            case RecordFailure(attempt=attempt, retry_in_ms=retry_in_ms):
+                self._set(Now(attempt, "failed", at_ms, at_ms + retry_in_ms))
+            case RecordCommit(attempt=attempt):
+                self._remove(attempt)
+            case Halt():
+                self._now.clear()
+
+    def _set(self, now: Now) -> None:
+        self._now[now.attempt.txid] = now
+
+    def _remove(self, attempt: TransactionAttempt) -> None:
+        if (now := self._now.get(attempt.txid)) is not None and now.attempt == attempt:
+            del self._now[attempt.txid]
