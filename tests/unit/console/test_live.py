@@ -56,7 +56,8 @@ def test_an_attempt_is_followed_from_plan_to_commit() -> None:
 def test_a_failed_attempt_waits_for_its_retry_and_an_aborted_one_is_gone() -> None:
     live, first, second = Live("words"), tried(1, 2), tried(2, 3)
     live(10, Tick(10), [StartProcessing(first, EMPTY_BATCH), StartProcessing(second, EMPTY_BATCH)])
-    failed: list[Action] = [
+    stopped = AbortAttempt(second, "an earlier one failed")
+    failed: list[Action] = [RecordFailure(first, Phase.PROCESSING, "no", 4_000), stopped]
         RecordFailure(first, Phase.PROCESSING, "no", 4_000),
         AbortAttempt(second, "an earlier one failed"),
     ]
