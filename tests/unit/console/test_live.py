@@ -58,9 +58,6 @@ def test_a_failed_attempt_waits_for_its_retry_and_an_aborted_one_is_gone() -> No
     live(10, Tick(10), [StartProcessing(first, EMPTY_BATCH), StartProcessing(second, EMPTY_BATCH)])
     stopped = AbortAttempt(second, "an earlier one failed")
     failed: list[Action] = [RecordFailure(first, Phase.PROCESSING, "no", 4_000), stopped]
-        RecordFailure(first, Phase.PROCESSING, "no", 4_000),
-        AbortAttempt(second, "an earlier one failed"),
-    ]
     live(20, AttemptFailed(first, "no"), failed)
     assert [(each.doing, each.retry_at_ms) for each in live.rows()] == [("failed", 4_020), ("aborting", None)]
     live(30, AttemptFailed(second, "aborted"), [])
