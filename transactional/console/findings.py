@@ -61,7 +61,7 @@ def _of_status(status: TopologyStatus) -> Iterator[Notice]:
         yield Notice(what, "Run the same command again: it continues where it stopped.")
     run = status.run
     if not status.is_leased and run is not None and (run.end is None or run.end.how is EndedHow.LOST):
-        what = f"Run {run.epoch} ended without a word: its process was killed, or lost the store."
+        what = f"Run {run.epoch} has no recorded end: its process was killed, or lost the store."
         yield Notice(what, "Start it again: it continues after the last committed transaction.")
     if run is not None and run.end is not None and run.end.how is EndedHow.FAILED:
         what = f"Run {run.epoch} ended with {run.end.code}: {first_line(run.end.reason)}"

@@ -39,7 +39,7 @@ def test_what_a_person_should_know_is_there_at_a_glance() -> None:
     past.fail(past.issue())
     assert any("transaction 2 fails, at last with" in each for each in seen(past))
     past.clock.advance(600_000)
-    assert any("ended without a word" in each for each in seen(past))
+    assert any("has no recorded end" in each for each in seen(past))
     past.begin("another")
     past.issue(past.txid)
     past.clock.advance(50_000)
