@@ -19,7 +19,7 @@ class StateColumns:
     key: Schema
     values: Schema
     names: Mapping[str, str] = field(default_factory=dict)
-    """Other names for `txid`, `prev_txid`, `prev_<value>` and `deleted`."""
+    """Other names for `txid`, `prev_txid`, `prev_<value>`, `deleted` and `floor`."""
     deletes: bool = False
     """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
     expires: str | None = None
@@ -29,6 +29,13 @@ class StateColumns:
     def deleted(self) -> str:
         """The name of the column that is true where the row's transaction has deleted its key; NULL means false."""
         return self.names.get("deleted", "deleted")
+
+    @property
+    def floor(self) -> str | None:
+        """In a table in the log layout the name of the column with the floor of the row's transaction, in case a row
+        that it added to had expired; None: no value column says when rows expire."""
+        is_needed = self.expires is not None and self.expires in self.values.names
+        return self.names.get("floor", "floor") if is_needed else None
 
     @property
     def txid(self) -> str:
@@ -62,6 +69,7 @@ class StateColumns:
         self._check_renamed(table)
         names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
         names += [self.deleted] if self.deletes else []
+        names += [] if self.floor is None else [self.floor]
         check_names(names, table)
         check_key_types(self.key, table)
         if self.expires is not None:
@@ -70,6 +78,7 @@ class StateColumns:
     def _check_renamed(self, table: str) -> None:
         own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
         own += ["deleted"] if self.deletes else []
+        own += [] if self.floor is None else ["floor"]
         for name in self.names:
             if name not in own:
                 raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(own)}")

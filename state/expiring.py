@@ -7,6 +7,7 @@ be replayed any more: so a replay finds what its dead attempt has found.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -15,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.attempt import NO_TRANSACTION, TxId
+from transactional.names import NO_FLOOR, floor_before_of, floor_of, floor_txid_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_TIME: Final = pa.timestamp("us", tz="UTC")
+TIME: Final = pa.timestamp("us", tz="UTC")
 _MOST_US: Final = 2**63 - 1
 
 
@@ -45,6 +47,21 @@ class Floors:
     def at(self, committed_txid: TxId | None) -> int | None:
         """The floor for a reader that must not see anything after a transaction; None: that sees everything."""
         return self.floor if committed_txid is None or committed_txid >= self.txid else self.before
+
+
+def by_app_transactions(owner: str, version_of: Callable[[str], int | None]) -> Floors:
+    """What a Delta table has recorded; `version_of` gives the version of an app transaction."""
+    told = [version_of(app_id(owner)) for app_id in (floor_txid_of, floor_of, floor_before_of)]
+    if not told[0]:  # nothing is recorded, or a rewind has gone back to before
+        return NO_FLOORS
+    floor, before = (None if each == NO_FLOOR else each for each in told[1:])
+    return Floors(TxId(told[0]), floor, before)
+
+
+def app_transactions(owner: str, floors: Floors) -> list[tuple[str, int]]:
+    """What a Delta table records: app ids with their versions."""
+    floor, before = (NO_FLOOR if each is None else max(each, NO_FLOOR) for each in (floors.floor, floors.before))
+    return [(floor_txid_of(owner), floors.txid), (floor_of(owner), floor), (floor_before_of(owner), before)]
 
 
 NO_FLOORS: Final = Floors()
@@ -80,4 +97,4 @@ def in_range(rows: pa.Table, column: str, after: int | None, until: int) -> pa.T
 
 def time_scalar(us: int) -> pa.Scalar:
     """A time in Arrow, at the least or the greatest that there is if it lies beyond."""
-    return pa.scalar(max(-_MOST_US, min(us, _MOST_US)), pa.int64()).cast(_TIME)
+    return pa.scalar(max(-_MOST_US, min(us, _MOST_US)), pa.int64()).cast(TIME)

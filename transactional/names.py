@@ -27,6 +27,26 @@ def repair_of(owner: str) -> str:
     return f"{owner}#repair"
 
 
+def floor_of(owner: str) -> str:
+    """The app transaction of a table's floor: its version is the time at or below which rows do not exist, in
+    microseconds since 1970."""
+    return f"{owner}#floor"
+
+
+def floor_before_of(owner: str) -> str:
+    """The app transaction of the floor of the transaction before the one that the table is at."""
+    return f"{owner}#floor-before"
+
+
+def floor_txid_of(owner: str) -> str:
+    """The app transaction of the transaction whose floor is recorded: its version is the txid."""
+    return f"{owner}#floor-txid"
+
+
+NO_FLOOR: Final = -(2**63)
+"""The version of a floor's app transaction by which every row exists."""
+
+
 def joining_of(component_id: str) -> str:
     """The id under which a committer's fences are recorded until its table has one. No component can have such an
     id."""
@@ -50,6 +70,8 @@ DELETES_FEATURE: Final = "deletes"
 """The table has a column for tombstones."""
 FLOORS_FEATURE: Final = "floors"
 """Rows at or below the version of an app transaction do not exist."""
+EXPIRES_PROPERTY: Final = "transactional.expires"
+"""The column by which rows of a table with floors expire."""
 
 OWNER_NOTE: Final = "owner"
 """In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""

@@ -34,7 +34,7 @@ from state.delta.table import features_used, properties_with, refused
 from state.delta.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
-from transactional.names import OWNER_NOTE
+from transactional.names import EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
 from transactional.syncing import sync
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
@@ -52,7 +52,8 @@ def as_attempt(table: TableVersion, attempt_id: AttemptId, attempt: TransactionA
     """With the attempt id as the table's new version."""
     # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
     metadata = {"userMetadata": _note(table.owner, attempt_id, attempt)}
-    return once([Transaction(table.owner, attempt_id)], metadata)
+    floors = [Transaction(app_id, version) for app_id, version in table.recorded_by(attempt_id)]
+    return once([Transaction(table.owner, attempt_id), *floors], metadata)
 
 
 def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
@@ -157,6 +158,14 @@ def settle_feature(table: TableVersion, feature: str) -> None:
         commit_properties(table, properties_with(table.properties, feature), under_fence(table))
 
 
+def settle_expiry(table: TableVersion) -> None:
+    """Note by which column rows expire, before the first floor is recorded. Raises `WriteRefused`."""
+    expires, properties = table.columns.expires, table.properties
+    if expires is not None and FLOORS_FEATURE not in features_used(properties):
+        wanted = {**properties_with(properties, FLOORS_FEATURE), EXPIRES_PROPERTY: expires}
+        commit_properties(table, wanted, under_fence(table))
+
+
 def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:
     """Write rows, a table or a reader, instead of all, or of those that a `predicate` names. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
@@ -200,10 +209,11 @@ def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table
     """
     table.check_judged()
     version, folder = table.judged + 1, Path(table.location.uri)
-    transaction, note = (table.owner, int(attempt.attempt_id)), _note(table.owner, attempt.attempt_id, attempt)
+    note = _note(table.owner, attempt.attempt_id, attempt)
+    transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
     durable = table.is_kept_durable
     try:
-        new = replace_rows(folder, version, rows, old, transaction=transaction, metadata=note, durable=durable)
+        new = replace_rows(folder, version, rows, old, transactions=transactions, metadata=note, durable=durable)
     except FileExistsError:
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     table.wrote(OwnVersion(version, attempt.attempt_id))
@@ -220,16 +230,16 @@ def replace_rows(
     rows: pa.Table,
     old: Sequence[DataFile],
     *,
-    transaction: tuple[str, int],
+    transactions: Sequence[tuple[str, int]],
     metadata: str,
     durable: bool = True,
 ) -> DataFile:
     """Write Delta version `version`: the table has these rows instead of those in the `old` files. Returns its file.
 
-    `rows` have the table's columns in order. `transaction` is an app id with its version, `metadata` what the table's
-    history shows. With `durable` the file and the entry are synced before the entry has its name; the names in the two
-    folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`. Call
-    `is_late` afterwards.
+    `rows` have the table's columns in order. `transactions` are app ids with their versions, `metadata` is what the
+    table's history shows. With `durable` the file and the entry are synced before the entry has its name; the names in
+    the two folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`.
+    Call `is_late` afterwards.
     """
     log, new = folder / "_delta_log", _write_rows(folder, rows)
     now_ms = (folder / new.name).stat().st_mtime_ns // 1_000_000
@@ -242,7 +252,7 @@ def replace_rows(
         {"commitInfo": {**note, "isBlindAppend": False, "engineInfo": "transactional", "userMetadata": metadata}},
         *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in old),
         {"add": {"path": new.name, "size": new.size_bytes, **added, "stats": stats}},
-        {"txn": {"appId": transaction[0], "version": transaction[1]}},
+        *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions),
     ]
     try:
         write_entry(log / entry_name(version), actions, [folder / new.name] if durable else None)

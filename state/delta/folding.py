@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from state.columns import StateColumns
+from state.delta.restarts import counted_rows, has_restarts
 from state.delta.sql import Dialect, combined_sql
 from state.delta.staging import STAGED_BYTES
 from transactional.attempt import TxId
@@ -54,8 +55,8 @@ class LogLayout:
 
 
 class SegmentColumns(StateColumns):
-    """The columns of a table in the log layout: key, values, deleted if there is one, txid. What was before a
-    transaction is in other rows."""
+    """The columns of a table in the log layout: key, values, deleted and floor if there are such, txid. What was before
+    a transaction is in other rows."""
 
     __slots__ = ()
 
@@ -67,7 +68,8 @@ class SegmentColumns(StateColumns):
     @property
     def written(self) -> Schema:
         """What a file of a segment holds: every column but the txid, which is its partition's."""
-        return Schema((*self.key, *self.values, *Schema.parse(", ".join(self._deletion))))
+        floor = [] if self.floor is None else [f"`{self.floor}` timestamp"]
+        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*self._deletion, *floor]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,14 @@ class Fold:
 
 
 def due_fold(
-    segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0
+    segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0, whole: bool = False
 ) -> Fold | None:
     """What is to be folded now, None: nothing. `segments` in order of txid; those up to `folded` were folded before.
 
     The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of
     segments and once with the base, so a row that came is written about log(base rows / rows of a segment) /
-    log(fan_out) + 2 times. `files` is how many files have come that are not folded.
+    log(fan_out) + 2 times. `files` is how many files have come that are not folded. With `whole` all are folded into
+    the base: where rows expire, what a row adds to is only known with all of them.
     """
     older = [segment for segment in segments if segment.txid <= folded]
     fresh = [segment for segment in segments if folded < segment.txid < newest]
@@ -107,7 +110,8 @@ def due_fold(
     while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
         rows += sum(segment.rows for segment in older[first - similar : first])
         first -= similar
-    if sum(segment.rows for segment in [*older[1:], *fresh]) >= layout.base_share * (older[0].rows if older else 0):
+    beside, base = sum(segment.rows for segment in [*older[1:], *fresh]), older[0].rows if older else 0
+    if whole or beside >= layout.base_share * base:
         first = 0
     return _fold([*older[first:], *fresh], older[:first])
 
@@ -190,7 +194,7 @@ class SegmentQuery:
     def _over_base(self, base: TxId | None, before: TxId | None) -> str:
         key, values, quoted = self.columns.key.names, self._values, self.dialect.name
         txid = quoted(self.columns.txid)
-        if not key or base is None:
+        if not key or base is None or self.has_restarts:
             return self._aggregated("" if before is None else f"{txid} < {before}", [])
         rest = f"{txid} > {base}" + ("" if before is None else f" AND {txid} < {before}")
         same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
@@ -204,17 +208,37 @@ class SegmentQuery:
             f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'], is_part=True)}) d ON {same}"
         )
 
-    def fold(self, fold: Fold, base: TxId | None) -> str:
-        """The rows that a fold writes: all columns but the txid. A base has no tombstones: nothing is before it."""
+    @property
+    def has_restarts(self) -> bool:
+        """Whether rows may begin their key from nothing."""
+        return has_restarts(self.columns, self.combine)
+
+    def fold(self, fold: Fold, base: TxId | None, floor: int | None = None) -> str:
+        """The rows that a fold writes: all columns but the txid.
+
+        A base has no tombstones, and nothing that had expired by the floor: nothing is before it.
+        """
         txid = self.dialect.name(self.columns.txid)
         query = self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
         if base is not None and fold.after < base < fold.until:
             query = self._over_base(base, TxId(fold.until + 1))
-        return query if fold.after else self._alive(query, "*")
+        if not fold.after:
+            query = self._alive(query, "*")
+            if self.columns.expires is not None and floor is not None:
+                is_gone = self.dialect.has_expired(self.dialect.name(self.columns.expires), floor)
+                query = f"SELECT e.* FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
+        return f"SELECT n.*{self._no_floor} FROM ({query}) n" if self._no_floor else query
+
+    @property
+    def _no_floor(self) -> str:
+        """The column with the floor, of a row that restarts nothing."""
+        floor = self.columns.floor
+        return "" if floor is None else f", {self.dialect.no_time} AS {self.dialect.name(floor)}"
 
     def rows(self, before: TxId) -> str:
         """The rows as they are, with their txid."""
-        names = [*self.columns.key.names, *self._values, self.columns.txid]
+        floor = [] if self.columns.floor is None else [self.columns.floor]
+        names = [*self.columns.key.names, *self._values, *floor, self.columns.txid]
         txid = self.dialect.name(self.columns.txid)
         return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
 
@@ -223,7 +247,7 @@ class SegmentQuery:
         key = [f"{self.dialect.name(name)} ASC NULLS LAST" for name in self.columns.key.names]
         own = f"{self.dialect.name(self.columns.txid)} = {txid}"
         one = f"CAST({txid} AS BIGINT) AS {self.dialect.name(self.columns.txid)}"
-        grouped = f"SELECT g.*, {one} FROM ({self._aggregated(own, [])}) g"
+        grouped = f"SELECT g.*{self._no_floor}, {one} FROM ({self._aggregated(own, [])}) g"
         rows = f"{self.rows(TxId(txid + 1))} AND {own}" if is_unique else grouped
         return rows + (f" ORDER BY {', '.join(key)}" if key else "")
 
@@ -252,8 +276,11 @@ class SegmentQuery:
         quoted, key = self.dialect.name, [self.dialect.name(name) for name in self.columns.key.names]
         values = [f"{self._aggregate(name, is_part=is_part)} AS {quoted(name)}" for name in self._values]
         grouping = f"GROUP BY {', '.join(key)}" if key else "HAVING count(*) > 0"
-        condition = f"WHERE {where} " if where else ""
-        return f"SELECT {', '.join([*key, *values, *more])} FROM {self.source} {condition}{grouping}"
+        source, condition = self.source, f"WHERE {where} " if where else ""
+        if self.has_restarts:
+            source = f"({counted_rows(self.columns, self.combine, self.dialect, source, where)}) c"
+            condition = ""
+        return f"SELECT {', '.join([*key, *values, *more])} FROM {source} {condition}{grouping}"
 
     def _aggregate(self, name: str, *, is_part: bool) -> str:
         value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)

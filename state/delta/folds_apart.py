@@ -55,6 +55,8 @@ class FoldTask:
     fold: Fold
     base: TxId | None
     settings: Mapping[str, str]
+    floor: int | None = None
+    """What had expired by it for the transaction before the newest is left out."""
 
     def write(self) -> WrittenFold:
         """Read the newest version, and write its rows of the folded range. Raises `OperatingError`, `DeltaError`, …"""
@@ -63,7 +65,7 @@ class FoldTask:
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
-        query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base)
+        query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base, self.floor)
         reader = pa.RecordBatchReader.from_stream(table.query(query, self.settings))
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.fold.until, version)
@@ -134,7 +136,9 @@ class FoldsApart:
         self._future, self._written = None, []
 
 
-def fold_task(table: TableVersion, combine: Mapping[str, str], fold: Fold, segments: Sequence[Segment]) -> FoldTask:
+def fold_task(
+    table: TableVersion, combine: Mapping[str, str], fold: Fold, segments: Sequence[Segment], floor: int | None
+) -> FoldTask:
     """What has to be written for a fold of these segments, oldest first."""
     base = segments[0].txid if segments[0].is_unique else None
-    return FoldTask(table.location, table.owner, table.columns, combine, fold, base, join_settings(segments))
+    return FoldTask(table.location, table.owner, table.columns, combine, fold, base, join_settings(segments), floor)

@@ -16,14 +16,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
-from state.delta.commit import as_attempt, commit_files
+from state.delta.commit import as_attempt, commit_files, settle_expiry
 from state.delta.files import Removals, delete_old_files
 from state.delta.lookup import check_sums, with_keys
 from state.delta.sql import Dialect
 from state.delta.staged import check_staged, read_staged
 from state.delta.table import delta_schema
 from state.delta.version import TableVersion
-from state.expiring import NO_FLOORS, Floors, in_range
+from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
 from state.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -42,7 +42,12 @@ class Writer(Protocol):
     """A way of writing that goes by files which are no part of the table until its Delta commit."""
 
     def write(
-        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
+        self,
+        table: TableVersion,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        floors: Floors,
     ) -> None:
         """Write rows, one per key, as this attempt over the version that was judged. Raises `WriteRefused`."""
 
@@ -72,15 +77,22 @@ class Layout(ABC):
         return self.loaded.version()
 
     def floors(self) -> Floors:
-        """Rows of a Delta table do not expire."""
-        return NO_FLOORS
+        """What the version that was loaded has recorded of floors."""
+        return self.loaded.floors()
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
         self.loaded.settle()
+        self.will_record(attempt_id, floors)
         commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
+
+    def will_record(self, attempt_id: AttemptId, floors: Floors | None) -> None:
+        """Let the Delta commit of an attempt record floors, in a table that says so. Raises `WriteRefused`."""
+        if floors is not None:
+            settle_expiry(self.loaded)
+            self.loaded.will_record(attempt_id, floors)
 
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns of the rows with a wanted key, maybe of more, as they were before a transaction."""
@@ -106,7 +118,7 @@ class Layout(ABC):
         is_replay: bool,
         floors: Floors | None = None,
     ) -> None:
-        """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
+        """Write rows, one per key, and the version (see `FencedTable`). Raises `WriteRefused`, `SumOverflow`."""
 
     def apply_staged(
         self,
@@ -116,6 +128,7 @@ class Layout(ABC):
         staged: Sequence[StagedFile],
         *,
         is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """As `apply`, with what is in staged files, too. Here the driver reads them. Raises also `OperatingError`."""
         check_staged(self.loaded.location, attempt, staged)
@@ -123,7 +136,7 @@ class Layout(ABC):
         every = pa.concat_tables([rows, read_staged(self.loaded.location, staged, columns)])
         steps: list[Step] = [(name, combine[name]) for name in self.columns.values.names]
         combined = reduced(every, self.columns.key.names, steps, columns, state=self._state)
-        self.apply(attempt, combined, combine, is_replay=is_replay)
+        self.apply(attempt, combined, combine, is_replay=is_replay, floors=floors)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -133,6 +146,18 @@ class Layout(ABC):
 
         `keep` is given a part of the rows at a time, so that a large table is never held as a whole.
         """
+
+    def alive_rows(self, before: TxId | None) -> pa.Table:
+        """As `rows`, without those that had expired for readers then."""
+        expires = self.columns.expires
+        if expires is None:
+            return self.rows(before)
+        floor = self.floor_for(before)
+        return self.rows(before, lambda rows: alive(rows, expires, floor))
+
+    def floor_for(self, before: TxId | None) -> int | None:
+        """The floor of readers who see what was before a transaction."""
+        return self.floors().at(None if before is None else TxId(before - 1))
 
     @abstractmethod
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
@@ -207,10 +232,13 @@ class Layout(ABC):
         values = self.columns.values
         return SumCheck(self._state, values, [combine[name] for name in values.names])
 
-    def _check_sums(self, txid: TxId, rows: pa.Table, check: SumCheck) -> None:
+    def _check_sums(self, txid: TxId, rows: pa.Table, check: SumCheck, floors: Floors | None) -> None:
         """Raise `SumOverflow` for a key whose sum does not fit: an engine does not name it."""
-        key = self.columns.key.names
-        check_sums(self.lookup(txid, rows.select(list(key))), rows, len(key), check)
+        key, expires = self.columns.key.names, self.columns.expires
+        stored = self.lookup(txid, rows.select(list(key)))
+        if floors is not None and expires is not None:
+            stored = alive(stored, expires, floors.floor)
+        check_sums(stored, rows, len(key), check)
 
     def _schema(self) -> pa.Schema:
         """Of key and value columns."""

@@ -17,16 +17,18 @@ from state.delta.files import compact
 from state.delta.layout import Layout, Writer
 from state.delta.lookup import with_keys
 from state.delta.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
-from state.delta.sql import DATA_FUSION, Dialect, merge_clauses, visible_rows
+from state.delta.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
 from state.delta.table import delta_schema, refused, unreadable
 from state.delta.version import TableVersion
-from state.expiring import Floors
+from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId
 
 _log = logging.getLogger(__name__)
 COMPACTION_INTERVAL = 50
 """Writes between two looks at the number of files."""
+REMOVAL_INTERVAL = 50
+"""Merges between two that remove what has expired: files that have such a row are written again."""
 FILES_MAX = 32
 """So many files a table may have; a merge reads them all."""
 MERGED_ROWS_TARGET = 1_000_000
@@ -58,29 +60,32 @@ class MergedTable(Layout):
         self.loaded.settle()
         if self._turn is not None and not is_replay:
             # While the newest transaction may have to be rolled back, what was before it has to stay.
-            self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay)
+            self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
             return
+        self.will_record(attempt.attempt_id, floors)
+        given = floors or NO_FLOORS
         try:
             if self._writer is not None and rows.num_rows:
-                self._writer.write(self.loaded, attempt, rows, combine)
+                self._writer.write(self.loaded, attempt, rows, combine, given)
             else:  # without rows it only rolls back
-                self._apply(attempt, rows, combine)
+                self._apply(attempt, rows, combine, given)
         except WriteRefused as error:
             check = self._sum_check(combine)
             if check.columns and not error.is_conflict:
-                self._check_sums(attempt.txid, rows, check)
+                self._check_sums(attempt.txid, rows, check, floors)
             raise
         if self.version() != attempt.attempt_id:
             # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
-            self.write_version(attempt.attempt_id, attempt)
+            self.write_version(attempt.attempt_id, attempt, floors)
 
     # --- a small table ----------------------------------------------------------------------------------------------
 
-    def _apply(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
+    def _apply(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
         try:
-            after = self._small.after(attempt.txid, rows, combine, self.loaded.delta_version, self._rows_if_small)
+            version = self.loaded.delta_version
+            after = self._small.after(attempt.txid, rows, combine, version, self._rows_if_small, floors)
             if after is None:
-                self._merge(attempt, rows, combine)
+                self._merge(attempt, rows, combine, floors)
             else:
                 self._rewrite(attempt, after)
         except (DeltaError, OSError) as error:
@@ -112,8 +117,9 @@ class MergedTable(Layout):
 
     # --- a larger one -----------------------------------------------------------------------------------------------
 
-    def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]) -> None:
-        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION)
+    def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
+        removes = self._writes % REMOVAL_INTERVAL == 0
+        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION, floors, removes=removes)
         commit_merge(self.loaded, rows, clauses, as_attempt(self.loaded, attempt.attempt_id, attempt))
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -123,10 +129,19 @@ class MergedTable(Layout):
         schema = self._schema()
         if (known := self._small.rows(self.loaded.delta_version)) is not None:
             return keep(visible(known, self.columns, before).cast(schema))
+        return self._found(visible_rows(self.columns, before, DATA_FUSION), keep)
+
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those whose column lies in a range."""
+        if self._small.rows(self.loaded.delta_version) is not None:
+            return super().rows_between(before, column, after, until)
+        visible = visible_rows(self.columns, before, DATA_FUSION)
+        return self._found(in_range(visible, self.columns, DATA_FUSION, column, after, until))
+
+    def _found(self, query: str, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        schema = self._schema()
         try:
-            reader = pa.RecordBatchReader.from_stream(
-                self.loaded.query(visible_rows(self.columns, before, DATA_FUSION))
-            )
+            reader = pa.RecordBatchReader.from_stream(self.loaded.query(query))
             parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
         except (DeltaError, OSError) as error:
             raise unreadable(self.loaded.location, error) from None
@@ -138,7 +153,8 @@ class MergedTable(Layout):
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for key and value columns as they were before a transaction."""
-        return visible_rows(self.columns, before, dialect, source)
+        query = visible_rows(self.columns, before, dialect, source)
+        return alive_view(query, self.columns, dialect, self.floor_for(before))
 
     def row_count(self) -> int:
         """The number of rows, keys that are not yet committed included. Raises `OperatingError`."""

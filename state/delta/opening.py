@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from state.columns import StateColumns
 from state.delta.commit import commit_properties, under_fence
@@ -21,13 +20,13 @@ from state.delta.folding import LogLayout, SegmentColumns
 from state.delta.layout import Layout, Writer
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments import SegmentsTable
-from state.delta.table import DeltaLocation, create_table, features_used, is_there, load_table, properties_with
+from state.delta.table import DeltaLocation, create_table, features_used, is_there, load_table, properties_of
 from state.delta.version import TableVersion
 from state.fence import WriteRefused
 from transactional.arrow import declared_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
-from transactional.names import DELETES_FEATURE, OWNER_PROPERTY
+from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -92,9 +91,7 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
 def create(request: TableRequest) -> None:
     """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
     columns, partition_by = shape_of(request)
-    properties = with_owner(request.properties, request.owner)
-    if request.columns.deletes:
-        properties = {**properties, **properties_with(properties, DELETES_FEATURE)}
+    properties = properties_of(request.columns, with_owner(request.properties, request.owner))
     create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
@@ -123,9 +120,13 @@ def turned(
 
 
 def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
-    """The table of a state that is only read, whether or not it says that keys may be deleted. Raises `OperatingError`
-    where there is no table."""
-    columns = replace(columns, deletes=is_there(location) and _deletes(load_table(location)))
+    """The table of a state that is only read, whether or not it says that keys may be deleted, or expire, and whose it
+    is. Raises `OperatingError` where there is no table."""
+    if is_there(location):
+        properties = load_table(location).metadata().configuration
+        expires = properties.get(EXPIRES_PROPERTY)
+        columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
+        owner = owner or str(properties.get(OWNER_PROPERTY, ""))
     if is_log(location, columns):
         return SegmentsTable(TableVersion(location, owner, segment_columns(columns)), str(location))
     return MergedTable(TableVersion(location, owner, columns), str(location))
@@ -133,7 +134,7 @@ def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layou
 
 def segment_columns(columns: StateColumns) -> SegmentColumns:
     """The same columns in the log layout."""
-    return SegmentColumns(columns.key, columns.values, columns.names, columns.deletes)
+    return SegmentColumns(columns.key, columns.values, columns.names, columns.deletes, columns.expires)
 
 
 def mend_torn_log(location: DeltaLocation) -> None:
@@ -162,8 +163,11 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     found = declared_schema(pa.schema(table.schema()))
     if missing := [name for name in key if name not in found.names]:
         raise SchemaMismatch(f"Delta table {location} has no column {', '.join(missing)}; it has '{found}'")
-    given = StateColumns(Schema(()), Schema(()), names, _deletes(table))
+    properties = table.metadata().configuration
+    given = StateColumns(Schema(()), Schema(()), names, _deletes(properties))
     own = {given.txid, given.prev_txid, *([given.deleted] if given.deletes else [])}
+    if EXPIRES_PROPERTY in properties:
+        own.add(names.get("floor", "floor"))
     others = [field for field in found if field.name not in (*key, *own)]
     is_merged = not table.metadata().partition_columns
     history = {given.prev(field.name) for field in others} if is_merged else set()
@@ -172,10 +176,9 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     )
 
 
-def _deletes(table: DeltaTable) -> bool:
+def _deletes(properties: Mapping[str, object]) -> bool:
     """Whether keys of a table may be deleted."""
-    properties = {name: str(value) for name, value in table.metadata().configuration.items()}
-    return DELETES_FEATURE in features_used(properties)
+    return DELETES_FEATURE in features_used({name: str(value) for name, value in properties.items()})
 
 
 def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:

@@ -12,6 +12,7 @@ from state.delta.layout import Layout
 from state.delta.log import UNREADABLE, commit_path
 from state.delta.segments import SegmentsTable
 from state.delta.table import DeltaLocation
+from state.expiring import alive
 from transactional.attempt import TxId
 from transactional.errors import OperatingError, SchemaMismatch
 from transactional.names import OWNER_NOTE
@@ -30,7 +31,7 @@ class DeltaReader:
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the newest version; with `txid` the newest in which that transaction's values can be read."""
         newest = self._refreshed()
-        if txid is None or (isinstance(newest, SegmentsTable) and txid >= newest.folded_txid):
+        if txid is None or (isinstance(newest, SegmentsTable) and newest.knows(txid)):
             # The rows of a log say themselves which transaction they are of.
             self._pinned = newest
             return
@@ -88,11 +89,12 @@ class DeltaReader:
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
-        return self._table.rows(TxId(txid + 1))
+        return self._table.alive_rows(TxId(txid + 1))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys, maybe of more. Raises `OperatingError`."""
-        return self._table.lookup(TxId(txid + 1), keys)
+        found, expires = self._table.lookup(TxId(txid + 1), keys), self._table.columns.expires
+        return found if expires is None else alive(found, expires, self._table.floor_for(TxId(txid + 1)))
 
     @property
     def _table(self) -> Layout:

@@ -36,12 +36,13 @@ from state.delta.folding import (
 from state.delta.folds_apart import FoldsApart
 from state.delta.layout import Layout, Writer
 from state.delta.lookup import EVERY_TXID, SegmentCopies, measured, newest_rows, with_keys
-from state.delta.sql import DATA_FUSION, Dialect
+from state.delta.restarts import check_expiry
+from state.delta.sql import DATA_FUSION, Dialect, alive_view, in_range
 from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.delta.staging import FileStager, is_plain
 from state.delta.table import delta_schema, features_used, refused, unreadable
 from state.delta.version import TableVersion
-from state.expiring import Floors
+from state.expiring import NO_FLOORS, TIME, Floors, time_scalar
 from state.fence import WriteRefused
 from state.sums import SumBounds, SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -74,6 +75,10 @@ class SegmentsTable(Layout):
     def folded_txid(self) -> TxId:
         """The transaction up to which the table was folded, 0: it never was."""
         return TxId(self.loaded.version_of(fold_of(self.loaded.owner)) or 0)
+
+    def knows(self, txid: TxId) -> bool:
+        """Whether this version says what was there after a transaction: its rows, and which of them had expired."""
+        return txid >= self.folded_txid and (self.columns.expires is None or txid >= self.floors().txid - 1)
 
     def segments(self) -> list[Segment]:
         """The segments of this Delta version, oldest first."""
@@ -113,18 +118,20 @@ class SegmentsTable(Layout):
         """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`."""
         self.loaded.settle()
         self.settle_combine(combine)
+        self.will_record(attempt.attempt_id, floors)
+        rows = self._with_floor(rows, floors)
         check = self._sum_check(combine)
         if check.columns and not self.admits(check, {f.name: largest(rows[f.name]) for _, f in check.columns}):
             # A segment is written without a look at what is stored.
-            self._check_sums(attempt.txid, rows, check)
+            self._check_sums(attempt.txid, rows, check, floors)
         try:
             if self._writer is not None and rows.num_rows:
-                self._writer.write(self.loaded, attempt, rows, combine)
+                self._writer.write(self.loaded, attempt, rows, combine, floors or NO_FLOORS)
             else:
                 self._replace(attempt.txid, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
         except WriteRefused as error:
             if check.columns and not error.is_conflict:
-                self._check_sums(attempt.txid, rows, check)
+                self._check_sums(attempt.txid, rows, check, floors)
             raise
         self._came += rows.num_rows
 
@@ -136,6 +143,7 @@ class SegmentsTable(Layout):
         staged: Sequence[StagedFile],
         *,
         is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
         location, columns = self.loaded.location, Schema((*self.columns.key, *self.columns.values))
@@ -143,6 +151,7 @@ class SegmentsTable(Layout):
         self.loaded.settle()
         self.settle_combine(combine)
         settle_feature(self.loaded, STAGED_FEATURE)
+        self.will_record(attempt.attempt_id, floors)
         if rows.num_rows:
             staged = [*staged, FileStager(Path(location.uri), self.loaded.owner, columns).stage(attempt, rows)]
         check = self._sum_check(combine)
@@ -150,9 +159,17 @@ class SegmentsTable(Layout):
             steps: list[Step] = [(name, combine[name]) for name in columns.names[len(self.columns.key) :]]
             every = read_staged(location, staged, columns)
             met = reduced(every, self.columns.key.names, steps, columns, state=self._state)
-            self._check_sums(attempt.txid, met, check)
+            self._check_sums(attempt.txid, met, check, floors)
         commit_staged(self.loaded, attempt, staged)
         self._came, self._files = self._came + sum(file.rows for file in staged), self._files + len(staged)
+
+    def _with_floor(self, rows: pa.Table, floors: Floors | None) -> pa.Table:
+        """With the floor of their transaction, where the table has a column for it."""
+        if self.columns.floor is None:
+            return rows
+        floor = None if floors is None or floors.floor is None else time_scalar(floors.floor)
+        column = pa.nulls(rows.num_rows, TIME) if floor is None else pa.repeat(floor, rows.num_rows)
+        return rows.append_column(self.columns.floor, column)
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
         """Replace one segment."""
@@ -167,6 +184,7 @@ class SegmentsTable(Layout):
         if stored is not None:
             check_same_combine(stored, combine, str(self.loaded.location))
             return
+        check_expiry(self.columns, combine, str(self.loaded.location))
         commit_properties(self.loaded, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.loaded))
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
@@ -179,9 +197,11 @@ class SegmentsTable(Layout):
         txid = DATA_FUSION.name(self.columns.txid)
         names = [DATA_FUSION.name(name) for name in self._schema().names]
         alive = ""
+        floor = () if self.columns.floor is None else (self.columns.floor,)
         if self.columns.deletes:
             deleted = DATA_FUSION.name(self.columns.deleted)
             names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
+        names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in floor]
         reader = self._reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
         properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
@@ -218,6 +238,17 @@ class SegmentsTable(Layout):
         kept = [keep(part.cast(schema)) for part in parts]
         return pa.concat_tables(kept) if kept else schema.empty_table()
 
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those whose column lies in a range. A range of a key column reads no other rows."""
+        query, segments = self._query(), self.segments()
+        if query is None or not segments or segments[0].txid >= before or column not in self.columns.key.names:
+            return super().rows_between(before, column, after, until)
+        self._check_not_folded(before)
+        schema = self._schema()
+        sql = in_range(query.view_over_base(base_of(segments), before), self.columns, DATA_FUSION, column, after, until)
+        parts = [part.cast(schema) for part in self._parts(sql, join_settings(segments))]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
         self._check_not_folded(before)
@@ -227,7 +258,8 @@ class SegmentsTable(Layout):
                 f"Delta table {self.loaded.location} is empty: how its rows meet is known with the first one"
             )
         where = "" if before is None else f"{dialect.name(self.columns.txid)} < {before}"
-        return SegmentQuery(self.columns, combine, dialect, source).view(where)
+        query = SegmentQuery(self.columns, combine, dialect, source).view(where)
+        return alive_view(query, self.columns, dialect, self.floor_for(before))
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""
@@ -236,6 +268,8 @@ class SegmentsTable(Layout):
         segments = {each.txid: (each.files, each.rows) for each in self.segments() if each.txid < before}
         if query is None or not segments:
             return self._schema().empty_table()
+        if query.has_restarts:
+            return self.rows(before, lambda rows: with_keys(rows, wanted))
         if self._folding.local_copies:
             rows = self._copies.search(segments, wanted)
         else:
@@ -291,17 +325,25 @@ class SegmentsTable(Layout):
         fold = whole_fold(self.segments(), newest)
         try:
             if fold is not None:
-                self.make_one(fold)
+                self.make_one(fold, self._past(newest))
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise refused(self.loaded.location, error) from None
 
-    def make_one(self, fold: Fold) -> None:
-        """Make the segments of a fold one, in one Delta commit. Raises `WriteRefused`."""
+    def _past(self, newest: TxId) -> int | None:
+        """The floor of the transaction before the newest one: what had expired by it, nobody looks at any more."""
+        floors = self.floors()
+        return floors.before if floors.txid == newest else None
+
+    def make_one(self, fold: Fold, floor: int | None = None) -> None:
+        """Make the segments of a fold one, in one Delta commit; without what had expired by the floor. Raises
+        `WriteRefused`."""
         self.loaded.make_durable()
         query, segments = self._query(), self.segments()
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self.columns.txid)
-        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, base_of(segments))}) f"
+        sql = (
+            f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, base_of(segments), floor)}) f"
+        )
         predicate = f"{txid} > {fold.after} AND {txid} <= {fold.until}"
         properties = noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until))
         commit_overwrite(self.loaded, self._reader(sql, join_settings(segments)), properties, predicate=predicate)
@@ -311,18 +353,18 @@ class SegmentsTable(Layout):
         if self._apart.is_pending:
             self._commit_apart()
             return
-        segments = self.segments()
-        fold = due_fold(segments, self.folded_txid, newest, self._folding, files=self._files)
+        segments, query, floor = self.segments(), self._query(), self._past(newest)
+        whole = query is not None and query.has_restarts
+        fold = due_fold(segments, self.folded_txid, newest, self._folding, files=self._files, whole=whole)
         if fold is None:
             return
         can_be_apart = self.loaded.location.scheme == "file" and is_plain(self.columns.txid)
         if fold.rows < folds_apart.APART_ROWS or not can_be_apart:
-            self.make_one(fold)
+            self.make_one(fold, floor)
             return
-        query = self._query()
         assert query is not None, "a table with rows says how they are combined"
         settle_feature(self.loaded, STAGED_FEATURE)
-        self._apart.start(writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments)))
+        self._apart.start(writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments, floor)))
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""

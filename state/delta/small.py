@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from state.columns import StateColumns
 from state.delta.table import features_of, is_known_protocol
+from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SmallTable:
         combine: Mapping[str, str],
         version: int,
         load: Callable[[int], pa.Table | None],
+        floors: Floors = NO_FLOORS,
     ) -> pa.Table | None:
         """All rows after transaction `txid`, as `rewritten`; also None for a table that is not small.
 
@@ -86,7 +88,7 @@ class SmallTable:
             rows = load(rows_max)
         if rows is None or rows.num_rows > rows_max:
             return None
-        return rewritten(rows, source, self._columns, txid, combine)
+        return rewritten(rows, source, self._columns, txid, combine, floors)
 
     def rows(self, version: int) -> pa.Table | None:
         """All columns of the rows of a Delta version, None: not known."""
@@ -117,14 +119,19 @@ def is_small(table: DeltaTable, rows_max: int) -> bool:
 
 
 def rewritten(
-    rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, combine: Mapping[str, str]
+    rows: pa.Table,
+    source: pa.Table,
+    columns: StateColumns,
+    txid: TxId,
+    combine: Mapping[str, str],
+    floors: Floors = NO_FLOORS,
 ) -> pa.Table | None:
     """All rows of the table after transaction `txid`; None where Arrow and delta-rs would not do the same.
 
     `rows` are the table's, `source` has key and value columns; both have one row per key.
     """
     try:
-        return _Rewriting(rows, source, columns, txid).result(combine)
+        return _Rewriting(rows, source, columns, txid, floors).result(combine)
     except pa.ArrowException:
         # Types that are not compared, sums that do not fit: delta-rs reports them.
         return None
@@ -151,7 +158,8 @@ _NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
 
 
 class _Rewriting:
-    def __init__(self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId) -> None:
+    def __init__(self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, floors: Floors) -> None:
+        self._floors = floors
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = _places(rows, source, columns.key.names)
         self._rows, self._source = rows.take(in_rows), source.take(in_source)
@@ -172,9 +180,14 @@ class _Rewriting:
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
             is_left = pc.and_not(comes, is_deleted)
         old = {name: self._before(names.prev(name), name) for name in names.values.names}
+        begins_anew = self._has_expired(self._floors.floor, old)
+        if (is_past := self._has_expired(self._floors.before, old)) is not None:
+            # Also for the transaction before: so it is as no row.
+            old_txid = pc.if_else(is_past, pa.scalar(None, pa.int64()), old_txid)
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
-            met = _met(combine[name], before, self._source[name])
+            stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
+            met = _met(combine[name], stored, self._source[name])
             found[name] = pc.if_else(comes, met, before)
             found[names.prev(name)] = pc.if_else(comes, before, rows[names.prev(name)])
         found[names.txid] = pc.if_else(comes, self._txid, old_txid)
@@ -183,6 +196,13 @@ class _Rewriting:
             found[names.deleted] = is_deleted
         table = pa.table({name: found[name] for name in names.all.names})
         return table.filter(pc.or_(is_left, pc.is_valid(old_txid)))
+
+    def _has_expired(self, floor: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
+        """Which rows had expired by a floor as they were before this transaction; None: none."""
+        expires, keys = self._columns.expires, dict(zip(self._columns.key.names, self._keys, strict=True))
+        if expires is None or floor is None:
+            return None
+        return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(floor)), fill_value=False)
 
     def _before(self, previous: str, now: str) -> pa.ChunkedArray:
         return pc.if_else(self._is_own, self._rows[previous], self._rows[now])

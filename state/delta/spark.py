@@ -31,6 +31,7 @@ from state.delta.commit import as_attempt, commit_files
 from state.delta.sql import SPARK_SQL, MergeClauses, merge_clauses
 from state.delta.table import DeltaLocation
 from state.delta.version import TableVersion
+from state.expiring import Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError
@@ -89,11 +90,16 @@ class SparkMerge:
     """Writes a transaction to a table of the merge layout."""
 
     def write(
-        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
+        self,
+        table: TableVersion,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        floors: Floors,
     ) -> None:
         """What a MERGE would leave of the files that have a touched key, or rows of a dead attempt."""
         columns, files = table.columns, table.files()
-        clauses = merge_clauses(columns, attempt.txid, combine, SPARK_SQL)
+        clauses = merge_clauses(columns, attempt.txid, combine, SPARK_SQL, floors, removes=True)
         with failing():
             session = job_session()
             source = session.createDataFrame(rows)
@@ -111,12 +117,16 @@ class SparkSegments:
     """Writes a transaction to a table of the log layout."""
 
     def write(
-        self, table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str]
+        self,
+        table: TableVersion,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        floors: Floors,
     ) -> None:
         """Replace the segment of the attempt's transaction. Raises `WriteRefused`."""
         columns = table.columns
-        names, partition = [*columns.key.names, *columns.values.names], {columns.txid: str(attempt.txid)}
-        names += [columns.deleted] if columns.deletes else []
+        names, partition = rows.column_names, {columns.txid: str(attempt.txid)}
         with failing():
             session = job_session()
             types = session.read.format("delta").load(table.location.uri).schema

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from state.columns import StateColumns
+from state.expiring import NO_FLOORS, Floors
 from transactional.attempt import TxId
+
+_TIME = """'Timestamp(Microsecond, Some("UTC"))'"""
+_NO_TIME = f"arrow_cast(NULL, {_TIME})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,21 @@ class Dialect:
     def name(self, column: str) -> str:
         """A quoted column name."""
         return f"{self.quote}{column}{self.quote}"
+
+    def time(self, us: int) -> str:
+        """A time, in microseconds since 1970."""
+        if self.is_spark:
+            return f"timestamp_micros({us})"
+        return f"arrow_cast({us}, {_TIME})"
+
+    @property
+    def no_time(self) -> str:
+        """NULL, as a time."""
+        return "CAST(NULL AS TIMESTAMP)" if self.is_spark else _NO_TIME
+
+    def has_expired(self, expiry: str, floor: int | None) -> str:
+        """The condition that a row of this expiry does not exist by a floor; it may be NULL."""
+        return "false" if floor is None else f"{expiry} <= {self.time(floor)}"
 
     def summed(self, value: str, type_: str) -> str:
         """The aggregate for a sum, an error where it does not fit the type.
@@ -106,8 +125,17 @@ class MergeClauses:
     """Of a row that is in both, or came alone: no row is left of its key. None: keys are never deleted."""
 
 
-def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str], dialect: Dialect) -> MergeClauses:
-    """The clauses for transaction `txid`; column names are keys in the dialect's quotes."""
+def merge_clauses(
+    columns: StateColumns,
+    txid: TxId,
+    combine: Mapping[str, str],
+    dialect: Dialect,
+    floors: Floors = NO_FLOORS,
+    *,
+    removes: bool = False,
+) -> MergeClauses:
+    """The clauses for transaction `txid`; column names are keys in the dialect's quotes. With `removes` the rows go
+    that had expired for the transaction before; files that have such a row are written again."""
     quoted = dialect.name
     own = f"t.{quoted(columns.txid)} = {txid}"
     prev_txid = f"t.{quoted(columns.prev_txid)}"
@@ -117,8 +145,13 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
 
     def met(value: str) -> str:
         partial, type_ = f"s.{quoted(value)}", columns.values[value].type
-        return combined_sql(combine[value], before[value], partial, type_, dialect)
+        stored = (
+            before[value] if floors.floor is None else f"CASE WHEN {begins_anew} THEN NULL ELSE {before[value]} END"
+        )
+        return combined_sql(combine[value], stored, partial, type_, dialect)
 
+    expiry = before.get(columns.expires or "", f"t.{quoted(columns.expires or '')}")
+    begins_anew, is_past = (dialect.has_expired(expiry, floor) for floor in (floors.floor, floors.before))
     before_txid = f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END"
     is_forgotten, is_deleted = f"{own} AND {prev_txid} IS NULL", None
     came, alive = dict[str, str](), dict[str, str]()
@@ -129,6 +162,13 @@ def merge_clauses(columns: StateColumns, txid: TxId, combine: Mapping[str, str],
         is_forgotten = f"({is_forgotten}) OR (t.{deleted} AND NOT ({own}))"
         is_deleted = f"s.{deleted} AND ({before_txid}) IS NULL"
         came, alive = {deleted: f"s.{deleted}"}, {deleted: "false"}
+    if floors.before is not None:
+        # What had expired for the transaction before is as no row, too.
+        before_txid = f"CASE WHEN {is_past} THEN NULL ELSE {before_txid} END"
+        if is_deleted is not None:
+            is_deleted = f"s.{quoted(columns.deleted)} AND ({before_txid}) IS NULL"
+        if removes:
+            is_forgotten = f"({is_forgotten}) OR ({is_past})"
     same = (f"(t.{quoted(k)} {dialect.same} s.{quoted(k)})" for k in columns.key.names)
     return MergeClauses(
         condition=" AND ".join(same) or "true",
@@ -171,8 +211,25 @@ def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Diale
     )
 
 
+def alive_view(query: str, columns: StateColumns, dialect: Dialect, floor: int | None) -> str:
+    """Of a query for key and value columns the rows that have not expired by a floor."""
+    if columns.expires is None or floor is None:
+        return query
+    names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
+    is_gone = dialect.has_expired(dialect.name(columns.expires), floor)
+    return f"SELECT {names} FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
+
+
+def in_range(query: str, columns: StateColumns, dialect: Dialect, column: str, after: int | None, until: int) -> str:
+    """Of a query for key and value columns the rows with `after < column <= until`."""
+    names, name = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names])), dialect.name(column)
+    is_late = "" if after is None else f"{name} > {dialect.time(after)} AND "
+    return f"SELECT {names} FROM ({query}) r WHERE {is_late}{name} <= {dialect.time(until)}"
+
+
 def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
-    """A query on a table for its rows, key and value columns, as they were before transaction `before`."""
+    """A query on a table for its rows, key and value columns, as they were before transaction `before`. Also for those
+    that had expired."""
     quoted = dialect.name
     keys = [quoted(name) for name in columns.key.names]
     is_there = f"NOT COALESCE({quoted(columns.deleted)}, false)" if columns.deletes else ""

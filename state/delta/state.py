@@ -31,15 +31,15 @@ from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
 from state.delta.sql import DIALECTS
 from state.delta.staging import FileStager, is_plain
-from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_with
+from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
 from state.delta.task_state import DeltaTaskState
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import TableAddress
-from transactional.expiry import Expiry
-from transactional.names import DELETES_FEATURE, owner_of
+from transactional.names import owner_of
 from transactional.ports import Partials, StateKind
 from transactional.rewinding import RewindTarget
 from transactional.schema import Schema
@@ -59,6 +59,8 @@ class DeltaMapState(MapState[Layout]):
     update names it with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`,
     `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`, `prev_<value>` and `deleted`.
     With `deletes` keys can be deleted: the table has a column more, and releases that do not know it refuse the table.
+    With `expires`, the name of a timestamp column of key or values, and `after`, an age like `"30 days"`, a row goes
+    once that column is so much before the time at which a batch was planned.
     `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per transaction), for a table that only
     Spark can write.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
@@ -82,9 +84,12 @@ class DeltaMapState(MapState[Layout]):
         storage_options: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
     ) -> None:
         self.location = DeltaLocation.of(table, storage_options)
-        super().__init__(repr(str(self.location)), key, values, kind=kind, columns=columns, deletes=deletes)
+        name = repr(str(self.location))
+        super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         self._engine = _checked_engine(engine, self.location)
         self._layout, self._folding = _checked_layout(layout, self.location)
         self._properties = dict(properties or {})
@@ -104,10 +109,6 @@ class DeltaMapState(MapState[Layout]):
         """Where the table is, for whoever reads it without the state."""
         uri = None if self.location.is_catalog_name else self.location.uri
         return TableAddress.of("delta", uri, self.columns, self.location.name, self.location.storage_options)
-
-    def expire(self, expiry: Expiry) -> None:
-        """Refused: rows of a Delta table stay. Raises `ConfigError`."""
-        raise ConfigError(f"state {self.table} is a Delta table, whose rows can't expire; use a state in a database")
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
         """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""
@@ -141,9 +142,8 @@ class DeltaMapState(MapState[Layout]):
         delta_session()
         if self.location.is_catalog_name:
             columns, partition_by = shape_of(self._request)
-            properties = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
-            if columns.deletes:
-                properties |= properties_with(properties, DELETES_FEATURE)
+            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
+            properties = properties_of(columns, own)
             self._resolved = resolve(self.location, columns, properties, partition_by)
 
     def set_durability(self, durability: str) -> None:
@@ -165,13 +165,15 @@ class DeltaMapState(MapState[Layout]):
         With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
         the table and the coordinator's store leaves the table one transaction ahead.
         """
-        return self._reading().rows(None if committed_txid is None else TxId(committed_txid + 1))
+        table = self._reading()
+        return table.alive_rows(None if committed_txid is None else TxId(committed_txid + 1))
 
     def view(self, source: str, *, dialect: str = "spark", committed_txid: TxId | None = None) -> str:
         """The query of a view with one row per key, key and value columns, in SQL of `spark` or `datafusion`.
 
         `source` is the table as the query is to name it, for example "delta.`/tables/words`". The state need not be
-        open. `committed_txid` is as in `read`. The text of a log stays right while the table is written and folded.
+        open. `committed_txid` is as in `read`. The text of a log stays right while the table is written and folded;
+        where rows expire, it leaves out those that have by now.
         Raises `ConfigError` for another dialect, `OperatingError` when the table can't be read.
         """
         if dialect not in DIALECTS:
@@ -243,7 +245,8 @@ class DeltaMapState(MapState[Layout]):
         self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], staged: Sequence[StagedFile]
     ) -> None:
         def apply(table: Layout, is_replay: bool) -> None:  # noqa: FBT001 - as `Apply` has it
-            table.apply_staged(attempt, rows, combine, staged, is_replay=is_replay)
+            floors = self._floors(attempt)
+            table.apply_staged(attempt, rows, combine, staged, is_replay=is_replay, floors=floors)
 
         self._write(attempt, rows, combine, apply if staged else None)
 
@@ -264,7 +267,9 @@ class DeltaMapState(MapState[Layout]):
 
     def stager(self, owner: str) -> FileStager | None:
         """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
-        how = None if self._declared.deletes else self._log_on_disk()
+        if self._declared.deletes or (self._declared.are_complete and self.columns.floor is not None):
+            return None
+        how = self._log_on_disk()
         if how is None or how.staged_bytes is None:
             return None
         columns = Schema((*self.key, *self.values))

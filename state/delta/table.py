@@ -20,7 +20,9 @@ from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.names import (
     DELETES_FEATURE,
+    EXPIRES_PROPERTY,
     FEATURES_PROPERTY,
+    FLOORS_FEATURE,
     LOG_COMMITS_PROPERTY,
     SCHEMA_VERSION_PROPERTY,
     STAGED_FEATURE,
@@ -29,7 +31,7 @@ from transactional.redaction import reason_of
 
 SCHEMA_VERSION = 2
 """A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""
-KNOWN_FEATURES = frozenset({STAGED_FEATURE, DELETES_FEATURE})
+KNOWN_FEATURES = frozenset({STAGED_FEATURE, DELETES_FEATURE, FLOORS_FEATURE})
 
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),
@@ -155,6 +157,7 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
     """Raise `SchemaMismatch` when an existing table is not the one of this state, whatever the order of its columns."""
     check_properties(properties, table)
     _check_version(properties, table)
+    _check_expiry(columns, properties, table)
     expected = {column.name: column.type for column in delta_schema(columns)}
     actual = {column.name: column.type for column in found}
     if expected != actual:
@@ -178,6 +181,16 @@ def _check_version(properties: Mapping[str, str], table: str) -> None:
     )
 
 
+def _check_expiry(columns: StateColumns, properties: Mapping[str, str], table: str) -> None:
+    stored = properties.get(EXPIRES_PROPERTY)
+    if stored is not None and stored != columns.expires:
+        now = f"expires={columns.expires!r}" if columns.expires is not None else "no expires="
+        raise SchemaMismatch(
+            f"Delta table {table} has rows that expire by the column {stored!r}, and its state is declared with {now}: "
+            f"declare expires={stored!r}, or use another table"
+        )
+
+
 def features_used(properties: Mapping[str, str]) -> frozenset[str]:
     """What a table has beyond version 1 of a state's layout, as its properties say."""
     return frozenset(name.strip() for name in properties.get(FEATURES_PROPERTY, "").split(",") if name.strip())
@@ -187,6 +200,16 @@ def properties_with(properties: Mapping[str, str], feature: str) -> dict[str, st
     """The properties to set on a table that has some so that it has a feature, too."""
     features = ",".join(sorted({*features_used(properties), feature}))
     return {SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION), FEATURES_PROPERTY: features}
+
+
+def properties_of(columns: StateColumns, properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a new table, with what its columns need."""
+    wanted = dict(properties)
+    if columns.deletes:
+        wanted |= properties_with(wanted, DELETES_FEATURE)
+    if columns.expires is not None:
+        wanted |= {**properties_with(wanted, FLOORS_FEATURE), EXPIRES_PROPERTY: columns.expires}
+    return wanted
 
 
 def is_known_protocol(reader: int, writer: int, features: frozenset[str]) -> bool:

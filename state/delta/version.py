@@ -20,6 +20,7 @@ from state.delta.durability import TableSyncs
 from state.delta.log import LogUpkeep, check_not_foreign, entries_between, entries_since_own
 from state.delta.sql import DATA_FUSION
 from state.delta.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
+from state.expiring import Floors, app_transactions, by_app_transactions
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId
 from transactional.errors import StoreMismatch
@@ -46,6 +47,7 @@ class TableVersion:
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._versions_at, self._versions = -1, dict[str, int | None]()
+        self._floors: tuple[AttemptId | None, Floors] | None = None
         self._syncs: TableSyncs | None = None
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -97,6 +99,25 @@ class TableVersion:
         if app_id not in self._versions:
             self._versions[app_id] = self.snapshot.transaction_version(app_id)
         return self._versions[app_id]
+
+    # --- what it has recorded of floors -----------------------------------------------------------------------------
+
+    def floors(self) -> Floors:
+        """What this Delta version has recorded. Only attempts change it, so it is read once for each."""
+        version = self.version()
+        if self._floors is None or self._floors[0] != version:
+            self._floors = (version, by_app_transactions(self.owner, self.version_of))
+        return self._floors[1]
+
+    def will_record(self, attempt_id: AttemptId, floors: Floors) -> None:
+        """Let the Delta commit of an attempt record its floors, too."""
+        self._floors = (attempt_id, floors)
+
+    def recorded_by(self, attempt_id: AttemptId) -> list[tuple[str, int]]:
+        """The app transactions with which the Delta commit of an attempt records floors, if it does."""
+        if self._floors is None or self._floors[0] != attempt_id or self.columns.expires is None:
+            return []
+        return app_transactions(self.owner, self._floors[1])
 
     # --- moving on --------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ class Place:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
             map_state = {"merge": MergedMapState, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
-            options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, "deletes": deletes}
+            options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)
         if expiry is not None:
             state.expire(expiry)

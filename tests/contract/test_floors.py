@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from state.delta.state import DeltaMapState
 from state.expiring import Floors
 from state.memory import MemoryMapState
 from state.values import StoredValue
-from tests.contract.states import OWNER, AnyState, Place, content
+from tests.contract.states import FOLD_AFTER, OWNER, AnyState, Place, content
 from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
@@ -30,7 +31,7 @@ from transactional.schema import Schema
 
 __all__ = ["delta_spark"]
 
-EXPIRING_ENGINES = [each for each in ENGINES if "memory" in str(each) or "sql" in str(each) or "postgres" in str(each)]
+pytestmark = pytest.mark.sampled(9)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORDS = ("cat", "dog", "owl", "fox", "", None)
@@ -49,15 +50,21 @@ def facts(second: float) -> BatchFacts:
     return BatchFacts(round(second * 1_000))
 
 
-@pytest.fixture(params=EXPIRING_ENGINES)
+@pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
     if request.param.startswith("spark"):
         request.getfixturevalue("delta_spark")
-    prepare(request.param, request.getfixturevalue("monkeypatch"))
+    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    prepare(request.param, monkeypatch)
+    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
     place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
     yield place
     place.close()
+
+
+def is_log(place: Place) -> bool:
+    return place.engine.partition("/")[2] in FOLD_AFTER
 
 
 def expiring(place: Place, *, kind: StateKind = StateKind.OPAQUE, deletes: bool = False) -> AnyState:
@@ -91,7 +98,8 @@ class History:
     place: Place
     kind: StateKind
     deletes: bool
-    only_merges: bool = False
+    ways: str = "both"
+    """`put`, `merge`, or both: a log is written in one way."""
     model: Model = field(default_factory=dict)
     """What a reader of the last transaction sees."""
     floor: float | None = None
@@ -139,7 +147,7 @@ class History:
             word: (random.randrange(1, 9), random.choice((at(now - random.randrange(15)), at(now), None)))
             for word in random.sample(WORDS, random.randrange(5))
         }
-        if self.only_merges or random.random() < 0.4:
+        if self.ways == "merge" or (self.ways == "both" and random.random() < 0.4):
             state.merge(attempt, partials(new))
             after = before | {word: merged(before.get(word), row) for word, row in new.items()}
         else:
@@ -166,17 +174,18 @@ class History:
                     assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == expected
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}{deletes}")
-    History(place, kind, deletes).live_through(random, 5 if place.engine.startswith("spark") else 12)
+    ways = ("put" if deletes else "merge") if is_log(place) else "both"
+    History(place, kind, deletes, ways).live_through(random, 5 if place.engine.startswith("spark") else 9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("seed", range(25))
 def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
     place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
@@ -209,11 +218,13 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
         state.put(attempt, new)
         assert "cat" not in content(state) or txid == 1
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
-    assert stored_rows(state) == 1
+    assert stored_rows(state) == (3 if is_log(place) else 1), "folds remove it from a log"
 
 
 def stored_rows(state: AnyState) -> int:
     """How many rows the table has, whoever may see them."""
+    if isinstance(state, DeltaMapState):
+        return state._open_table.loaded.row_count()
     state._expiry = None
     return int(state.read().num_rows)
 
@@ -300,6 +311,11 @@ def test_who_takes_over_has_to_know_that_rows_expire(place: Place) -> None:
 
 
 def test_a_table_gains_rows_that_expire(place: Place) -> None:
+    if is_log(place):
+        place.state("word string", VALUES)
+        with pytest.raises(SchemaMismatch, match="floor timestamp"):
+            expiring(place)
+        return
     state = place.state("word string", VALUES)
     state.put(place.attempt(1, 1), {("cat",): (1, at(1)), ("dog",): (1, None)})
     state.close()

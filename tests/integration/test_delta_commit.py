@@ -48,7 +48,7 @@ def table_with(folder: Path, rows: pa.Table = ROWS, **options: Any) -> DeltaTabl
 
 
 def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> DataFile:
-    return replace_rows(folder, version, rows, old, transaction=("words/count", version), metadata="note")
+    return replace_rows(folder, version, rows, old, transactions=[("words/count", version)], metadata="note")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import state.delta.layout
 import state.delta.lookup
 import state.delta.merged
 import state.delta.state
-from state.delta.folding import Fold, LogLayout
+from state.delta.folding import LogLayout
 from state.delta.layout import Layout
 from state.delta.opening import segment_columns
 from state.delta.segments import SegmentsTable
@@ -98,7 +98,7 @@ class TestFolds:
     def test_that_fail_are_warned_of_and_change_nothing(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
-        def fail(self: SegmentsTable, fold: Fold) -> None:
+        def fail(self: SegmentsTable, *_: Any) -> None:
             raise OSError("no space left")
 
         monkeypatch.setattr(SegmentsTable, "make_one", fail)

@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from state.fence import WriteRefused
 from state.sql.fenced_table import FencedSqlTable
-from state.sql.registry import LAYOUT
+from state.sql.registry import LAYOUT, LAYOUT_WITH_FLOORS
 from state.sql.state import SqlMapState
 from state.sql.table import ROWS_PER_STATEMENT, StateTable
 from state.value_limits import ValueLimits
@@ -224,9 +224,9 @@ class TestTables:
 
     def test_one_of_a_newer_layout_is_refused(self, place: Place) -> None:
         opened(place)
-        execute(place, f"UPDATE transactional_states SET layout = {LAYOUT + 1}")
+        execute(place, f"UPDATE transactional_states SET layout = {LAYOUT_WITH_FLOORS + 1}")
         with pytest.raises(
-            SchemaMismatch, match=f"version {LAYOUT + 1} of the state's layout, this release knows {LAYOUT}"
+            SchemaMismatch, match=f"version {LAYOUT_WITH_FLOORS + 1} of the state's layout, this release knows {LAYOUT}"
         ):
             opened(place)
 
