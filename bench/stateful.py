@@ -2,6 +2,8 @@
 
 Both count words, and emit each with its new count. Measured are whole transactions, both phases in one thread, over a
 state in memory; and of the stateful bolt's commit phase how many calls of `execute` it makes in a second. In turns.
+
+With `--keys`, what `bench.steps` measures instead: `python -m bench.stateful --keys 1000000 --choice jobs`, on Spark.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from time import thread_time
 
+from bench import steps
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import (
@@ -126,7 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.stateful", description=__doc__)
     parser.add_argument("--tuples", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--keys", type=int, default=0, help="distinct keys in each batch, on Spark")
+    parser.add_argument("--choice", choices=["auto", "driver", "jobs"], default="auto")
+    parser.add_argument("--transactions", type=int, default=30)
+    parser.add_argument("--tasks", type=int, default=2)
     arguments = parser.parse_args()
+    if arguments.keys:
+        steps.report(arguments.choice, arguments.keys, arguments.transactions, arguments.tasks)
+        return
     runs = {"stateful bolt": Stateful(), "committer by hand": ByHand(), "stateful bolt, no output": Quiet()}
     going = {name: transactions(bolt, arguments.tuples) for name, bolt in runs.items()}
     took: dict[str, list[float]] = {name: [] for name in runs}

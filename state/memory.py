@@ -66,9 +66,18 @@ class MemoryTaskState:
         asked = rows_of(self.rows.wanted(keys)) if self.key else [()] * len(keys)
         return {key: self.before[each] for key, each in zip(keys, asked, strict=True) if each in self.before}
 
-    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
+    def rows_before(self, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow."""
+        found = self.get(rows_of(keys) if self.key else [()])
+        return table_of_rows([(*key, *values) for key, values in found.items()], Schema((*self.key, *self.values)))
+
+    def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
+        """New values as the state writes them."""
+        return self.rows.table(rows)
+
+    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep them as Arrow."""
-        return WrittenPart(self.rows.table(rows))
+        return WrittenPart(table)
 
 
 class MemoryReader:

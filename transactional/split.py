@@ -53,10 +53,16 @@ class TaskState(Protocol):
         """The values before the transaction of those keys that exist. Raises `OperatingError`, or `NeedsDriver`
         where the table is not to be found."""
 
-    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
-        """Keep new values until the driver commits them, in a file if they are many. `tasks` have some.
+    def rows_before(self, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
-        Raises `SchemaMismatch` for values of another type, `OperatingError`.
+    def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
+        """New values as the state writes them. Raises `SchemaMismatch` for values of another type."""
+
+    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
+        """Keep them until the driver commits them, in a file if they are many. `tasks` have some.
+
+        Raises `OperatingError`.
         """
 
 

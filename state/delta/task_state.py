@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from state.columns import StateColumns
 from state.delta.layout import Layout
 from state.delta.opening import reading
@@ -54,12 +56,19 @@ class DeltaTaskState:
     def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before the transaction of those keys that exist. Raises `OperatingError`."""
         wanted = self.rows.wanted(keys)
-        rows = self._table().lookup(self.attempt.txid, wanted)
-        return self.rows.found(keys, wanted, rows if self.floor is None else alive(rows, *self.floor))
+        return self.rows.found(keys, wanted, self.rows_before(wanted))
 
-    def keep(self, rows: Mapping[Key, tuple[Any, ...] | Absent], tasks: int) -> WrittenPart:
-        """Keep new values: in a staged file, if they are many. Raises `SchemaMismatch`, `OperatingError`."""
-        table = self.rows.table(rows)
+    def rows_before(self, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow. Raises `OperatingError`."""
+        rows = self._table().lookup(self.attempt.txid, keys)
+        return rows if self.floor is None else alive(rows, *self.floor)
+
+    def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
+        """New values as the state writes them. Raises `SchemaMismatch`."""
+        return self.rows.table(rows)
+
+    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
+        """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""
         if self.stager is not None and self.stager.is_worth_it(table.nbytes, tasks):
             return WrittenPart(file=self.stager.stage(self.attempt, table))
         return WrittenPart(table)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ReadState(Protocol):
@@ -26,6 +29,9 @@ class ReadState(Protocol):
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before the transaction of those keys that exist."""
+
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow; maybe of more rows."""
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before the transaction."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from transactional.absent import Absent
 from transactional.arrow import arrow_schema, batch_from_rows, task_of_rows
 from transactional.attempt import TransactionAttempt
@@ -36,8 +39,12 @@ class PartOfState:
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before the transaction of those keys that exist. Raises `NeedsDriver` for another's key."""
-        self.check(keys)
+        self.check(batch_from_rows(keys, arrow_schema(self.key), component=self._component))
         return self._state.get(keys)
+
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """The rows of keys that have come with tuples of this task."""
+        return self._state.rows_before(keys)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """Refused."""
@@ -49,19 +56,20 @@ class PartOfState:
 
     def keep(self, written: Mapping[Key, tuple[Any, ...] | Absent]) -> WrittenPart:
         """Keep what the task has written. Raises `NeedsDriver` for a key of another task, and as `TaskState.keep`."""
-        self.check(list(written))
-        return self._state.keep(written, self._task_count)
+        table = self._state.table(written)
+        for rows in table.to_batches():
+            self.check(rows)
+        return self._state.keep(table, self._task_count)
 
-    def check(self, keys: Sequence[Key]) -> None:
+    def check(self, rows: pa.RecordBatch) -> None:
         """Raise `NeedsDriver` for a key that belongs to another task."""
-        rows = batch_from_rows(keys, arrow_schema(self.key), component=self._component)
-        tasks = task_of_rows(rows, self._split_by, self._task_count).to_pylist()
-        for key, task in zip(keys, tasks, strict=True):
-            if task != self._task:
-                shown = key[0] if len(key) == 1 else key
-                raise NeedsDriver(
-                    f"{self._component!r} used the key {shown!r} of its state in task {self._task} of "
-                    f"{self._task_count}; its tuples go to task {task}, which alone may use it where the tasks "
-                    "run side by side",
-                    f"it uses keys of its state that belong to other tasks, as {shown!r}",
-                )
+        tasks = task_of_rows(rows, self._split_by, self._task_count)
+        for row in pc.indices_nonzero(pc.not_equal(tasks, self._task)).to_pylist()[:1]:
+            task, key = tasks[row].as_py(), tuple(rows.column(name)[row].as_py() for name in self.key.names)
+            shown = key[0] if len(key) == 1 else key
+            raise NeedsDriver(
+                f"{self._component!r} used the key {shown!r} of its state in task {self._task} of "
+                f"{self._task_count}; its tuples go to task {task}, which alone may use it where the tasks "
+                "run side by side",
+                f"it uses keys of its state that belong to other tasks, as {shown!r}",
+            )

@@ -82,7 +82,14 @@ class KeyValues:
         tables = [table for table in tables if table.schema.equals(schema)]
         if tables:
             keys = pa.concat_tables(tables).group_by(names, use_threads=False).aggregate([])
-            self._read(list(zip(*(column.to_pylist() for column in keys.columns), strict=True)))
+            known: dict[Any, Any] = dict.fromkeys(self._all_given(keys), ABSENT)
+            found = self._state.rows_before(self._attempt, keys)
+            values = self._columns(found, self._state.values.names, is_one=self._has_one_value)
+            # There may be rows of more keys.
+            known.update(
+                (key, value) for key, value in zip(self._all_given(found), values, strict=True) if key in known
+            )
+            self._known = known | self._known
 
     @property
     def written(self) -> Mapping[Key, tuple[Any, ...] | Absent]:
@@ -103,6 +110,16 @@ class KeyValues:
         return is_first
 
     # --- details ----------------------------------------------------------------------------------------------------
+
+    def _all_given(self, rows: pa.Table) -> list[Any]:
+        """The keys of rows, as the bolt gives them."""
+        return self._columns(rows, self._state.key.names, is_one=True)
+
+    @staticmethod
+    def _columns(rows: pa.Table, names: Sequence[str], *, is_one: bool) -> list[Any]:
+        """The values of a column, or of several as tuples."""
+        columns = [rows.column(name).to_pylist() for name in names]
+        return columns[0] if is_one else list(zip(*columns, strict=True))
 
     def _look_up(self, key: Any) -> Any:
         self._read([self._as_key(key)])
@@ -163,6 +180,9 @@ class _NormalizedKeys(KeyValues):
 
     def _given(self, key: Key) -> Any:
         return key
+
+    def _all_given(self, rows: pa.Table) -> list[Any]:
+        return self._columns(rows, self._state.key.names, is_one=False)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """As the bolt gives them."""
