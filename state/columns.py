@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from transactional.errors import ConfigError, ProtocolError
 from transactional.ports import COMBINES
-from transactional.schema import Schema
+from transactional.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
 
@@ -24,6 +24,12 @@ class StateColumns:
     """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
     expires: str | None = None
     """The column, of the key or the values, with the time from which the row's age is counted; None: rows stay."""
+
+    @property
+    def written(self) -> Schema:
+        """What a transaction writes of a row: key and values, and whether it is deleted, if it can be."""
+        deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()
+        return Schema((*self.key, *self.values, *deleted))
 
     @property
     def deleted(self) -> str:

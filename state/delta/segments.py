@@ -153,7 +153,8 @@ class SegmentsTable(Layout):
         settle_feature(self.loaded, STAGED_FEATURE)
         self.will_record(attempt.attempt_id, floors)
         if rows.num_rows:
-            staged = [*staged, FileStager(Path(location.uri), self.loaded.owner, columns).stage(attempt, rows)]
+            stager = FileStager(Path(location.uri), self.loaded.owner, self.columns.written)
+            staged = [*staged, stager.stage(attempt, rows)]
         check = self._sum_check(combine)
         if check.columns and not self.admits(check, _largest_of(staged, check)):
             steps: list[Step] = [(name, combine[name]) for name in columns.names[len(self.columns.key) :]]

@@ -42,7 +42,6 @@ from transactional.examining import TableAddress
 from transactional.names import owner_of
 from transactional.ports import Partials, StateKind
 from transactional.rewinding import RewindTarget
-from transactional.schema import Schema
 from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class DeltaMapState(MapState[Layout]):
             return None
         self._judge_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
-        table_id, stager = loaded.snapshot.metadata().id, self.stager(owner)
+        table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
         floors, at = self._floors(attempt), loaded.delta_version
         floor = None if floors is None else (self._expiring_column, floors.floor)
         known = str(table_id), at, attempt, self._rows, stager, floor
@@ -267,13 +266,16 @@ class DeltaMapState(MapState[Layout]):
 
     def stager(self, owner: str) -> FileStager | None:
         """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
-        if self._declared.deletes or (self._declared.are_complete and self.columns.floor is not None):
+        return None if self._declared.deletes else self._task_stager(owner)
+
+    def _task_stager(self, owner: str) -> FileStager | None:
+        """What tasks of a step write with: also which keys are deleted."""
+        if self._declared.are_complete and self.columns.floor is not None:
             return None
         how = self._log_on_disk()
         if how is None or how.staged_bytes is None:
             return None
-        columns = Schema((*self.key, *self.values))
-        return FileStager(Path(self.location.uri), owner, columns, how.staged_bytes)
+        return FileStager(Path(self.location.uri), owner, self.columns.written, how.staged_bytes)
 
     def scratch(self, owner: str) -> FileScratch | None:
         """Tasks leave something for later steps where they stage: there is an upkeep that removes what is left over."""

@@ -35,6 +35,7 @@ def live(setting: Setting, folder: Path, crash_at: Point | None = None, *, take:
         retry_pause_ms=1,
         idle_pause_ms=1,
         tick_ms=1,
+        commit_steps="jobs" if setting.layout == "staged" else "driver",
     )
     on_spark = setting.engine == "spark"
     with (

@@ -27,6 +27,7 @@ from state.delta import merged as delta_merged
 from state.delta import segments as delta_segments
 from state.delta import small as delta_small
 from state.delta.folds_apart import FoldsApart, WrittenFold
+from state.delta.scratch import FileScratch
 from state.delta.staged import StagedOrphans
 from state.delta.staging import FileStager
 from state.store.sql_store import SqlCoordinatorStore
@@ -246,6 +247,8 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool,
         # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.
         wrap(patch, FileStager, "stage", lambda stager: stager.folder.name, commits=False)
         wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name, commits=False)
+        wrap(patch, FileScratch, "write", lambda scratch: scratch.folder.name, commits=False)
+        wrap(patch, FileScratch, "remove", lambda scratch: scratch.folder.name, commits=False)
         patch.setattr(FoldsApart, "start", fold_at_once)
         if apart:
             patch.setattr(folds_apart, "APART_ROWS", 0)

@@ -32,7 +32,8 @@ LAYOUTS = {
     "log": LogLayout(fold_after=1, fan_out=2, staged_bytes=None),
     "staged": LogLayout(fold_after=2, fan_out=2, staged_bytes=0),
 }
-"""In the log layout, which is folded all the time; and with all that tasks aggregate in files of their own."""
+"""In the log layout, which is folded all the time; and with all that tasks aggregate, or write in steps that are jobs,
+in files of their own."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ SETTINGS += [Setting("counts", *each, layout="log") for each in itertools.produc
 SETTINGS += [Setting("counts", *each, layout="staged") for each in itertools.product((False, True), (1, 3))]
 SETTINGS += [Setting("stateful", *each) for each in itertools.product((False, True), (1, 3))]
 SETTINGS += [Setting("stateful", is_opaque=True, pending=2, layout="log")]
+SETTINGS += [Setting("stateful", *each, layout="staged") for each in ((False, 1), (True, 3))]
+SETTINGS += [Setting("words", is_opaque=True, pending=2, layout="staged")]
 SETTINGS += [Setting("new values", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("new values", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
 SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]

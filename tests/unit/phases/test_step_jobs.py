@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from state.delta.folding import LogLayout
+from state.delta.staging import RUNS
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
+from tests.contract.states import content
 from tests.unit.fakes import builder, counts, opaque_words, stored
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import Tuple
-from transactional.errors import BoltFailed
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.errors import AttemptLost, BoltFailed, Fenced, TableConflict
+from transactional.execution.step_work import StepWork, TaskDone
+from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import TransactionState
@@ -72,11 +80,19 @@ def counting(bolt: StatefulBolt, state: TransactionState, changes: MemoryTable |
     made.set_stateful_bolt("count", bolt, 3, state=state).fields_grouping("spout", "word")
     update = MemoryMapState("word", table=changes or MemoryTable("changes")).count("changes")
     made.set_committer_bolt("changes", update).fields_grouping("count", "word")
-    topology = made.build(strict=True)
+    return opened(made.build(strict=True))
+
+
+def opened(topology: Topology) -> Topology:
+    """Opened for attempts whose id is ten times the txid and something."""
     for component in topology.committers:
         assert component.state is not None
         component.state.open(f"words/{component.id}", lambda attempt_id: TxId(attempt_id // 10))
     return topology
+
+
+def live_files(state: DeltaMapState) -> list[str]:
+    return [str(path) for path in pa.table(DeltaTable(state.location.uri).get_add_actions())["path"].to_pylist()]
 
 
 def run(topology: Topology, choice: str, transactions: int = 3) -> list[Any]:
@@ -110,7 +126,186 @@ def test_a_job_leaves_the_same_and_emits_the_same(tmp_path: Path) -> None:
     assert stored(changes[0]) == stored(changes[1])
     state = log(tmp_path / "t")
     assert run(counting(WordCount(), state), "jobs") == told[0]
-    assert dict(zip(*state.read().to_pydict().values(), strict=True)) == stored(tables[0])
+    assert content(state) == stored(tables[0])
+
+
+class ByHand(BatchBolt):
+    """A committer with code of its own: counts its words in `finish_batch`, and emits what it has put."""
+
+    output = "word string, count long"
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.state, self.collector, self.words = context.state, collector, Counter[str]()
+
+    def execute(self, tuple: Tuple) -> None:
+        self.words[tuple.word] += 1
+
+    def finish_batch(self) -> None:
+        assert self.state is not None
+        for word, number in self.words.items():
+            count = (self.state.get(word) or 0) + number
+            self.state.put(word, count)
+            self.collector.emit(word, count)
+
+
+def by_hand(state: TransactionState, highest: TransactionState) -> Topology:
+    """A committer with code, a bolt behind it, and an update behind that: two steps that may be jobs."""
+    made = builder(opaque_words([ROWS[:150], ROWS[150:]], take=50), parallelism=2)
+    made.set_committer_bolt("count", ByHand(), 3, state=state).fields_grouping("spout", "word")
+    made.set_bolt("behind", Behind(), 2).shuffle_grouping("count")
+    made.set_committer_bolt("highest", highest.max("count")).fields_grouping("behind", "word")  # type: ignore[attr-defined]
+    return opened(made.build(strict=True))
+
+
+class Behind(BasicBolt):
+    """A bolt without a state, behind a committer."""
+
+    output = "word string, count long"
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        collector.emit(tuple.word.upper(), tuple["count"])
+
+
+def test_a_committer_with_code_and_the_bolt_behind_it_may_be_jobs(tmp_path: Path) -> None:
+    told = []
+    for choice in ("driver", "jobs"):
+        state = log(tmp_path / choice)
+        highest = MemoryMapState("word", table=MemoryTable(choice))
+        told.append((run(by_hand(state, highest), choice), content(state), stored(highest.stored)))
+    assert told[0] == told[1]
+    assert told[0][1] == Counter(word for (word,) in ROWS)
+    assert told[0][2] == {word.upper(): count for word, count in told[0][1].items()}
+    left = {path.suffix for path in (tmp_path / "jobs" / RUNS).iterdir()}
+    assert left == {".parquet"}, "what was for one attempt only, pickled bolts among it, is gone"
+
+
+def test_a_replay_replaces_what_a_dead_attempt_has_staged(tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+    topology = counting(WordCount(), state)
+    executor = LocalExecutor(topology)
+    executor.open()
+    for attempt_id, until in ((11, 50), (12, 20), (13, 30)):
+        phase = CommitPhase(topology, jobs=executor, choice="jobs")
+        batch = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(until))})
+        phase.run(attempt(1, attempt_id), executor.run(attempt(1, attempt_id), batch))
+    assert content(state) == Counter(word for (word,) in ROWS[:30])
+
+
+# --- an executor that does what Spark may do, and what it must not ---------------------------------------------------
+
+
+class Executor(LocalExecutor):
+    """Changes what tasks answer."""
+
+    def __init__(self, topology: Topology, change: Callable[[Executor, StepWork], list[TaskDone]]) -> None:
+        super().__init__(topology)
+        self._change = change
+        self.open()
+
+    def run_step(self, work: StepWork) -> list[TaskDone]:
+        return self._change(self, work)
+
+    def as_it_is(self, work: StepWork) -> list[TaskDone]:
+        return super().run_step(work)
+
+
+def first_batch(topology: Topology, executor: LocalExecutor, choice: str = "jobs", attempt_id: int = 10) -> CommitPhase:
+    """Run one transaction."""
+    phase = CommitPhase(topology, jobs=executor, choice=choice)
+    batch = BatchMetadata({PartitionId("memory", n): OffsetRange(Offset(0), Offset(150)) for n in (0, 1)})
+    phase.run(attempt(1, attempt_id), executor.run(attempt(1, attempt_id), batch))
+    return phase
+
+
+def test_a_second_run_of_a_task_counts_once(tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+
+    def twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+        first, second = executor.as_it_is(work), executor.as_it_is(work)
+        return [first[0], second[1], first[2]]
+
+    topology = counting(WordCount(), state)
+    first_batch(topology, Executor(topology, twice))
+    assert content(state) == Counter(word for (word,) in ROWS)
+    assert len(live_files(state)) == 3
+    assert len(list((tmp_path / "t" / RUNS).glob("*.parquet"))) == 6, "the others' files are nobody's"
+
+
+def both(executor: Executor, work: StepWork) -> list[TaskDone]:
+    return [*executor.as_it_is(work), executor.as_it_is(work)[0]]
+
+
+def one_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+    return executor.as_it_is(work)[1:]
+
+
+def tuples_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+    less = replace(work.inputs[0], waiting=work.inputs[0].waiting[1:])
+    return executor.as_it_is(replace(work, inputs=(less, *work.inputs[1:])))
+
+
+def tuples_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+    more = replace(work.inputs[0], waiting=(*work.inputs[0].waiting, work.inputs[0].waiting[0]))
+    return executor.as_it_is(replace(work, inputs=(more, *work.inputs[1:])))
+
+
+@pytest.mark.parametrize("change", [both, one_lost, tuples_lost, tuples_twice])
+def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+    topology = counting(WordCount(), state)
+    with pytest.raises(AttemptLost, match="count"):
+        first_batch(topology, Executor(topology, change))
+    assert content(state) == {}
+
+
+def test_tasks_read_the_version_that_the_driver_has_judged(tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+    topology = counting(WordCount(), state)
+    first_batch(topology, Executor(topology, Executor.as_it_is))
+    task_state = state.for_tasks(attempt(2, 20))
+    assert task_state is not None
+    before = task_state.get([("w7",), ("none",)])
+    first_batch(topology, Executor(topology, Executor.as_it_is), attempt_id=12)
+    other = log(tmp_path / "t")
+    other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
+    other.put(attempt(2, 21), {("w7",): (1_000,)})
+    other.put(attempt(3, 31), {("w7",): (2_000,)})
+    assert task_state.get([("w7",), ("none",)]) == before == {("w7",): (Counter(ROWS)["w7",],)}
+
+
+def test_a_commit_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+
+    def overtaken(executor: Executor, work: StepWork) -> list[TaskDone]:
+        other = log(tmp_path / "t")
+        other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
+        other.put(attempt(1, 9), {("w7",): (1_000,)})
+        return executor.as_it_is(work)
+
+    topology = counting(WordCount(), state)
+    with pytest.raises(TableConflict, match="was at version None"):
+        first_batch(topology, Executor(topology, overtaken))
+    assert content(state) == {"w7": 1_000}
+
+
+def test_a_zombie_that_has_staged_commits_nothing(tmp_path: Path) -> None:
+    state = log(tmp_path / "t")
+
+    def taken_over(executor: Executor, work: StepWork) -> list[TaskDone]:
+        done = executor.as_it_is(work)
+        other = log(tmp_path / "t")
+        other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
+        other.version()
+        other.fence(AttemptId(19))
+        return done
+
+    topology = counting(WordCount(), state)
+    with pytest.raises(Fenced):
+        first_batch(topology, Executor(topology, taken_over))
+    assert content(state) == {}
+
+
+# --- what only the driver can do --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("bolt", "named"), [(Total(), "'all'"), (Writing(), "'all'"), (Listing(), "items()")])
@@ -119,3 +314,18 @@ def test_what_only_the_driver_can_do_is_refused_and_named(bolt: StatefulBolt, na
         run(counting(bolt, counts(MemoryTable("t"))), "jobs")
     assert named in str(raised.value)
     assert "'count'" in str(raised.value)
+
+
+def test_a_bolt_that_needs_the_driver_gets_it_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", -1)
+    table = MemoryTable("t")
+    topology = counting(Total(), counts(table))
+    executor = Executor(topology, Executor.as_it_is)
+    phase = CommitPhase(topology, jobs=executor)
+    batch = BatchMetadata({PartitionId("memory", n): OffsetRange(Offset(0), Offset(150)) for n in (0, 1)})
+    with pytest.raises(BoltFailed, match="'all'"):
+        phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
+    phase.run(attempt(1, 11), executor.run(attempt(1, 11), batch))
+    assert stored(table) == {**Counter(word for (word,) in ROWS), "all": len(ROWS)}
+    assert phase.told is not None
+    assert "keys of its state that belong to other tasks, as 'all'" in str(phase.told.places["count"])
