@@ -235,6 +235,10 @@ def both(executor: Executor, work: StepWork) -> list[TaskDone]:
     return [*executor.as_it_is(work), executor.as_it_is(work)[0]]
 
 
+def one_more(executor: Executor, work: StepWork) -> list[TaskDone]:
+    return [*executor.as_it_is(work), TaskDone(0, 0)]
+
+
 def one_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
     return executor.as_it_is(work)[1:]
 
@@ -249,7 +253,7 @@ def tuples_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
     return executor.as_it_is(replace(work, inputs=(more, *work.inputs[1:])))
 
 
-@pytest.mark.parametrize("change", [both, one_lost, tuples_lost, tuples_twice])
+@pytest.mark.parametrize("change", [both, one_more, one_lost, tuples_lost, tuples_twice])
 def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Path) -> None:
     state = log(tmp_path / "t")
     topology = counting(WordCount(), state)
@@ -258,19 +262,20 @@ def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Pa
     assert content(state) == {}
 
 
-def test_tasks_read_the_version_that_the_driver_has_judged(tmp_path: Path) -> None:
-    state = log(tmp_path / "t")
+@pytest.mark.parametrize("layout", [LogLayout(staged_bytes=0), "merge"])
+def test_tasks_read_the_version_that_the_driver_has_judged(layout: LogLayout | str, tmp_path: Path) -> None:
+    """Whatever was written and folded since."""
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     topology = counting(WordCount(), state)
     first_batch(topology, Executor(topology, Executor.as_it_is))
     task_state = state.for_tasks(attempt(2, 20))
     assert task_state is not None
-    before = task_state.get([("w7",), ("none",)])
-    first_batch(topology, Executor(topology, Executor.as_it_is), attempt_id=12)
-    other = log(tmp_path / "t")
+    other = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
-    other.put(attempt(2, 21), {("w7",): (1_000,)})
-    other.put(attempt(3, 31), {("w7",): (2_000,)})
-    assert task_state.get([("w7",), ("none",)]) == before == {("w7",): (Counter(ROWS)["w7",],)}
+    for txid in (2, 3):
+        other.put(attempt(txid, 10 * txid + 1), {("w7",): (1_000 * txid,)})
+    other.fold()
+    assert task_state.get([("w7",), ("none",)]) == {("w7",): (Counter(word for (word,) in ROWS)["w7"],)}
 
 
 def test_a_commit_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
