@@ -21,6 +21,7 @@ from transactional.errors import ConfigError
 from transactional.names import DISTRIBUTION
 from transactional.telemetry.log_format import LogFormat
 from transactional.telemetry.run_log import LOGGER
+from transactional.telemetry.tracing import tracing
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(LOGGER)
@@ -65,6 +66,7 @@ def observers_of(
         observers.append(StandbyReporter(topology.id))
     if metrics is not None:
         observers += _metrics(stack, topology, metrics, is_logged=logs is not None)
+    observers += stack.enter_context(tracing(topology.id))
     return observers
 
 
