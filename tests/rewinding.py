@@ -33,6 +33,7 @@ from transactional.attempt import TxId
 from transactional.doctor.examine import examine
 from transactional.engine import rewinding
 from transactional.errors import RewindUnfinished
+from transactional.names import LOG_COMMITS_PROPERTY
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import CoordinatorStore
 from verifier import CheckedTable, verify
@@ -80,12 +81,19 @@ def spell(row: Tuple) -> tuple[str]:
     return (str(row["word"]),)
 
 
-def delta_states(folder: Path, layout: str) -> States:
+KEPT_FOR_NO_TIME = {
+    **dict.fromkeys(("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), "interval 0 seconds"),
+    "delta.checkpointInterval": "3",
+    LOG_COMMITS_PROPERTY: "2",
+}
+
+
+def delta_states(folder: Path, layout: str, properties: Mapping[str, str] | None = None) -> States:
     """States in Delta tables in a folder."""
+    has = properties or {"delta.checkpointInterval": "7"}
 
     def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> MapState[Any]:
-        properties = {"delta.checkpointInterval": "7"}
-        return DeltaMapState(folder / name, key, values, layout=LAYOUTS[layout], deletes=deletes, properties=properties)
+        return DeltaMapState(folder / name, key, values, layout=LAYOUTS[layout], deletes=deletes, properties=has)
 
     return state
 
@@ -232,12 +240,16 @@ def end_lease(folder: Path) -> None:
 class World:
     """A folder with a store and tables, in which a run has ended; `kept` is a copy of it."""
 
-    def __init__(self, folder: Path, layout: str, length: int, kept: Path) -> None:
+    def __init__(
+        self, folder: Path, layout: str, length: int, kept: Path, properties: Mapping[str, str] | None = None
+    ) -> None:
         self.folder, self.layout, self.length, self.kept = folder, layout, length, kept
+        self.properties = properties
         self.store = SqlCoordinatorStore(store_url(folder))
 
     def topology(self, **options: Any) -> Topology:
-        return build(self.folder, delta_states(self.folder, self.layout), transactions=self.length, **options)
+        states = delta_states(self.folder, self.layout, self.properties)
+        return build(self.folder, states, **{"transactions": self.length, **options})
 
     def run(self, **options: Any) -> None:
         run(self.topology(), self.store, **options)

@@ -5,7 +5,7 @@ A state that implements it can be taken back; a topology with a committer whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -41,4 +41,16 @@ class RewindableState(Protocol):
 
         What it does is the same however often it is repeated, also by another process with a higher fence id, and
         whatever the table is at by then. Raises `Fenced` when the version is higher, `BeyondKept`, `OperatingError`.
+        """
+
+
+@runtime_checkable
+class HoldingState(Protocol):
+    """A state whose maintenance deletes what going back would take, unless it is held."""
+
+    def hold(self, targets: Sequence[RewindTarget]) -> None:
+        """Keep from now on what going back to any of these takes, and no longer what was held for others.
+
+        Called in the commit thread, for the open table. What is gone already can't be held: it is logged. Raises
+        `OperatingError`, after which it is called again.
         """

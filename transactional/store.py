@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.progress import Phase, Snapshot
-from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
 
 
 class DesiredState(Enum):
@@ -154,6 +154,9 @@ class StoreReader(Protocol):
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
 
+    def savepoints(self, topology_id: str) -> list[Savepoint]:
+        """The savepoints, oldest transaction first."""
+
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
         """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it."""
 
@@ -277,9 +280,19 @@ class CoordinatorStore(StoreReader, Protocol):
     def finish_rewind(self, lease: Lease, txid: TxId) -> None:
         """The transaction that the rewind was begun for becomes the committed one again, in one write.
 
-        Attempts that committed later ones are marked as rewound, their recorded batches are deleted, and a problem is
-        resolved. The attempt counter is kept: it only increases.
+        Attempts that committed later ones are marked as rewound, their recorded batches are deleted, savepoints of
+        later ones are dropped, and a problem is resolved. The attempt counter is kept: it only increases.
         """
+
+    def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
+        """Keep what going back to a committed transaction takes of the store, from any process: needs no lease.
+
+        A savepoint of the same name is replaced. False: the store does not know the topology, or no longer the batch
+        of the transaction.
+        """
+
+    def drop_savepoint(self, topology_id: str, name: str) -> bool:
+        """Keep it no longer; False: there is none of this name."""
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms`, but never the newest committed one; return how many."""

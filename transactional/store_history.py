@@ -93,6 +93,15 @@ class Keep:
     since_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A transaction to which an operator wants to be able to go back: what that takes is kept until it is dropped."""
+
+    name: str
+    txid: TxId
+    noted_at_ms: int
+
+
 TRIMMED_PER_COMMIT = 2
 """How many of the oldest attempts a transaction commit deletes in its own write, one more than it adds: the store
 shrinks to its limit, and no single write is slow."""

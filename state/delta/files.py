@@ -12,7 +12,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -173,14 +173,17 @@ class Removals:
 
 
 def delete_old_files(
-    location: DeltaLocation, load: Callable[[], DeltaTable | None], removals: Removals | None = None
+    location: DeltaLocation,
+    load: Callable[[], DeltaTable | None],
+    removals: Removals | None = None,
+    held: Collection[str] = (),
 ) -> int:
     """Delete the files that are older than the table's `delta.deletedFileRetentionDuration` and no part of it.
 
     `load` brings the table up to date, and gives None when somebody else has written to it. A vacuum looks for files
     that its snapshot does not name: on one from before a pause, those of whoever took over meanwhile are among them.
     So files are listed on a fresh snapshot and in a short time, and nothing but those is deleted: what was old then
-    and no part of the table never becomes one. Returns how many files are gone.
+    and no part of the table never becomes one. Files that are `held` stay. Returns how many files are gone.
     """
     began_s = time.monotonic()
     table = load()
@@ -192,7 +195,7 @@ def delete_old_files(
     removals = removals or Removals(location, table.version())
     removals.follow(table.version())
     files, gone = _files(location), 0
-    for path in _deletable(table, listed, files, removals.removed_at_s):
+    for path in _deletable(table, [path for path in listed if path not in held], files, removals.removed_at_s):
         files.delete_file(path)
         removals.forget(path)
         gone += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -38,6 +39,17 @@ CACHED_ROWS_MAX = 100_000
 """The rows of a table of this size are kept between two reads of one attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What maintenance may not delete: the log from a Delta version on, and the files of some versions."""
+
+    version: int | None = None
+    paths: frozenset[str] = frozenset()
+
+
+NOTHING_HELD = Held()
+
+
 class Writer(Protocol):
     """A way of writing that goes by files which are no part of the table until its Delta commit."""
 
@@ -60,6 +72,7 @@ class Layout(ABC):
         self._kept: tuple[int, TxId, pa.Table] | None = None
         self._writes = 0
         self._removals = Removals(loaded.location, loaded.delta_version)
+        self.held = NOTHING_HELD
 
     @property
     def columns(self) -> StateColumns:
@@ -200,7 +213,7 @@ class Layout(ABC):
         """Delete files that are old and no part of the table. Raises `DeltaError`, `OSError`."""
         # What the newest version does not need, the one before it may.
         self.loaded.make_durable()
-        delete_old_files(self.loaded.location, self._if_still_own, self._removals)
+        delete_old_files(self.loaded.location, self._if_still_own, self._removals, self.held.paths)
 
     def _if_still_own(self) -> DeltaTable | None:
         """The newest snapshot, unless another coordinator has written to the table."""
@@ -212,7 +225,7 @@ class Layout(ABC):
         if not self.loaded.log.is_due(self.loaded.delta_version):
             return
         self._removals.follow(self.loaded.delta_version)
-        if self.loaded.log.run(self.loaded.snapshot, self.loaded.settle_checkpoint):
+        if self.loaded.log.run(self.loaded.snapshot, self.loaded.settle_checkpoint, self.held.version):
             # The snapshot may be made of log files that are gone.
             self.loaded.reload()
 

@@ -59,10 +59,11 @@ class LogUpkeep:
         """Whether a checkpoint is due at this Delta version."""
         return version // self._interval != self._checkpointed // self._interval
 
-    def run(self, table: DeltaTable, settle: Callable[[], None]) -> bool:
+    def run(self, table: DeltaTable, settle: Callable[[], None], held: int | None = None) -> bool:
         """Write a checkpoint, and delete what of the log is old by then: True when something was deleted.
 
-        `settle` is called in between: the checkpoint, and all that it stands for, has to be durable by then.
+        Nothing that the Delta version `held` needs is deleted. `settle` is called in between: the checkpoint, and all
+        that it stands for, has to be durable by then.
 
         A snapshot that refers to deleted log files has to be loaded again. Raises `DeltaError` or `OSError`.
         """
@@ -72,11 +73,12 @@ class LogUpkeep:
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False
-        table.cleanup_metadata()
+        if held is None:
+            table.cleanup_metadata()
         kept = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
         written = {file.path: file.mtime.timestamp() for file in self._listed()}
         # By the storage's own clock, which has just stamped the checkpoint.
-        for path in surplus(written, kept, max(written.values()) - LOG_KEPT_S):
+        for path in surplus(written, kept, max(written.values()) - LOG_KEPT_S, held):
             self._files.delete_file(path)
         return True
 
@@ -85,16 +87,16 @@ class LogUpkeep:
         return [file for file in files if file.type == FileType.File]
 
 
-def surplus(files: Mapping[str, float], kept: int, until_s: float) -> list[str]:
+def surplus(files: Mapping[str, float], kept: int, until_s: float, held: int | None = None) -> list[str]:
     """The log files that may go, oldest first: all before a checkpoint that has `kept` Delta commits after it.
 
     `files` has the time at which each was written; those after `until_s` stay, and so does the checkpoint that
-    they need.
+    they need. Nothing that the Delta version `held` needs is among them.
     """
     versions = {path: int(match[1]) for path in files if (match := _VERSIONED.fullmatch(_name(path)))}
     checkpoints = [versions[path] for path in versions if _CHECKPOINT.fullmatch(_name(path))]
     young = [version for path, version in versions.items() if files[path] > until_s]
-    last = min([max(versions.values(), default=0) - kept, *young])
+    last = min([max(versions.values(), default=0) - kept, *young, *([] if held is None else [held])])
     base = max((version for version in checkpoints if version <= last), default=0)
     return sorted(path for path, version in versions.items() if version < base)
 

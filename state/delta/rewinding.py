@@ -7,6 +7,7 @@ app transactions beside it, are written in the same Delta commit.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.commit import as_attempt, by_delta_rs, commit_files, once
+from state.delta.layout import Held
 from state.delta.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
 from state.delta.table import DeltaLocation, load_table
 from state.delta.version import TableVersion
@@ -25,6 +27,8 @@ from transactional.attempt import AttemptId, TxId
 from transactional.errors import BeyondKept, OperatingError
 from transactional.names import OWNER_NOTE, REWOUND_NOTE, repair_of
 from transactional.rewinding import RewindTarget
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,26 @@ def version_within_reach(location: DeltaLocation, owner: str, newest: int, targe
     return version
 
 
-def check_whole(location: DeltaLocation, version: int) -> None:
-    """Raise `BeyondKept` unless a Delta version can be loaded and all its files are there."""
+def held_for(table: TableVersion, targets: Sequence[RewindTarget]) -> Held:
+    """What going back to the targets takes; what of it is gone already is logged. Raises `OperatingError`."""
+    versions, paths = list[int](), set[str]()
+    history = History.read(table.location, table.owner, table.delta_version) if targets else None
+    for target in targets:
+        assert history is not None
+        try:
+            version = history.version_at(target)
+            paths |= check_whole(table.location, version)
+            versions.append(version)
+        except BeyondKept as error:
+            _log.warning(
+                "Delta table %s of %s can no longer go back to transaction %d, which a savepoint names: %s",
+                *(table.location, table.owner, target.txid, error),
+            )
+    return Held(min(versions, default=None), frozenset(paths))
+
+
+def check_whole(location: DeltaLocation, version: int) -> set[str]:
+    """The files of a Delta version. Raises `BeyondKept` unless it can be loaded and all of them are there."""
     options = dict(location.storage_options)
     try:
         table = DeltaTable(location.uri, version=version, storage_options=options)
@@ -136,6 +158,7 @@ def check_whole(location: DeltaLocation, version: int) -> None:
         raise BeyondKept(f"Delta version {version} can no longer be read: {location.reason(error)}") from None
     if gone := sum(not info.is_file for info in there):
         raise BeyondKept(f"{gone} of the {len(paths)} files of Delta version {version} are deleted")
+    return set(paths)
 
 
 def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> None:

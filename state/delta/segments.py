@@ -412,7 +412,7 @@ class SegmentsTable(Layout):
 
     def sweep(self) -> int:
         """Delete staged files that nobody commits any more; how many. Raises `OSError`, `OperatingError`."""
-        return self._orphans.sweep(self._if_still_own, self.version)
+        return self._orphans.sweep(self._if_still_own, self.version, self.held.paths)
 
     def delete_old_files(self) -> None:
         """Delete files that are old and no part of the table, and folders that are empty then."""

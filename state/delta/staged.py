@@ -7,7 +7,7 @@ are a retention apart: see `StagedOrphans`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,14 @@ class StagedOrphans:
     def __init__(self, location: DeltaLocation) -> None:
         self.location, self._noted = location, NotedOrphans()
 
-    def sweep(self, load: Callable[[], DeltaTable | None], version: Callable[[], AttemptId | None]) -> int:
+    def sweep(
+        self,
+        load: Callable[[], DeltaTable | None],
+        version: Callable[[], AttemptId | None],
+        held: Collection[str] = (),
+    ) -> int:
         """Both passes. `load` gives the newest snapshot, None when it is another's; then `version` is its attempt.
+        Files that are `held` stay.
 
         Returns how many files are gone. Raises `OSError`.
         """
@@ -125,7 +131,7 @@ class StagedOrphans:
         written = version()
         if table is None or written is None:
             return 0
-        live = set(pa.table(table.get_add_actions())["path"].to_pylist())
+        live = {*pa.table(table.get_add_actions())["path"].to_pylist(), *held}
         kept_s = retention_s(str(table.metadata().configuration.get("delta.deletedFileRetentionDuration", "")))
         now_s = Path(self.location.uri, commit_path(table.version())).stat().st_mtime
         due = self._noted.due(listed, live, written, now_s=now_s, retention_s=kept_s)

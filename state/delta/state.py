@@ -232,6 +232,13 @@ class DeltaMapState(MapState[Layout]):
         if version != fence_id:
             self._confirm(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
+    def hold(self, targets: Sequence[RewindTarget]) -> None:
+        """Keep the log and the files that going back takes (see the port)."""
+        from state.delta.rewinding import held_for
+
+        table = self._open_table
+        table.held = held_for(table.loaded, targets)
+
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
         self._open_table.tidy(committed_txid, may_go_on)
@@ -312,6 +319,7 @@ class DeltaMapState(MapState[Layout]):
     def _turned(self, attempt: TransactionAttempt, combine: Mapping[str, str]) -> Layout:
         merged = self._open_table
         self._opened = turned(self._request, merged, merged.version(), TxId(attempt.txid - 1), combine)
+        self._opened.held = merged.held
         return self._opened
 
 

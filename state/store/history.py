@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, insert, or_, select, update
 
 from state.store.schema import NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
+from state.store.statements import IS_HELD
 from transactional.attempt import AttemptId
 from transactional.store import Lease
 from transactional.store_history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
@@ -67,6 +68,7 @@ TRIM = delete(attempts).where(
         attempts.c.issued_at_ms < bindparam("since_ms"),
     ),
     ~_IS_RECORDED,
+    ~IS_HELD,
 )
 
 # In this order: recorded rows refer to attempts.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from state.store import history
+from state.store import history, rewinding
 from state.store import statements as sql
 from state.store.rows import desired_in, minute_of, record_of, run_of, status_of, times_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, TopologyStatus
-from transactional.store_history import MinuteRecord, RunRecord
+from transactional.store_history import MinuteRecord, RunRecord, Savepoint
 
 _LAST: Final = 2**63 - 1
 
@@ -87,6 +87,12 @@ class SqlStoreReader:
         """The last runs, newest first."""
         with self._database.reading() as connection:
             return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
+
+    def savepoints(self, topology_id: str) -> list[Savepoint]:
+        """The savepoints, oldest transaction first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(rewinding.SAVEPOINTS, {"topology": topology_id})
+            return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
         """The minutes that started at or after `since_ms`, oldest first."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Text, bindparam, func, or_, select, update
+from sqlalchemy import BigInteger, Text, bindparam, delete, func, insert, or_, select, update
 
-from state.store.schema import attempts, topologies
+from state.store.schema import NowMs, attempts, savepoints, topologies
 from state.store.statements import HOLD
 from transactional.store_rules import COMMITTED, REWOUND
 
@@ -28,6 +28,15 @@ FINISH: Final = HOLD.where(topologies.c.rewinding_to == _NUMBER).values(
     failing_since_ms=None,
     failing_txid=None,
     failing_error=None,
+)
+SAVEPOINTS: Final = select(savepoints).where(savepoints.c.topology_id == _TOPOLOGY).order_by(savepoints.c.txid)
+IS_COMMITTED: Final = select(_COMMITTED_BY.scalar_subquery())
+ADD_SAVEPOINT: Final = insert(savepoints).values(noted_at_ms=NowMs())
+DROP_SAVEPOINT: Final = delete(savepoints).where(
+    savepoints.c.topology_id == _TOPOLOGY, savepoints.c.name == bindparam("named")
+)
+DROP_LATER_SAVEPOINTS: Final = delete(savepoints).where(
+    savepoints.c.topology_id == _TOPOLOGY, savepoints.c.txid >= _NUMBER
 )
 MARK: Final = (
     update(attempts)

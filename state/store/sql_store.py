@@ -242,6 +242,23 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(sql.GIVE_UP, {**later, "why": None})
             connection.execute(sql.FORGET_TRANSACTIONS, {**later, "last_number": _LAST_TXID})
             connection.execute(rewinding.MARK, later)
+            connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
+
+    def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
+        """Keep what going back to a committed transaction takes of the store."""
+        key = {"topology": topology_id, "named": name, "number": txid}
+        row = {"topology_id": topology_id, "name": name, "txid": txid}
+        with self._database.writing() as connection:
+            if connection.execute(rewinding.IS_COMMITTED, key).scalar() is None:
+                return False
+            connection.execute(rewinding.DROP_SAVEPOINT, key)
+            connection.execute(rewinding.ADD_SAVEPOINT, row)
+            return True
+
+    def drop_savepoint(self, topology_id: str, name: str) -> bool:
+        """Keep it no longer."""
+        with self._database.writing() as connection:
+            return connection.execute(rewinding.DROP_SAVEPOINT, {"topology": topology_id, "named": name}).rowcount == 1
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""

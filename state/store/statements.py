@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from state.store.schema import NowMs, attempts, fences, runs, topologies, transactions
+from state.store.schema import NowMs, attempts, fences, runs, savepoints, topologies, transactions
 from transactional.store import DesiredState
 from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
 
@@ -162,11 +162,18 @@ _kept, _later = attempts.alias("kept"), fences.alias("later")
 _OLDEST_KEPT = select(func.min(_kept.c.attempt_id)).where(_kept.c.topology_id == _TOPOLOGY, _kept.c.phase == COMMITTED)
 _OLDEST_KEPT_TXID = select(func.min(_kept.c.txid)).where(_kept.c.topology_id == _TOPOLOGY, _kept.c.phase == COMMITTED)
 _NEWEST = select(topologies.c.committed_attempt_id).where(topologies.c.topology_id == _TOPOLOGY)
+IS_HELD = (
+    select(savepoints.c.txid)
+    .where(savepoints.c.topology_id == _TOPOLOGY, savepoints.c.txid <= attempts.c.txid)
+    .exists()
+)
+"""Of the attempts at a savepoint's transaction, and at all later ones."""
 DROP_COMMITTED = delete(attempts).where(
     attempts.c.topology_id == _TOPOLOGY,
     attempts.c.phase == COMMITTED,
     attempts.c.committed_at_ms < bindparam("at_ms"),
     attempts.c.attempt_id < _NEWEST.scalar_subquery(),
+    ~IS_HELD,
 )
 # A table is never at an older version than its last committed attempt, so older attempts and fences are not needed.
 DROP_TRIES = delete(attempts).where(

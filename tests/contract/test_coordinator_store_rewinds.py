@@ -16,11 +16,13 @@ from tests.contract.storages import (
     in_flight,
     read,
     record_attempt,
+    record_commit,
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished
 from transactional.progress import Phase
 from transactional.store import Lease
+from transactional.store_history import Keep
 
 
 def run_of_four(store: Store) -> Lease:
@@ -157,3 +159,71 @@ def test_a_reset_is_the_other_way_out(store: Store) -> None:
     store.release(lease)
     assert store.reset(TOPOLOGY)
     assert acquire(store).snapshot.committed_txid == 0
+
+
+# --- savepoints -----------------------------------------------------------------------------------------------------
+
+
+def savepoints(store: Store) -> dict[str, int]:
+    return {each.name: each.txid for each in store.savepoints(TOPOLOGY)}
+
+
+def test_savepoints_are_noted_replaced_and_dropped_without_a_lease(storage: Storage, store: Store) -> None:
+    run_of_four(store)
+    other = storage.open()
+    assert other.note_savepoint(TOPOLOGY, "before noon", TxId(3))
+    assert other.note_savepoint(TOPOLOGY, "début", TxId(1))
+    assert savepoints(store) == {"début": 1, "before noon": 3}
+    assert other.note_savepoint(TOPOLOGY, "before noon", TxId(2))
+    assert other.drop_savepoint(TOPOLOGY, "début")
+    assert not other.drop_savepoint(TOPOLOGY, "début")
+    assert savepoints(store) == {"before noon": 2}
+    assert store.savepoints("nowhere") == []
+
+
+@pytest.mark.parametrize("txid", [0, 5, 17])
+def test_a_savepoint_is_one_of_a_committed_transaction(store: Store, txid: int) -> None:
+    run_of_four(store)
+    assert not store.note_savepoint(TOPOLOGY, "x", TxId(txid))
+    assert not store.note_savepoint("nowhere", "x", TxId(txid))
+    assert savepoints(store) == {}
+
+
+def committed(store: Store) -> list[int]:
+    return sorted(each.attempt.txid for each in store.attempts(TOPOLOGY, limit=100) if each.phase == "committed")
+
+
+def test_what_a_savepoint_needs_is_not_deleted(store: Store) -> None:
+    lease = run_of_four(store)
+    store.note_savepoint(TOPOLOGY, "x", TxId(2))
+    store.forget_before(lease, at_ms=2_000)
+    assert committed(store) == [2, 3, 4]
+    store.drop_savepoint(TOPOLOGY, "x")
+    store.forget_before(lease, at_ms=2_000)
+    assert committed(store) == [4]
+
+
+def test_nor_by_a_transaction_commit(store: Store) -> None:
+    """Which deletes two of the oldest attempts each time."""
+    lease = acquire(store)
+    for txid in range(1, 5):
+        commit(store, lease, txid, txid + 1)
+    store.note_savepoint(TOPOLOGY, "x", TxId(2))
+    for txid in range(5, 9):
+        attempt = record_attempt(store, lease, txid, txid + 1, start=10 * txid)
+        record_commit(store, lease, attempt, read(batch_of(10 * txid)), keep=Keep(1))
+    assert committed(store) == list(range(2, 9))
+    store.drop_savepoint(TOPOLOGY, "x")
+    attempt = record_attempt(store, lease, 9, 10, start=90)
+    record_commit(store, lease, attempt, read(batch_of(90)), keep=Keep(1))
+    assert committed(store) == list(range(4, 10))
+
+
+def test_savepoints_of_what_was_rewound_are_gone(store: Store) -> None:
+    store.release(run_of_four(store))
+    for txid in (1, 2, 3):
+        store.note_savepoint(TOPOLOGY, str(txid), TxId(txid))
+    lease = acquire(store, to_rewind=True)
+    store.begin_rewind(lease, TxId(2))
+    store.finish_rewind(lease, TxId(2))
+    assert savepoints(store) == {"1": 1, "2": 2}

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.rewinding import LAYOUTS, Died, Kept, Steps, World, contents, dies_at, end_lease, expected, stepping
+from state.delta import layout as delta_layout
+from state.delta import log as delta_log
+from state.delta import segments as delta_segments
+from tests.rewinding import (
+    KEPT_FOR_NO_TIME,
+    LAYOUTS,
+    Died,
+    Kept,
+    Steps,
+    World,
+    contents,
+    dies_at,
+    end_lease,
+    expected,
+    run,
+    stepping,
+)
 from transactional.attempt import TxId
 from transactional.engine.rewinding import plan_rewind
 from transactional.errors import BeyondKept, ConfigError, Fenced, RewindUnfinished, TopologyChanged, TopologyInUse
@@ -170,6 +187,39 @@ def test_a_batch_that_the_store_has_forgotten(world: World) -> None:
     world.store.release(lease)
     with pytest.raises(BeyondKept, match=f"no longer knows the batch of transaction {TARGET}"):
         world.back_to(TARGET)
+
+
+# --- savepoints ------------------------------------------------------------------------------------------------------
+
+
+def run_that_keeps_nothing(folder: Path, layout: str, monkeypatch: pytest.MonkeyPatch, *, savepoint: bool) -> World:
+    """Four transactions, and many more with as much maintenance as there can be."""
+    world = World(folder, layout, 30, folder, properties=KEPT_FOR_NO_TIME)
+    run(world.topology(transactions=4), world.store)
+    if savepoint:
+        assert world.store.note_savepoint("rewound", "before", TxId(4))
+    monkeypatch.setattr(delta_layout, "VACUUM_INTERVAL", 2)
+    monkeypatch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
+    monkeypatch.setattr(delta_log, "LOG_KEPT_S", -1)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_a_savepoint_takes_is_kept(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = run_that_keeps_nothing(tmp_path, layout, monkeypatch, savepoint=True)
+    with closing(world.store):
+        world.back_to(4)
+        assert contents(world.topology()) == expected(4, 30)
+        assert world.findings() == []
+        world.run()
+        assert contents(world.topology()) == expected(30, 30)
+
+
+def test_without_it_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = run_that_keeps_nothing(tmp_path, "merge", monkeypatch, savepoint=False)
+    with closing(world.store), pytest.raises(BeyondKept):
+        world.back_to(4)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.progress import Phase
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
-from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord
+from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
 from transactional.testing import MemoryCoordinatorStore
 
 
@@ -142,6 +142,15 @@ class Line:
             f"record {attempt} as failed in {phase.name}: {reason}",
             lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms),
         )
+
+    def savepoints(self, topology_id: str) -> list[Savepoint]:
+        return self._store.savepoints(topology_id)
+
+    def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
+        return self._store.note_savepoint(topology_id, name, txid)
+
+    def drop_savepoint(self, topology_id: str, name: str) -> bool:
+        return self._store.drop_savepoint(topology_id, name)
 
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         return self._store.begin_rewind(lease, txid)

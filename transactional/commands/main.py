@@ -32,7 +32,7 @@ from transactional.commands.logs import Logs, leave, show_warnings_briefly
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
-from transactional.commands.rewind import rewind
+from transactional.commands.rewind import rewind, savepoint
 from transactional.commands.running import (
     MetricsAddress,
     RunLogFormat,
@@ -219,6 +219,7 @@ for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle
     app.command()(_command)
 app.command()(reset)
 app.command()(rewind)
+app.command()(savepoint)
 app.command("deadletters")(dead_letters)
 app.command()(verify)
 app.command()(doctor)

@@ -49,6 +49,7 @@ from transactional.engine.observing import (
 )
 from transactional.engine.run_history import RunSummary, end_of
 from transactional.engine.runner import Fatal, PhaseRunner
+from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
 from transactional.engine.timeline import Moment, Timeline
 from transactional.engine.troubles import Troubles
@@ -134,6 +135,7 @@ class TopologyDriver:
         self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
         self.timeline = Timeline()
         self._troubles = Troubles(self.notify)
+        self._savepoints = Savepoints(topology, store)
 
     def stop(self) -> None:
         """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
@@ -268,6 +270,7 @@ class TopologyDriver:
                 observer.begin(at_ms, snapshot, self.config, **how, guarantee=coordinator.guarantee)
         if self._noticing:
             self.notify(Leading(self.leadership.lease, *self.leadership.inherited()))
+        self._look_what_is_held()
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
@@ -303,6 +306,7 @@ class TopologyDriver:
             self._looked_at_ms = now_ms
             self.runner.look_for_progress()
             self._look_what_is_desired()
+            self._look_what_is_held()
         self.step(Tick(now_ms))
 
     def _look_what_is_desired(self) -> None:
@@ -311,6 +315,11 @@ class TopologyDriver:
         except StoreUnavailable:
             return  # a change can wait; writes detect when the store is unavailable for too long
         self._obey(desired)
+
+    def _look_what_is_held(self) -> None:
+        with suppress(StoreUnavailable):
+            if (targets := self._savepoints.changed()) is not None:
+                self.runner.hold(targets)
 
     def step(self, event: Event) -> None:
         """Pass one event to the coordinator, perform its actions in order. An action that raises stops all later

@@ -31,7 +31,7 @@ from transactional.core.protocol import (
 from transactional.engine.clock import SystemClock
 from transactional.engine.message_letters import letters_of_messages
 from transactional.engine.observing import Maintained, Notice
-from transactional.engine.tidying import Tidying
+from transactional.engine.tidying import Targets, Tidying
 from transactional.errors import AttemptLost, ConfigError, FatalError, TransactionalError
 from transactional.facts import BatchFacts, facts_after
 from transactional.messages import PENDING_MAX, due, tried
@@ -134,6 +134,10 @@ class PhaseRunner:
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
         self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
+
+    def hold(self, targets: Targets) -> None:
+        """Have the states keep what going back to these takes, from the next maintenance on."""
+        self._tidying.hold(targets)
 
     def hurry(self) -> None:
         """The run is ending: start no more table maintenance. A commit phase that would have to wait for maintenance in

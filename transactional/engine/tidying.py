@@ -6,12 +6,19 @@ that takes long: after that one, the others follow a later transaction.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from transactional.attempt import TransactionAttempt, TxId
+from transactional.errors import OperatingError
 from transactional.ports import TransactionState
+from transactional.rewinding import HoldingState, RewindTarget
+
+_log = logging.getLogger(__name__)
+Targets = Mapping[str, Sequence[RewindTarget]]
+"""By committer, what its table may have to go back to."""
 
 LONG_S = 0.05
 """After this time a waiting commit phase goes first."""
@@ -37,11 +44,18 @@ class Tidying:
         self._hurries = threading.Event()
         self._waiting: TransactionAttempt | None = None
         self._began_s: float | None = None
+        self._to_hold: Targets | None = None
+
+    def hold(self, targets: Targets) -> None:
+        """Have the states keep what going back takes, before they are maintained the next time."""
+        self._to_hold = targets
 
     def run(self, committed_txid: TxId) -> None:
         """Maintain the tables, beginning with the one that was not reached the last time."""
         self._began_s = began_s = time.monotonic()
         try:
+            if not self._has_held():
+                return
             for done in range(len(self._states)):
                 is_long = done > 0 and time.monotonic() - began_s > LONG_S
                 if self._hurries.is_set() or (is_long and self._waiting is not None):
@@ -54,6 +68,22 @@ class Tidying:
                     self._noticed(component, took_ms)
         finally:
             self._began_s = None
+
+    def _has_held(self) -> bool:
+        """False: what is to be kept could not be determined; nothing may be deleted until it is."""
+        targets = self._to_hold
+        if targets is None:
+            return True
+        try:
+            for component, state in self._states:
+                if isinstance(state, HoldingState):
+                    state.hold(targets.get(component, ()))
+        except OperatingError as error:
+            _log.warning("no table is maintained until what a savepoint takes is known: %s", error)
+            return False
+        if self._to_hold is targets:
+            self._to_hold = None
+        return True
 
     def _may_go_on(self) -> bool:
         return not self._hurries.is_set()

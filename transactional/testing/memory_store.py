@@ -22,6 +22,7 @@ from transactional.store_history import (
     RunAbout,
     RunEnd,
     RunRecord,
+    Savepoint,
 )
 from transactional.store_rules import (
     CARRIED_OUT,
@@ -59,6 +60,9 @@ from transactional.testing.memory_topology import (
     rewind,
     snapshot_of,
     trim,
+)
+from transactional.testing.memory_topology import (
+    is_held as is_held_by_savepoint,
 )
 
 
@@ -262,7 +266,9 @@ class MemoryCoordinatorStore:
             dropped = {
                 record.attempt
                 for record in committed
-                if (record.committed_at_ms or 0) < at_ms and record.attempt.attempt_id != topology.committed_attempt_id
+                if (record.committed_at_ms or 0) < at_ms
+                and record.attempt.attempt_id != topology.committed_attempt_id
+                and not is_held_by_savepoint(topology, record.attempt.txid)
             }
             oldest = min((record.attempt for record in committed if record.attempt not in dropped), default=None)
             if oldest is not None:
@@ -319,6 +325,28 @@ class MemoryCoordinatorStore:
         with self._lock:
             topology = self._topologies.get(topology_id)
             return list(islice(reversed(topology.runs.values()), limit)) if topology is not None else []
+
+    def savepoints(self, topology_id: str) -> list[Savepoint]:
+        """The savepoints, oldest transaction first."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            found = topology.savepoints.values() if topology is not None else ()
+            return sorted(found, key=lambda savepoint: savepoint.txid)
+
+    def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
+        """Keep what going back to a committed transaction takes of the store."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            if topology is None or committed_at(topology, txid) is None:
+                return False
+            topology.savepoints[name] = Savepoint(name, txid, self._clock.wall_ms())
+            return True
+
+    def drop_savepoint(self, topology_id: str, name: str) -> bool:
+        """Keep it no longer."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return topology is not None and topology.savepoints.pop(name, None) is not None
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
         """The minutes that started at or after `since_ms`, oldest first."""

@@ -16,6 +16,7 @@ from transactional.store_history import (
     MinuteRecord,
     RunEnd,
     RunRecord,
+    Savepoint,
     Trouble,
 )
 from transactional.store_rules import (
@@ -50,6 +51,7 @@ class MemoryTopology:
     stop_at_ms: int | None = None
     trouble: Trouble | None = None
     rewinding_to: TxId | None = None
+    savepoints: dict[str, Savepoint] = field(default_factory=dict)
     runs: dict[Epoch, RunRecord] = field(default_factory=dict)
     minutes: list[MinuteRecord] = field(default_factory=list)
 
@@ -113,6 +115,7 @@ def rewind(topology: MemoryTopology, txid: TxId) -> None:
             topology.attempts[record.attempt.attempt_id] = replace(record, phase=REWOUND)
     topology.committed_txid, topology.committed_attempt_id = txid, committed_at(topology, txid)
     topology.rewinding_to = topology.trouble = None
+    topology.savepoints = {name: each for name, each in topology.savepoints.items() if each.txid <= txid}
 
 
 def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
@@ -124,10 +127,16 @@ def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
         give_up(topology, attempt_id, given_up_text(end))
 
 
+def is_held(topology: MemoryTopology, txid: TxId) -> bool:
+    """Whether a savepoint holds the attempts at a transaction."""
+    return any(savepoint.txid <= txid for savepoint in topology.savepoints.values())
+
+
 def trim(topology: MemoryTopology, keep: Keep) -> None:
     """Delete the oldest surplus attempts, a few at a time; none that may still be needed."""
     newest = topology.committed_attempt_id or NO_ATTEMPT
     needed = {newest, *topology.transactions.values()}
+    needed |= {each.attempt.attempt_id for each in topology.attempts.values() if is_held(topology, each.attempt.txid)}
     for attempt_id in list(islice(topology.attempts, TRIMMED_PER_COMMIT)):
         is_old = topology.attempts[attempt_id].issued_at_ms < keep.since_ms
         if attempt_id < newest and attempt_id not in needed and (is_old or attempt_id <= newest - keep.attempts_max):

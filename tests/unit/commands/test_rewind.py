@@ -51,3 +51,20 @@ def test_what_can_not_go_back_is_one_line(command: Command) -> None:
     assert (
         "TX100: committer 'count' of topology 'words' keeps its rows in a MemoryMapState, which keeps nothing" in line
     )
+
+
+def test_a_savepoint_is_noted_shown_gone_back_to_and_dropped(command: Command) -> None:
+    Path("counted.py").write_text(WORDS)
+    command(*RUN, "counted:build")
+    noted = command("savepoint", "counted:build", "noon", "--txid", "3")
+    assert (noted.code, noted.out) == (0, "savepoint 'noon' of topology 'words': transaction 3\n")
+    assert command("savepoint", "counted:build").out.startswith("noon: transaction 3, noted at 20")
+    done = command("rewind", "counted:build", "--to-savepoint", "noon", "--yes")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "done: the next run begins with transaction 4")
+    unknown = command("rewind", "counted:build", "--to-savepoint", "nono")
+    assert (unknown.code, "has no savepoint 'nono'; it has: 'noon'" in unknown.err) == (1, True)
+    assert command("savepoint", "counted:build", "noon", "--drop").code == 0
+    assert command("savepoint", "counted:build").out == ""
+    assert command("savepoint", "counted:build", "noon", "--drop").code == 1
+    assert command("savepoint", "counted:build", "late", "--txid", "9").code == 1
+    assert "one of them" in command("rewind", "counted:build").err
