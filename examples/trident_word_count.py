@@ -1,6 +1,8 @@
 """Storm's word count with Trident: one table counts words, another which words have become frequent, exactly once.
 
-`transactional run examples.trident_word_count:build --master none` counts sentences in memory, without Spark.
+`transactional run examples.trident_word_count:build --master none` counts sentences in memory, without Spark;
+`transactional query examples.trident_word_count:build words "cat dog the man"` adds up the counts of some words, as
+Storm's example does by distributed RPC.
 `python -m examples.trident_word_count [--bootstrap host:port]` counts the lines of a topic on Spark; it starts its own
 broker if none is given.
 """
@@ -17,7 +19,7 @@ from state import DeltaMapState
 from transactional import OperatingError, Topology, TopologyConfig, Tuple, run_topology
 from transactional.commands.display import Display
 from transactional.ports import Spout
-from transactional.trident import Count, TridentTopology, field
+from transactional.trident import Count, Stream, Sum, TridentTopology, field
 
 SENTENCES = (
     "the cow jumped over the moon",
@@ -53,6 +55,13 @@ def build(spout: Spout | None = None, directory: str = "data/trident-words") -> 
         .group_by("word")
         .persistent_aggregate(DeltaMapState(f"{directory}/frequent"), times=Count())
     )
+
+    @topology.query("words", "value string")
+    def words(questions: Stream) -> Stream:
+        """How often the words of a line occur, in total."""
+        found = questions.flat_map(split).state_query(counts, on="word").filter(field("count") > 0)
+        return found.aggregate(total=Sum("count"))
+
     return topology.build(strict=True)
 
 

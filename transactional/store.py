@@ -121,6 +121,14 @@ class TopologyStatus:
     rewinding_to: TxId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a topology stands: its committed transaction, and where a rewind in progress has to end."""
+
+    committed_txid: TxId
+    rewinding_to: TxId | None = None
+
+
 class StoreReader(Protocol):
     """The queries of a store. One that was opened for reading only has no more than this: it is never changed by it.
 
@@ -135,6 +143,9 @@ class StoreReader(Protocol):
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
         """Whether a fence was ever recorded for this component: False for a committer that is only joining now."""
+
+    def position(self, topology_id: str) -> Position | None:
+        """Where a topology stands, None if the store does not know it: the cheapest of all queries."""
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,12 +44,15 @@ class LogUpkeep:
 
     def __init__(self, location: DeltaLocation, table: DeltaTable) -> None:
         self._files = DeltaStorageHandler(location.uri, dict(location.storage_options))
+        self._folder = location.uri if location.scheme == "file" else None
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()
 
     def is_newest(self, version: int) -> bool:
         """Whether this version is there, and no later one; checks two files and lists nothing. Raises `OSError`."""
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
+        if self._folder is not None:  # a tenth of the time
+            return not _is_file(self._folder, version + 1) and _is_file(self._folder, version)
         later, this = self._files.get_file_info([commit_path(version + 1), commit_path(version)])
         return bool(later.type == FileType.NotFound and this.type == FileType.File)
 
@@ -103,6 +108,14 @@ def surplus(files: Mapping[str, float], kept: int, until_s: float, held: int | N
 
 def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
+
+
+def _is_file(folder: str, version: int) -> bool:
+    """Whether the log on this disk has the entry of a version. Raises `OSError`."""
+    try:
+        return stat.S_ISREG(os.stat(os.path.join(folder, commit_path(version))).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def commit_path(version: int) -> str:

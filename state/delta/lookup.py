@@ -10,19 +10,22 @@ bound on all totals, measured once and kept up to date, shows when that can't ha
 
 from __future__ import annotations
 
+import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import parquet
 
 from state.columns import StateColumns
 from state.delta.sql import DATA_FUSION
 from state.delta.staging import attempt_of
+from state.delta.table import DeltaLocation, delta_schema, unreadable
 from state.sums import SumCheck
 from state.updates import rows_of
 from state.values import combined_values
@@ -35,6 +38,9 @@ Files = frozenset[str]
 EVERY_TXID: Final = TxId(2**63 - 1)
 SORTED_ROWS_MIN = 200_000
 """Segments of fewer rows are searched whole."""
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=/-]+")
+FEW_KEYS = 100
+"""So many rows are picked one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,18 @@ class _Copy:
     rest: pa.Table
 
 
-class SegmentCopies:
-    """Copies of the segments of one table. `load(txid)` gives a segment's rows, sorted by key, NULL last."""
+class LoadSegment(Protocol):
+    """Reads a segment, which is made of these files."""
 
-    def __init__(self, key: tuple[str, ...], load: Callable[[TxId], pa.RecordBatchReader]) -> None:
+    def __call__(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
+        """Its rows."""
+
+
+class SegmentCopies:
+    """Copies of the segments of one table. `load` gives a segment's rows, sorted by key, NULL last; one that is small
+    need not be sorted."""
+
+    def __init__(self, key: tuple[str, ...], load: LoadSegment) -> None:
         self._key, self._load = key, load
         self._copies: dict[tuple[TxId, Files], _Copy] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -61,17 +75,18 @@ class SegmentCopies:
         self._copies = {segment: copy for segment, copy in self._copies.items() if segment in present}
         for segment, rows in present.items():
             if segment not in self._copies:
-                self._copies[segment] = self._copied(segment[0], rows)
+                self._copies[segment] = self._copied(*segment, rows)
         copies = self._copies.values()
         # In one go, so that the wanted keys are hashed once.
         small = pa.concat_tables([copy.rest for copy in copies])
         found = [_found(copy.rows, self._key[0], wanted) for copy in copies if copy.is_sorted]
         return pa.concat_tables([with_keys(small, wanted), *found])
 
-    def _copied(self, txid: TxId, rows: int) -> _Copy:
-        reader = self._load(txid)
-        table = reader.read_all() if rows < SORTED_ROWS_MIN else self._mapped(reader)
-        if rows < SORTED_ROWS_MIN or not self._is_searchable(table.schema):
+    def _copied(self, txid: TxId, files: Files, rows: int) -> _Copy:
+        is_small = rows < SORTED_ROWS_MIN
+        reader = self._load(txid, files, is_small=is_small)
+        table = reader.read_all() if is_small else self._mapped(reader)
+        if is_small or not self._is_searchable(table.schema):
             return _Copy(False, table.slice(0, 0), table)
         # Sorted with NULLs last: there is at most one.
         nulls, rows = table.column(self._key[0]).null_count, table.num_rows
@@ -96,13 +111,39 @@ class SegmentCopies:
         return table
 
 
+def can_read_files(location: DeltaLocation, files: Files) -> bool:
+    """Whether files of a table are on this disk under the names that the log has."""
+    return location.scheme == "file" and all(_PLAIN_PATH.fullmatch(file) for file in files)
+
+
+def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txid: TxId) -> pa.Table:
+    """The rows of a small segment, as they are stored: without a query, whose plan takes longer. Raises
+    `OperatingError`."""
+    schema = delta_schema(columns)
+    try:
+        rows = pa.concat_tables(
+            [parquet.read_table(Path(location.uri, file), partitioning=None) for file in sorted(files)]
+        )
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(location, error) from None
+    txids = pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows)
+    return rows.append_column(columns.txid, txids).select(schema.names).cast(schema)
+
+
 def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
     keys = wanted.column(key).combine_chunks().drop_null()
     keys = keys.take(pc.array_sort_indices(keys))
     places = pc.search_sorted(rows.column(key), keys, side="left")
     is_inside = pc.less(places, rows.num_rows)
-    candidates = rows.take(places.filter(is_inside))
+    candidates = _taken(rows, places.filter(is_inside))
     return candidates.filter(pc.equal(candidates.column(key), keys.filter(is_inside)))
+
+
+def _taken(rows: pa.Table, places: pa.Array) -> pa.Table:
+    """Some rows of a large table, whose columns `take` would put together first."""
+    if len(places) > FEW_KEYS:
+        return rows.take(places)
+    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(place, 1) for place in places.to_pylist())])
 
 
 def with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:

@@ -35,7 +35,16 @@ from state.delta.folding import (
 )
 from state.delta.folds_apart import FoldsApart
 from state.delta.layout import Layout, Writer
-from state.delta.lookup import EVERY_TXID, SegmentCopies, measured, newest_rows, with_keys
+from state.delta.lookup import (
+    EVERY_TXID,
+    Files,
+    SegmentCopies,
+    can_read_files,
+    measured,
+    newest_rows,
+    read_files,
+    with_keys,
+)
 from state.delta.restarts import check_expiry
 from state.delta.sql import DATA_FUSION, Dialect, alive_view, in_range
 from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_staged
@@ -66,6 +75,7 @@ class SegmentsTable(Layout):
         super().__init__(loaded, state, writer)
         self._folding = folding or LogLayout()
         self._copies = SegmentCopies(self.columns.key.names, self._load_segment)
+        self._segments: tuple[int, list[Segment]] | None = None
         self._came, self._folded_rows, self._files = 0, 0, 0
         self._orphans, self._apart = StagedOrphans(loaded.location), FoldsApart()
         self._swept_at_s = time.monotonic()
@@ -82,6 +92,12 @@ class SegmentsTable(Layout):
 
     def segments(self) -> list[Segment]:
         """The segments of this Delta version, oldest first."""
+        at = self.loaded.delta_version
+        if self._segments is None or self._segments[0] != at:
+            self._segments = (at, self._found_segments())
+        return self._segments[1]
+
+    def _found_segments(self) -> list[Segment]:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
         if not files.num_rows:
             return []
@@ -278,7 +294,9 @@ class SegmentsTable(Layout):
             rows = pa.concat_tables(found) if found else schema.empty_table()
         return newest_rows(rows, self.columns, query.combine).cast(self._schema())
 
-    def _load_segment(self, txid: TxId) -> pa.RecordBatchReader:
+    def _load_segment(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
+        if is_small and can_read_files(self.loaded.location, files):
+            return read_files(self.loaded.location, files, self.columns, txid).to_reader()
         query = self._query()
         assert query is not None, "a table with rows says how they are combined"
         return self._reader(query.sorted_segment(txid, is_unique=txid <= self.unique_until))

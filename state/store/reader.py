@@ -10,7 +10,7 @@ from state.store import statements as sql
 from state.store.rows import desired_in, minute_of, record_of, run_of, status_of, times_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
-from transactional.store import AttemptRecord, AttemptTimes, Desired, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
 from transactional.store_history import MinuteRecord, RunRecord, Savepoint
 
 _LAST: Final = 2**63 - 1
@@ -52,6 +52,15 @@ class SqlStoreReader:
         key = {"topology": topology_id, "component": component_id}
         with self._database.reading() as connection:
             return bool(connection.execute(sql.HAS_FENCE, key).scalar())
+
+    def position(self, topology_id: str) -> Position | None:
+        """Where a topology stands."""
+        with self._database.reading() as connection:
+            row = connection.execute(sql.POSITION, {"topology": topology_id}).one_or_none()
+        if row is None:
+            return None
+        rewinding_to = None if row.rewinding_to is None else TxId(whole(row.rewinding_to))
+        return Position(TxId(whole(row.committed_txid)), rewinding_to)
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

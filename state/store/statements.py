@@ -212,6 +212,7 @@ STATUS = (
     .order_by(topologies.c.topology_id)
 )
 STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
+POSITION = select(topologies.c.committed_txid, topologies.c.rewinding_to).where(topologies.c.topology_id == _TOPOLOGY)
 DESIRED = select(topologies.c.desired, topologies.c.stop_at_ms, NowMs().label("now_ms")).where(
     topologies.c.topology_id == _TOPOLOGY
 )

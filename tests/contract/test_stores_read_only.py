@@ -19,7 +19,7 @@ from tests.contract.test_coordinator_store_migrations import VERSIONS, engine_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
 from transactional.loading import open_existing_store, open_for_reading
-from transactional.store import DesiredState, StoreReader
+from transactional.store import DesiredState, Position, StoreReader
 
 
 @contextmanager
@@ -50,6 +50,7 @@ def told(store: StoreReader) -> list[object]:
     return [
         store.status(),
         store.status(TOPOLOGY),
+        store.position(TOPOLOGY),
         store.desired(TOPOLOGY),
         store.attempts(TOPOLOGY, limit=9),
         store.attempts_at(TOPOLOGY, TxId(1)),
@@ -91,11 +92,13 @@ def test_an_older_store_that_is_brought_up_meanwhile_is_read_on(database: Storag
     execute(database, *statements(version))
     with reader_of(database) as reader:
         assert reader.status(TOPOLOGY)[0].committed_txid == 1
+        assert (reader.position(TOPOLOGY), reader.position("unknown")) == (Position(TxId(1)), None)
         store = database.open()
         commit(store, acquire(store, name="after"), 2, 5)
         assert store.desire(TOPOLOGY, DesiredState.INACTIVE)
         [status] = reader.status(TOPOLOGY)
         assert (status.name, status.desired, status.committed_txid) == ("after", DesiredState.INACTIVE, 2)
+        assert reader.position(TOPOLOGY) == Position(TxId(2))
         assert [run.name for run in reader.runs(TOPOLOGY, limit=1)] == ["after"]
 
 

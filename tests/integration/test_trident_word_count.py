@@ -27,6 +27,8 @@ def test_the_command_line_runs_it_without_spark(tmp_path: Path) -> None:
     command = [*CLI, "run", "examples.trident_word_count:build", "--master", "none", "--until-drained"]
     assert finished(command, tmp_path).lines[-1] == "3 transactions committed, the last is 3; 0 attempts failed"
     check(tmp_path / "data" / "trident-words")
+    query = [*CLI, "query", "examples.trident_word_count:build", "words", "the cow emu"]
+    assert finished(query, tmp_path).lines == [f'{{"total": {WORDS["the"] + WORDS["cow"]}}}', "as of transaction 3"]
 
 
 @pytest.mark.spark

@@ -11,7 +11,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
 from transactional.progress import Phase
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
 from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
 from transactional.testing import MemoryCoordinatorStore
 
@@ -178,6 +178,9 @@ class Line:
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
         return self._store.has_fence(topology_id, component_id)
+
+    def position(self, topology_id: str) -> Position | None:
+        return self._store.position(topology_id)
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         return self._store.status(topology_id)

@@ -94,15 +94,15 @@ class Tables:
 
     def _committed(self) -> TxId:
         """The committed transaction. Raises `OperatingError` while tables are put back to an earlier one."""
-        found = self.store.status(self.topology_id)
-        if not found:
+        found = self.store.position(self.topology_id)
+        if found is None:
             raise ConfigError(f"the store does not know topology {self.topology_id!r}: it has never run with it")
-        if found[0].rewinding_to is not None:
+        if found.rewinding_to is not None:
             raise OperatingError(
-                f"topology {self.topology_id!r} is being rewound to transaction {found[0].rewinding_to}: query it "
+                f"topology {self.topology_id!r} is being rewound to transaction {found.rewinding_to}: query it "
                 "when that is done"
             )
-        return found[0].committed_txid
+        return found.committed_txid
 
     def lookup(self, committer: str, txid: TxId, keys: pa.Table) -> pa.Table:
         """The rows of a pinned table with these keys, maybe more; none before the first transaction."""

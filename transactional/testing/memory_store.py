@@ -14,7 +14,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionA
 from transactional.batch import BatchMetadata
 from transactional.ports import Clock
 from transactional.progress import Phase
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
 from transactional.store_history import (
     EndedHow,
     Keep,
@@ -291,6 +291,11 @@ class MemoryCoordinatorStore:
         with self._lock:
             topology = self._topologies.get(topology_id)
             return topology is not None and any(noted_for == component_id for noted_for, _ in topology.fences)
+
+    def position(self, topology_id: str) -> Position | None:
+        """Where a topology stands."""
+        found = self.status(topology_id)
+        return Position(found[0].committed_txid, found[0].rewinding_to) if found else None
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

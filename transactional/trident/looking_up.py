@@ -20,6 +20,8 @@ from transactional.trident.steps import GatheringStep
 
 _WANTED, _FOUND = " wanted", " found"
 """Where a tuple and a row of the state stand. A blank is in no column's name."""
+FEW_ROWS = 1_000
+"""So many are matched in Python, which takes less time than to begin in Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,28 @@ class LookUp(GatheringStep):
         assert self.lookups is not None
         schema = arrow_schema(Schema((*self.key, *self.values)))
         names = list(self.key.names)
-        keys = wanted.group_by(names, use_threads=False).aggregate([]).select(names) if names else wanted
-        found = self.lookups[self.read](keys).select(schema.names).cast(schema)
+        found = self.lookups[self.read](_unique(wanted) if names else wanted).select(schema.names).cast(schema)
+        if not self.finished:
+            return found
         return evaluated(found, {**{name: pc.field(name) for name in found.column_names}, **self.finished})
 
 
 def _nothing(schema: pa.Schema, rows: int) -> pa.Table:
     return pa.table([pa.nulls(rows, field.type) for field in schema], schema=schema)
+
+
+def _tuples(keys: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+
+
+def _unique(keys: pa.Table) -> pa.Table:
+    """Each key once."""
+    if keys.num_rows > FEW_ROWS:
+        return keys.group_by(keys.column_names, use_threads=False).aggregate([]).select(keys.column_names)
+    first: dict[tuple[Any, ...], int] = {}
+    for place, key in enumerate(_tuples(keys)):
+        first.setdefault(key, place)
+    return keys if len(first) == keys.num_rows else keys.take(list(first.values()))
 
 
 def places_of(wanted: pa.Table, found: pa.Table, rows: int) -> pa.Array:
@@ -80,6 +97,9 @@ def places_of(wanted: pa.Table, found: pa.Table, rows: int) -> pa.Array:
     names = wanted.column_names
     if not names:
         return pa.nulls(rows, pa.int64()).fill_null(0)
+    if max(rows, found.num_rows) <= FEW_ROWS:
+        place_of = {key: place for place, key in enumerate(_tuples(found.select(names)))}
+        return pa.array([place_of.get(key) for key in _tuples(wanted)], pa.int64())
     here = wanted.append_column(_WANTED, pa.arange(0, wanted.num_rows))
     here = here.append_column(_FOUND, pa.nulls(wanted.num_rows, pa.int64()))
     there = found.select(names).append_column(_WANTED, pa.nulls(found.num_rows, pa.int64()))

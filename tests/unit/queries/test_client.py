@@ -21,7 +21,7 @@ from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.ports import TransactionState
 from transactional.queries import QueryClient
-from transactional.store import CoordinatorStore, TopologyStatus
+from transactional.store import CoordinatorStore, Position
 from transactional.testing import MemoryCoordinatorStore
 
 BATCHES: list[list[tuple[Any, ...]]] = [[("the", 3), ("dog", 3)], [("the", 3), ("cat", 3)], [("a", 1)]]
@@ -103,13 +103,13 @@ class Moving(MemoryCoordinatorStore):
         super().__init__()
         self._inner, self._moves, self._step, self.queried = inner, moves, step, 0
 
-    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+    def position(self, topology_id: str) -> Position | None:
         """As of now; then it moves."""
-        [found] = self._inner.status(topology_id)
+        found = self._inner.position(topology_id)
         self.queried += 1
         if self.queried <= self._moves:
             self._step()
-        return [found]
+        return found
 
 
 @pytest.mark.sampled(4)
@@ -172,9 +172,10 @@ def test_mistakes_of_who_asks(tmp_path: Path) -> None:
 class Rewinding(Moving):
     """A store in whose topology tables are being put back."""
 
-    def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
+    def position(self, topology_id: str) -> Position | None:
         """With the intent of a rewind."""
-        return [replace(each, rewinding_to=TxId(1)) for each in super().status(topology_id)]
+        found = super().position(topology_id)
+        return None if found is None else replace(found, rewinding_to=TxId(1))
 
 
 def test_while_tables_are_put_back_nobody_is_answered(tmp_path: Path) -> None:
