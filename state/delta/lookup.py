@@ -140,7 +140,7 @@ def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
 
 
 def _taken(rows: pa.Table, places: pa.Array) -> pa.Table:
-    """Some rows of a large table, whose columns `take` would put together first."""
+    """Some rows of a large table, whose columns `take` would concatenate first."""
     if len(places) > FEW_KEYS:
         return rows.take(places)
     return pa.concat_tables([rows.slice(0, 0), *(rows.slice(place, 1) for place in places.to_pylist())])
