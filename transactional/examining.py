@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from transactional.attempt import AttemptId
 from transactional.batch import OffsetRange, PartitionId
+from transactional.expiry import Expiry
 from transactional.schema import Schema
 
 
@@ -131,18 +132,25 @@ class TableAddress:
     """What opens the storage; it may contain secrets."""
     deleted: str | None = None
     """The column that is true for a tombstone; None: keys are never deleted."""
+    expiry: Expiry | None = None
+    """When its rows expire; None: never."""
 
     @classmethod
     def of(
-        cls, format: str, uri: str | None, columns: Columns, table: str = "", options: Mapping[str, str] | None = None
+        cls,
+        format: str,
+        uri: str | None,
+        columns: Columns,
+        table: str = "",
+        options: Mapping[str, str] | None = None,
+        expiry: Expiry | None = None,
     ) -> TableAddress:
         """The address of a table with these columns."""
         key, values = columns.key.names, columns.values.names
         previous = {name: columns.prev(name) for name in values}
         deleted = columns.deleted if columns.deletes else None
-        return cls(
-            format, uri, key, values, previous, columns.txid, columns.prev_txid, table, dict(options or {}), deleted
-        )
+        history = (columns.txid, columns.prev_txid)
+        return cls(format, uri, key, values, previous, *history, table, dict(options or {}), deleted, expiry)
 
 
 class Examined(Protocol):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from verifier.delta_log import LogBroken, TableLog, read_log
 from verifier.findings import CheckImpossible, Findings, Kind, Report
+from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
@@ -20,6 +21,7 @@ from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
 FEATURES_PROPERTY = "transactional.features"
+FLOOR_COLUMN = "floor"
 ROW_CHANGES = 1_000
 """How many of the newest Delta commits per table are checked row by row."""
 
@@ -37,6 +39,8 @@ class CheckedTable:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     columns: RowColumns | None = None
     counts: str | None = None
+    expires: Expires | None = None
+    """How the floors follow from the batches, if its rows expire; None: that is not checked."""
 
 
 def verify(
@@ -122,6 +126,8 @@ def _check_table(
     columns = _columns_of(table, log)
     stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
     check_reached(table.component, stands, history, txid_before, findings)
+    if columns.expires is not None:
+        check_floors(table.component, log, history, table.expires, findings)
     storage = storage_of(table.uri, table.storage_options)
     changed = list(changed_files(storage, log))
     for path, expected, found in changed:
@@ -143,8 +149,12 @@ def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
     columns = table.columns or RowColumns.of(log.shape.columns)
     if "deletes" in log.shape.properties.get(FEATURES_PROPERTY, "").split(",") and "deleted" in log.shape.columns:
         columns = columns.with_tombstones("deleted")
+    if (expires := log.shape.properties.get(EXPIRES_PROPERTY)) is not None:
+        columns = columns.expiring(expires)
     if columns.txid in log.shape.partition_columns:
-        columns = columns.in_log_layout(table.columns.values if table.columns else combined_by(log))
+        values = table.columns.values if table.columns else combined_by(log)
+        is_floored = expires in values and FLOOR_COLUMN in log.shape.columns
+        columns = columns.in_log_layout(values, FLOOR_COLUMN if is_floored else None)
     missing = sorted({*columns.all} - {*log.shape.columns})
     if missing:
         raise CheckImpossible(

@@ -7,11 +7,12 @@ the rows of a key are combined: `sum`, `min`, `max` or `last`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifier.delta_log import DataFile, DeltaCommit, TableLog
 from verifier.findings import Findings, Kind
+from verifier.floors import before_version, is_past
 from verifier.rows import RowColumns, shown
 from verifier.storage import Storage
 from verifier.store import StoreHistory
@@ -50,14 +51,17 @@ def check_folds(
     findings: Findings,
 ) -> None:
     """Check that the newest folds whose files all exist are equivalent to the rows that they replaced."""
-    app_id = f"{history.topology_id}/{component}#fold"
+    owner = f"{history.topology_id}/{component}"
+    app_id, floors = f"{owner}#fold", before_version(log, owner)
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
     how = combined_by(log)
     folds = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
     checked = 0
     for fold in reversed(folds[-commits_max:] if commits_max else []):
-        is_base = columns.deleted is not None and not _reaches_back_behind(log, fold, columns)
+        is_base = (columns.deleted or columns.expires) and not _reaches_back_behind(log, fold, columns)
+        known = floors.get(fold.version)
+        floor = known.before if known is not None else None
         try:
             before = _put_together(storage, [files[path] for path in fold.removed], columns, how)
             after = _put_together(storage, list(fold.added), columns, how)
@@ -67,8 +71,8 @@ def check_folds(
         where = f"table of {component!r}, Delta version {fold.version}, a fold"
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)
-            if is_base and old is not None and old[-1] and new is None:
-                continue  # nothing is before a base, so it needs no tombstones
+            if is_base and old is not None and new is None and _is_gone(key, old, columns, floor):
+                continue  # nothing is before a base, so it needs no tombstones, and nothing that had expired
             if old != new:
                 findings.add(Kind.BROKEN_ROW, f"{where}, key {shown(key)}", f"{old}, as before", new)
     if checked < len(folds):
@@ -84,12 +88,34 @@ def _put_together(
     names = (*columns.values, *(() if columns.deleted is None else (columns.deleted,)))
     kinds = [how.get(name, "last") for name in names]
     for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
-        table = storage.read_parquet(file.path, [*columns.key, *names])
-        for key, found_values in zip(tuples(table, columns.key), tuples(table, names), strict=True):
+        floor_names = [] if columns.floor is None else [columns.floor]
+        table = storage.read_parquet(file.path, [*columns.key, *names, *floor_names])
+        floors = table.column(floor_names[0]).to_pylist() if floor_names else [None] * table.num_rows
+        rows = zip(tuples(table, columns.key), tuples(table, names), floors, strict=True)
+        for key, found_values, floor in rows:
             values = found_values if columns.deleted is None else (*found_values[:-1], bool(found_values[-1]))
             before = found.get(key)
+            if before is not None and floor is not None and _has_expired(key, before, columns, floor):
+                before = None  # the row begins its key from nothing
             found[key] = list(values) if before is None else list(map(_met, kinds, before, values))
     return found
+
+
+def _is_gone(key: Key, values: Sequence[Any], columns: RowColumns, floor: int | None) -> bool:
+    """Whether a row of key and combined values is a tombstone, or had expired by a floor."""
+    if columns.deleted is not None and values[-1]:
+        return True
+    return columns.expires is not None and is_past(_expiry(key, values, columns), floor)
+
+
+def _has_expired(key: Key, values: Sequence[Any], columns: RowColumns, floor: Any) -> bool:
+    expiry = _expiry(key, values, columns)
+    return expiry is not None and bool(expiry <= floor)
+
+
+def _expiry(key: Key, values: Sequence[Any], columns: RowColumns) -> Any:
+    assert columns.expires is not None
+    return (*key, *values)[(*columns.key, *columns.values).index(columns.expires)]
 
 
 def _reaches_back_behind(log: TableLog, fold: DeltaCommit, columns: RowColumns) -> bool:

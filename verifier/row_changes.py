@@ -12,6 +12,7 @@ from typing import Any
 
 from verifier.delta_log import TableLog
 from verifier.findings import Findings, Kind
+from verifier.floors import before_version, is_past
 from verifier.folds import check_folds, tuples
 from verifier.rows import RowColumns, shown
 from verifier.storage import Storage
@@ -51,6 +52,7 @@ def check_row_changes(
         return
     reader = _Reader(storage, columns)
     owner = f"{history.topology_id}/{component}"
+    floors = before_version(log, owner)
     attempts = {**history.txid_of, **history.fences_of(component)}
     changing = [commit for commit in log.commits if commit.added or commit.removed]
     checked = 0
@@ -65,7 +67,10 @@ def check_row_changes(
         if own is not None and commit.restored is not None:
             pass  # a rewind: `check_log` compares its files with those that it goes back to
         elif own is not None and own in attempts:
-            _check_transaction(where, attempts[own], before, after, findings)
+            known = floors.get(commit.version)
+            floor = known.before if known is not None else None
+            change = _Change(attempts[own], *_places(columns), floor)
+            _check_transaction(where, change, before, after, findings)
         elif not commit.changes_data:
             _check_same(where, before, after, findings)
         if reader.rows_read > ROWS_MAX:
@@ -103,11 +108,45 @@ class _Reader:
         return list(zip(keys, map(Row, values, txids, prev_txids, previous, deleted), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A transaction; where the expiry of a row stands, in its key or its values; and the floor before."""
+
+    txid: int
+    in_key: int | None
+    in_values: int | None
+    floor_before: int | None
+
+    def complaint(self, key: Key, before: Row | None, after: Row | None) -> tuple[Kind, str] | None:
+        """What is wrong with a row: what had expired for the transaction before may be as no row."""
+        found = change_complaint(self.txid, before, after)
+        if found is None or before is None or not self._was_past(key, before):
+            return found
+        return None if after is None else change_complaint(self.txid, None, after)
+
+    def _was_past(self, key: Key, row: Row) -> bool:
+        if self.in_key is not None:
+            return is_past(key[self.in_key], self.floor_before)
+        if self.in_values is None or self.floor_before is None:
+            return False
+        is_own = row.txid == self.txid
+        values = row.previous if is_own else row.values
+        return not (is_own and row.prev_txid is None) and is_past(values[self.in_values], self.floor_before)
+
+
+def _places(columns: RowColumns) -> tuple[int | None, int | None]:
+    expires = columns.expires
+    if expires in columns.key:
+        return columns.key.index(expires), None
+    return None, columns.values.index(expires) if expires in columns.values else None
+
+
 def _check_transaction(
-    where: str, txid: int, before: Mapping[Key, Row], after: Mapping[Key, Row], findings: Findings
+    where: str, change: _Change, before: Mapping[Key, Row], after: Mapping[Key, Row], findings: Findings
 ) -> None:
+    txid = change.txid
     for key in before.keys() | after.keys():
-        complaint = change_complaint(txid, before.get(key), after.get(key))
+        complaint = change.complaint(key, before.get(key), after.get(key))
         if complaint is not None:
             kind, expected = complaint
             found = f"{after.get(key, 'no row')} after {before.get(key, 'no row')}"

@@ -35,6 +35,10 @@ class RowColumns:
     prev_txid: str | None = "prev_txid"
     deleted: str | None = None
     """The column that is true for a tombstone, a key that the row's transaction has deleted; None: there are none."""
+    expires: str | None = None
+    """The column, of key or values, by which rows expire; None: they stay."""
+    floor: str | None = None
+    """In the log layout the column with the floor of the row's transaction, if there is one."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> RowColumns:
@@ -52,11 +56,15 @@ class RowColumns:
         key = tuple(name for name in self.key if name != deleted)
         return self if self.deleted is not None else replace(self, key=key, deleted=deleted)
 
-    def in_log_layout(self, values: Iterable[str]) -> RowColumns:
+    def expiring(self, column: str) -> RowColumns:
+        """The columns of a table whose rows expire by this one."""
+        return replace(self, expires=column)
+
+    def in_log_layout(self, values: Iterable[str], floor: str | None = None) -> RowColumns:
         """The columns of the same state when its table has the log layout."""
         names = tuple(values)
-        key = tuple(name for name in self.key if name not in names)
-        return RowColumns(key, names, {}, self.txid, None, self.deleted)
+        key = tuple(name for name in self.key if name not in (*names, floor))
+        return RowColumns(key, names, {}, self.txid, None, self.deleted, self.expires, floor)
 
     @property
     def is_log(self) -> bool:
@@ -224,6 +232,9 @@ def check_count(
         return
     if columns.deleted is not None:
         findings.note(f"{where}: not checked, because keys may have been deleted, and their counts with them")
+        return
+    if columns.expires is not None:
+        findings.note(f"{where}: not checked, because rows expire, and their counts with them")
         return
     if any(batch.is_filtered for batch in history.committed):
         findings.note(f"{where}: not checked, because tuples were set aside as dead letters or retried")

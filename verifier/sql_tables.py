@@ -30,11 +30,14 @@ from sqlalchemy.sql import quoted_name
 
 from verifier.databases import at_one_moment, open_database
 from verifier.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
+from verifier.floors import Expires, Floors, check_floor
 from verifier.rows import RowColumns, Sums, check_count, shown
 from verifier.store import StoreHistory
 from verifier.tables import TableTxid, check_reached
 
 REGISTRY = "transactional_states"
+FLOORS = "transactional_floors"
+_FLOORS = f"SELECT expires, txid, floor, floor_before FROM {FLOORS} WHERE table_name = :name"
 _REGISTERED = f"SELECT owner, attempt_id, columns FROM {REGISTRY} WHERE table_name = :name"
 _COLUMN = re.compile(r"(?:^|, )(?:`([^`]*)`|(\w+)) \w+(?:\([\d,]*\))?")
 
@@ -48,6 +51,8 @@ class CheckedSqlTable:
     table: str
     columns: RowColumns | None = None
     counts: str | None = None
+    expires: Expires | None = None
+    """How the floors follow from the batches, if its rows expire; None: that is not checked."""
 
     @property
     def where(self) -> str:
@@ -71,6 +76,10 @@ class SqlMoment:
     connection: Connection
     columns: tuple[str, ...] | None
     registered: Registered | None
+    expires: str | None = None
+    """The column by which its rows expire."""
+    floors: Floors | None = None
+    """What is recorded of floors then."""
 
 
 @contextmanager
@@ -84,9 +93,15 @@ def moment_of(table: CheckedSqlTable) -> Iterator[SqlMoment]:
             registered = _registered(connection, table.table) if found.has_table(REGISTRY) else None
             has_table = found.has_table(table.table)
             columns = tuple(c["name"] for c in found.get_columns(table.table)) if has_table else None
-            yield SqlMoment(connection, columns, registered)
+            floors = _floors(connection, table.table) if found.has_table(FLOORS) else (None, None)
+            yield SqlMoment(connection, columns, registered, *floors)
     finally:
         engine.dispose()
+
+
+def _floors(connection: Connection, table_name: str) -> tuple[str | None, Floors | None]:
+    row = connection.execute(text(_FLOORS), {"name": table_name}).one_or_none()
+    return (None, None) if row is None else (row.expires, Floors(row.txid, row.floor, row.floor_before))
 
 
 def _registered(connection: Connection, table_name: str) -> Registered | None:
@@ -110,6 +125,11 @@ def check_sql_table(
         findings.add(Kind.WRONG_TABLE, table.where, f"the columns {', '.join(expected)}", ", ".join(found))
         findings.note(f"{table.where}: its rows were not checked, because its columns are not those of its state")
         return
+    if moment.expires is not None:
+        columns = columns.expiring(moment.expires)
+        batch = next((each for each in history.committed if each.attempt_id == stands.attempt_id), None)
+        if moment.floors is not None and moment.floors.txid:
+            check_floor(table.where, moment.floors, batch, table.expires, findings)
     _check_asked(table, columns, moment.columns)
     sums = _Rows(table, moment.connection, columns, stands.txid, findings).check()
     if table.counts is not None:

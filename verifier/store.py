@@ -37,6 +37,10 @@ class CommittedBatch:
     records: int
     """Number of records that were read."""
     is_filtered: bool = False
+    time_ms: int | None = None
+    """When the batch was planned, in milliseconds since 1970; None: not recorded."""
+    late_before_us: int | None = None
+    """Before which event time its tuples are late, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +152,10 @@ def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> Committed
     for row in document["partitions"]:
         ranges[row[0], row[1]] = (row[2], row[3], row[4])
         records += row[4] or 0
-    return CommittedBatch(txid, attempt_id, ranges, records, "excluded" in document or "letters" in document)
+    is_filtered, (time_ms, late_before_us) = "excluded" in document or "letters" in document, _facts(document)
+    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us)
+
+
+def _facts(document: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    time_ms, late_before_us, *_ = document.get("facts") or (None, None)
+    return time_ms, late_before_us

@@ -189,7 +189,8 @@ class _Rewriting:
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
             met = _met(combine[name], stored, self._source[name])
             found[name] = pc.if_else(comes, met, before)
-            found[names.prev(name)] = pc.if_else(comes, before, rows[names.prev(name)])
+            kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
+            found[names.prev(name)] = pc.if_else(comes, kept, rows[names.prev(name)])
         found[names.txid] = pc.if_else(comes, self._txid, old_txid)
         found[names.prev_txid] = pc.if_else(comes, old_txid, rows[names.prev_txid])
         if names.deletes:

@@ -145,10 +145,7 @@ def merge_clauses(
 
     def met(value: str) -> str:
         partial, type_ = f"s.{quoted(value)}", columns.values[value].type
-        stored = (
-            before[value] if floors.floor is None else f"CASE WHEN {begins_anew} THEN NULL ELSE {before[value]} END"
-        )
-        return combined_sql(combine[value], stored, partial, type_, dialect)
+        return combined_sql(combine[value], _unless(begins_anew, before[value]), partial, type_, dialect)
 
     expiry = before.get(columns.expires or "", f"t.{quoted(columns.expires or '')}")
     begins_anew, is_past = (dialect.has_expired(expiry, floor) for floor in (floors.floor, floors.before))
@@ -164,7 +161,7 @@ def merge_clauses(
         came, alive = {deleted: f"s.{deleted}"}, {deleted: "false"}
     if floors.before is not None:
         # What had expired for the transaction before is as no row, too.
-        before_txid = f"CASE WHEN {is_past} THEN NULL ELSE {before_txid} END"
+        before_txid = _unless(is_past, before_txid)
         if is_deleted is not None:
             is_deleted = f"s.{quoted(columns.deleted)} AND ({before_txid}) IS NULL"
         if removes:
@@ -174,7 +171,7 @@ def merge_clauses(
         condition=" AND ".join(same) or "true",
         matched={
             **{quoted(v): met(v) for v in before},
-            **{quoted(columns.prev(v)): old for v, old in before.items()},
+            **{quoted(columns.prev(v)): _unless(is_past, old) for v, old in before.items()},
             quoted(columns.prev_txid): before_txid,
             quoted(columns.txid): str(txid),
             **came,
@@ -193,6 +190,10 @@ def merge_clauses(
         is_forgotten=is_forgotten,
         is_deleted=is_deleted,
     )
+
+
+def _unless(is_gone: str, value: str) -> str:
+    return value if is_gone == "false" else f"CASE WHEN {is_gone} THEN NULL ELSE {value} END"
 
 
 def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:

@@ -107,7 +107,8 @@ class DeltaMapState(MapState[Layout]):
     def address(self) -> TableAddress:
         """Where the table is, for whoever reads it without the state."""
         uri = None if self.location.is_catalog_name else self.location.uri
-        return TableAddress.of("delta", uri, self.columns, self.location.name, self.location.storage_options)
+        name, options = self.location.name, self.location.storage_options
+        return TableAddress.of("delta", uri, self.columns, name, options, self._expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
         """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""

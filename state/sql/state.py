@@ -81,7 +81,8 @@ class SqlMapState(MapState[FencedSqlTable]):
 
     def address(self) -> TableAddress:
         """The database, with the login, and the table in it."""
-        return TableAddress.of("sql", self._database.url, self.columns, self._table_name)
+        url, expiry = self._database.url, self._expiry
+        return TableAddress.of("sql", url, self.columns, self._table_name, expiry=expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedSql:
         """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the database refuses."""

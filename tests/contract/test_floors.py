@@ -218,7 +218,8 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
         state.put(attempt, new)
         assert "cat" not in content(state) or txid == 1
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
-    assert stored_rows(state) == (3 if is_log(place) else 1), "folds remove it from a log"
+    if place.engine != "spark":  # which leaves a file alone that has no key of the batch
+        assert stored_rows(state) == (3 if is_log(place) else 1), "folds remove it from a log"
 
 
 def stored_rows(state: AnyState) -> int:

@@ -13,6 +13,7 @@ from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.errors import ConfigError, OperatingError
 from transactional.examining import Addressed, ExaminableSpout, TableAddress
+from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
 from transactional.redaction import reason_of
@@ -21,6 +22,7 @@ from transactional.topology.topology import Component, Topology
 if TYPE_CHECKING:
     from verifier.checker import CheckedTable
     from verifier.findings import Report
+    from verifier.floors import Expires
     from verifier.rows import RowColumns
     from verifier.source import KafkaSource
     from verifier.sql_tables import CheckedSqlTable
@@ -106,10 +108,11 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
                 f"--table {component.id}=PATH, to have it checked"
             )
         elif address.format == "sql":
-            columns = _columns_of(address)
-            tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted))
+            columns, expires = _columns_of(address), _expires_of(address)
+            tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted, expires))
         else:
-            tables.append(CheckedTable(component.id, address.uri, address.options, _columns_of(address), counted))
+            columns, expires = _columns_of(address), _expires_of(address)
+            tables.append(CheckedTable(component.id, address.uri, address.options, columns, counted, expires))
     return tables, unknown
 
 
@@ -128,6 +131,13 @@ def _columns_of(address: TableAddress) -> RowColumns:
 
     columns = (address.key, address.values, address.previous, address.txid, address.prev_txid)
     return RowColumns(*columns, address.deleted)
+
+
+def _expires_of(address: TableAddress) -> Expires | None:
+    from verifier.floors import Expires
+
+    expiry = address.expiry
+    return None if expiry is None else Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
 
 
 def _counted(topology: Topology, component: Component) -> str | None:
