@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.core.protocol import AbortAttempt, Action, AttemptFailed, Event, RecordFailure
@@ -38,6 +29,7 @@ from transactional.store_history import EndedHow
 
 _NS: Final = 1_000_000
 SCOPE: Final = "transactional"
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 def trace_id_of(topology_id: str, txid: int) -> int:
@@ -55,41 +47,24 @@ def _number(size: int, *parts: object) -> int:
     return int.from_bytes(digest[:size]) or 1  # 0 is no id
 
 
-class _Ids(IdGenerator):
-    """Gives the ids that are wanted for the next span, and random ones where none is."""
-
-    trace_id = 0
-    span_id = 0
-
-    def generate_trace_id(self) -> int:
-        """The wanted trace."""
-        return self.trace_id
-
-    def generate_span_id(self) -> int:
-        """The wanted span, once."""
-        wanted, self.span_id = self.span_id, 0
-        return wanted or random.getrandbits(64) or 1
-
-
 class Traces:
     """The traces of one topology's run, sent to `processor`. For one thread; `close` sends what is left."""
 
     def __init__(self, topology_id: str, processor: SpanProcessor) -> None:
-        self._topology_id = topology_id
-        self._ids = _Ids()
+        self._topology_id, self._whole = topology_id, f"transaction {topology_id}"
         about = Resource.create({"service.version": installed_version()})
         if str(about.attributes.get("service.name")).startswith("unknown_service"):
             about = about.merge(Resource({"service.name": SCOPE}))
-        self._provider = TracerProvider(id_generator=self._ids, resource=about, shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer(SCOPE, installed_version())
+        self._resource, self._processor = about, processor
+        self._sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the environment has it
+        self._scope = InstrumentationScope(SCOPE, installed_version())
         self._timeline = Timeline()
         self._first_ms: dict[TxId, int] = {}
         self._last: dict[TxId, TransactionAttempt] = {}
 
     def close(self) -> None:
         """Send what is left."""
-        self._provider.shutdown()
+        self._processor.shutdown()
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Make the spans of attempts that have failed, or were given up."""
@@ -125,28 +100,27 @@ class Traces:
 
     def _committed(self, flight: Flight, told: Committed) -> None:
         attempt = flight.attempt
-        parent = self._parent(attempt.txid)
         first_ms = min(self._first_ms.pop(attempt.txid, flight.issued.wall_ms), flight.issued.wall_ms)
-        if parent is not None:
+        if (whole := self._sampled(attempt.txid)) is not None:
             end_ms, records = flight.committed.wall_ms, told.batch.record_count or 0
-            about = {"transactional.records": records, **self._states(told)}
-            self._attempt(parent, flight, end_ms, None, "", about)
-            self._ids.trace_id, self._ids.span_id = self._ids_of(attempt.txid)
-            whole = self._tracer.start_span(
-                f"transaction {self._topology_id}",
-                context=Context(),
-                attributes=self._names(attempt) | about,
-                start_time=first_ms * _NS,
-            )
-            whole.end(end_ms * _NS)
-        self._last = {txid: last for txid, last in self._last.items() if txid > attempt.txid}
-        self._first_ms = {txid: ms for txid, ms in self._first_ms.items() if txid > attempt.txid}
+            self._attempt(whole, flight, end_ms, self._states(told), Status())
+            about = {
+                "transactional.topology": self._topology_id,
+                "transactional.txid": attempt.txid,
+                "transactional.records": records,
+            }
+            self._send(self._whole, whole, None, (first_ms, end_ms), attributes=about)
+        if self._last or self._first_ms:
+            self._last = {txid: last for txid, last in self._last.items() if txid > attempt.txid}
+            self._first_ms = {txid: ms for txid, ms in self._first_ms.items() if txid > attempt.txid}
 
     def _failed(self, flight: Flight, at_ms: int, reason: str, phase: str) -> None:
         attempt = flight.attempt
         self._first_ms.setdefault(attempt.txid, flight.issued.wall_ms)
-        if (parent := self._parent(attempt.txid)) is not None:
-            self._attempt(parent, flight, at_ms, reason, phase, {})
+        if (whole := self._sampled(attempt.txid)) is not None:
+            text = without_login(next(iter(reason.splitlines()), ""))
+            about = {"error.type": text.partition(" ")[0].rstrip(":"), "transactional.phase": phase}
+            self._attempt(whole, flight, at_ms, about, Status(StatusCode.ERROR, text))
         self._last[attempt.txid] = attempt
 
     def _lost(self, record: AttemptRecord, at_ms: int, owner: str) -> None:
@@ -158,60 +132,58 @@ class Traces:
         self._failed(flight, at_ms, f"lost: the process {owner} was gone", record.phase)
 
     def _attempt(
-        self, parent: Context, flight: Flight, end_ms: int, reason: str | None, phase: str, about: dict[str, Any]
+        self, whole: SpanContext, flight: Flight, end_ms: int, about: Mapping[str, Any], status: Status
     ) -> None:
         """The span of an attempt with those of its phases."""
         attempt = flight.attempt
+        own = _context(whole.trace_id, span_id_of(self._topology_id, attempt.txid, attempt.attempt_id))
         links = []
         if (before := self._last.get(attempt.txid)) is not None:
             links.append(self._link(attempt.txid, before.attempt_id, "retry"))
-        self._ids.span_id = span_id_of(self._topology_id, attempt.txid, attempt.attempt_id)
-        span = self._tracer.start_span(
-            f"attempt {attempt.attempt_id}",
-            context=parent,
-            attributes=self._names(attempt) | about,
-            links=links,
-            start_time=flight.issued.wall_ms * _NS,
-        )
         for name, kind, began_ms, ended_ms in _phases(flight, end_ms):
-            links = [self._link(TxId(attempt.txid - 1), None, "waits for")] if name == "wait" else []
-            child = self._tracer.start_span(
-                name, context=set_span_in_context(span, Context()), kind=kind, links=links, start_time=began_ms * _NS
-            )
-            child.end(ended_ms * _NS)
-        if reason is not None:
-            text = without_login(next(iter(reason.splitlines()), ""))
-            span.set_attributes({"error.type": text.partition(" ")[0].rstrip(":"), "transactional.phase": phase})
-            span.set_status(StatusCode.ERROR, text)
-        span.end(end_ms * _NS)
+            waits = [self._link(TxId(attempt.txid - 1), None, "waits for")] if name == "wait" else []
+            phase = _context(whole.trace_id, random.getrandbits(64) or 1)
+            self._send(name, phase, own, (began_ms, ended_ms), kind=kind, links=waits)
+        about = {"transactional.attempt": attempt.attempt_id, **about}
+        times = flight.issued.wall_ms, end_ms
+        self._send(f"attempt {attempt.attempt_id}", own, whole, times, attributes=about, links=links, status=status)
 
-    def _names(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        return {
-            "transactional.topology": self._topology_id,
-            "transactional.txid": attempt.txid,
-            "transactional.attempt": attempt.attempt_id,
-        }
+    def _send(
+        self, name: str, context: SpanContext, parent: SpanContext | None, times_ms: tuple[int, int], **rest: Any
+    ) -> None:
+        """A span that has ended: made at once, which takes a third of the time of a tracer's."""
+        began_ms, ended_ms = times_ms
+        self._processor.on_end(
+            ReadableSpan(
+                name,
+                context,
+                parent,
+                self._resource,
+                start_time=began_ms * _NS,
+                end_time=ended_ms * _NS,
+                instrumentation_scope=self._scope,
+                **rest,
+            )
+        )
 
     def _states(self, told: Committed) -> dict[str, int]:
         states = told.details.get("states", {})
         return {f"transactional.state.{component}.ms": facts.get("ms", 0) for component, facts in states.items()}
 
-    def _ids_of(self, txid: TxId) -> tuple[int, int]:
-        return trace_id_of(self._topology_id, txid), span_id_of(self._topology_id, txid)
-
-    def _parent(self, txid: TxId) -> Context | None:
+    def _sampled(self, txid: TxId) -> SpanContext | None:
         """The context of a transaction; None if its trace is not sampled."""
-        trace_id, span_id = self._ids_of(txid)
-        name = f"transaction {self._topology_id}"
-        if self._provider.sampler.should_sample(None, trace_id, name).decision is not Decision.RECORD_AND_SAMPLE:
+        trace_id = trace_id_of(self._topology_id, txid)
+        if self._sampler.should_sample(None, trace_id, self._whole).decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        whole = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        return set_span_in_context(NonRecordingSpan(whole), Context())
+        return _context(trace_id, span_id_of(self._topology_id, txid))
 
     def _link(self, txid: TxId, attempt_id: int | None, why: str) -> Link:
-        span_id = span_id_of(self._topology_id, txid, attempt_id)
-        there = SpanContext(trace_id_of(self._topology_id, txid), span_id, is_remote=True)
+        there = _context(trace_id_of(self._topology_id, txid), span_id_of(self._topology_id, txid, attempt_id))
         return Link(there, {"transactional.link": why})
+
+
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
 
 
 def _phases(flight: Flight, end_ms: int) -> Iterator[tuple[str, SpanKind, int, int]]:

@@ -71,10 +71,10 @@ def test_each_transaction_is_a_trace_of_its_attempt_and_phases() -> None:
         assert (whole.name, whole.context.span_id) == ("transaction words", span_id_of("words", txid))
         assert attempt.parent is not None
         assert attempt.parent.span_id == whole.context.span_id
-        assert attempt.context.span_id == span_id_of("words", txid, facts_of(whole)["transactional.attempt"])
+        assert attempt.context.span_id == span_id_of("words", txid, facts_of(attempt)["transactional.attempt"])
         assert set(children_of(spans, attempt)) - {"wait"} == {"plan", "process", "commit"}
         assert facts_of(whole)["transactional.records"] > 0
-        assert {"transactional.state.counts.ms", "transactional.state.total.ms"} <= set(facts_of(whole))
+        assert {"transactional.state.counts.ms", "transactional.state.total.ms"} <= set(facts_of(attempt))
         assert all(began(whole) <= began(span) <= ended(span) <= ended(whole) for span in spans)
         [process] = [span for span in spans if span.name == "process"]
         assert process.kind is SpanKind.CONSUMER
