@@ -133,9 +133,10 @@ def main() -> None:
     parser.add_argument("--choice", choices=["auto", "driver", "jobs"], default="auto")
     parser.add_argument("--transactions", type=int, default=30)
     parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
     if arguments.keys:
-        steps.report(arguments.choice, arguments.keys, arguments.transactions, arguments.tasks)
+        steps.report(arguments.choice, arguments.keys, arguments.transactions, arguments.tasks, arguments.master)
         return
     runs = {"stateful bolt": Stateful(), "committer by hand": ByHand(), "stateful bolt, no output": Quiet()}
     going = {name: transactions(bolt, arguments.tuples) for name, bolt in runs.items()}

@@ -42,7 +42,7 @@ from transactional.commands.running import (
     stop_on_signals,
 )
 from transactional.commands.serve import serve
-from transactional.commands.status_json import attempt_json, status_json
+from transactional.commands.status_json import attempt_json, status_json, steps_of
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
@@ -157,13 +157,17 @@ def status(
     """Show the topologies of a store: owner, progress, since when one has been failing, how the last run ended."""
     with closing(open_for_reading(store)) as reader:
         found = statuses_of(reader, topology_id)
+        steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
     if as_json:
         for each in found:
-            plain_line(json.dumps(status_json(each)))
+            plain_line(json.dumps(status_json(each, steps[each.topology_id])))
         return
     print_table(statuses_table(found))
     for line in troubles_of(found):
         plain_line(line)
+    for topology, places in steps.items():
+        for component, place in places.items():
+            plain_line(f"{topology}: step {component} of the last transaction: {place}")
 
 
 @app.command()

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from transactional.store import AttemptRecord, TopologyStatus
+from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store_history import RunRecord
 from transactional.store_rules import state_of
 
+LOOKED_AT = 20
+"""So many attempts are looked at for the last commit."""
 
-def status_json(status: TopologyStatus) -> dict[str, Any]:
+
+def steps_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
+    """Where, in the last transaction commit, those steps ran that may run as jobs, and why."""
+    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
+    return next((dict(each["steps"]) for each in details if "steps" in each), {})
+
+
+def status_json(status: TopologyStatus, steps: Mapping[str, str]) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
     return {
@@ -25,6 +35,7 @@ def status_json(status: TopologyStatus) -> dict[str, Any]:
         "committed_txid": status.committed_txid,
         "committed_at_ms": status.committed_at_ms,
         "lag": status.lag,
+        "steps": dict(steps),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,

@@ -77,9 +77,13 @@ class CommitDelayed:
 
 @dataclass(frozen=True, slots=True)
 class CommitSucceeded:
-    """Every committer has finished the transaction's batch."""
+    """Every committer has finished the transaction's batch.
+
+    `steps` says, for people, where those steps ran that may run as jobs, and why.
+    """
 
     attempt: TransactionAttempt
+    steps: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,17 +119,20 @@ class PhaseRunner:
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
     def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters."""
+        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters, and
+        where the steps ran that may run as jobs."""
         processed, told = self._processed.get(attempt), self._commit_phase.told
         if processed is None or told is None or told.attempt != attempt:
             return {}
         sent = Counter(processed.edges) + Counter(told.sent)
         states = {c.id: {"ms": told.took_ms[c.id]} for c in self.topology.committers if c.id in told.took_ms}
-        return {
+        known = {
             "edges": [[*edge, number] for edge, number in sorted(sent.items())],
             "states": states,
             "letters": told.letters,
         }
+        steps = {component: str(place) for component, place in told.places.items()}
+        return {**known, "steps": steps} if steps else known
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -294,4 +297,6 @@ class PhaseRunner:
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._tidying.is_over()
         self._commit_phase.run(attempt, self._processed[attempt])
-        return CommitSucceeded(attempt)
+        told = self._commit_phase.told
+        places = {} if told is None else told.places
+        return CommitSucceeded(attempt, "; ".join(f"{component}: {place}" for component, place in places.items()))

@@ -8,6 +8,7 @@ from typing import Any
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
+from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import Component, Topology, WorkPhase, visible
 
 _SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.BOTH: ("[[", "]]"), WorkPhase.COMMIT: ("[[", "]]")}
@@ -27,11 +28,12 @@ def described(topology: Topology) -> dict[str, Any]:
         "streams": _streams(topology.outputs_of(topology.spout_id)),
         "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
     }
-    bolts = [_component(component, plan) for component in topology.components]
+    steps = {step.component: step for step in plan_steps(topology)}
+    bolts = [_component(component, plan, steps.get(component.id)) for component in topology.components]
     return {"topology": topology.id, "guarantee": topology.guarantee.value, "components": [spout, *bolts]}
 
 
-def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
+def _component(component: Component, plan: StagePlan, step: Step | None) -> dict[str, Any]:
     stages = [stage.index for stage in plan.stages if component.id in stage.components]
     description = {
         "id": component.id,
@@ -49,6 +51,8 @@ def _component(component: Component, plan: StagePlan) -> dict[str, Any]:
         description["reads"] = list(component.reads)
     if shown := getattr(component.bolt, "steps_shown", ()):
         description["steps"] = list(shown)
+    if step is not None:
+        description["finishes"] = str(step)
     if component.state is not None:
         description["state"] = {"kind": component.state.kind.value, **component.state.identity()}
     return description
@@ -79,13 +83,19 @@ def table_rows(topology: Topology) -> list[list[str]]:
                 component["id"],
                 "\n".join([component["kind"], *component.get("steps", ())]),
                 str(component["parallelism"]),
-                component["phase"],
+                "\n".join([component["phase"], *_place(component)]),
                 "\n".join(inputs),
                 "\n".join(streams),
                 state.get("kind", ""),
             ]
         )
     return rows
+
+
+def _place(component: Mapping[str, Any]) -> list[str]:
+    """Where a component finishes that need not finish in the driver."""
+    place = str(component.get("finishes", ""))
+    return [place] if "job" in place else []
 
 
 def _grouping(given: dict[str, Any]) -> str:

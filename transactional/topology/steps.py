@@ -30,6 +30,12 @@ class Step:
     split_by: tuple[str, ...] = ()
     stays: str = ""
 
+    def __str__(self) -> str:
+        if self.stays:
+            return f"in the driver: {self.stays}"
+        by = f", its keys split by ({', '.join(self.split_by)})" if self.split_by else ""
+        return f"in the driver, or as a job of {self.tasks} tasks{by}: by measured cost"
+
 
 def plan_steps(topology: Topology) -> tuple[Step, ...]:
     """The steps of a topology's commit phase, in order."""

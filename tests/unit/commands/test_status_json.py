@@ -1,0 +1,46 @@
+"""Where steps ran is said by `describe`, `status`, `txns` and the journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from state.memory import MemoryTable
+from tests.unit.drivers import DRAINED
+from tests.unit.execution.test_stateful import WordCount
+from tests.unit.fakes import builder, counts, words
+from transactional.commands.status_json import attempt_json, status_json, steps_of
+from transactional.core.protocol import CommitSucceeded
+from transactional.engine.driver import TopologyDriver
+from transactional.engine.journal import JournalWriter, read_journal
+from transactional.phases.local_executor import LocalExecutor
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.describing import described, table_rows
+
+
+def test_where_a_step_ran(tmp_path: Path) -> None:
+    made, store = builder(words()), MemoryCoordinatorStore()
+    made.set_stateful_bolt("count", WordCount(), 3, state=counts(MemoryTable("t"))).fields_grouping("spout", "word")
+    made.set_stateful_bolt("alone", WordCount(), 1, state=counts(MemoryTable("u"))).fields_grouping("spout", "word")
+    topology = made.build()
+    journal = JournalWriter(tmp_path / "journal")
+    config = replace(DRAINED, commit_steps="jobs")
+    TopologyDriver(topology, store, LocalExecutor(topology), config, observers=[journal]).run()
+    journal.close()
+
+    said = "job: all steps do that can"
+    [status] = store.status(topology.id)
+    assert steps_of(store, topology.id) == {"count": said}
+    assert status_json(status, steps_of(store, topology.id))["steps"] == {"count": said}
+    newest = next(record for record in store.attempts(topology.id, limit=9) if record.phase == "committed")
+    assert attempt_json(newest)["details"]["steps"] == {"count": said}
+    steps = [event.steps for _, event, _ in read_journal(tmp_path / "journal") if isinstance(event, CommitSucceeded)]
+    assert set(steps) == {f"count: {said}"}
+    finishes = {each["id"]: each.get("finishes") for each in described(topology)["components"]}
+    may_be = "in the driver, or as a job of 3 tasks, its keys split by (word): by measured cost"
+    assert finishes == {"spout": None, "count": may_be, "alone": "in the driver: it has one task"}
+    assert any(may_be in row[3] for row in table_rows(topology))
+
+
+def test_a_store_that_knows_of_no_steps() -> None:
+    assert steps_of(MemoryCoordinatorStore(), "none") == {}
