@@ -81,6 +81,11 @@ def spell(row: Tuple) -> tuple[str]:
     return (str(row["word"]),)
 
 
+def spell_or_skip(row: Tuple) -> list[tuple[str]]:
+    """One that leaves them out."""
+    return [(str(row["word"]),)] if row["word"].isalpha() else []
+
+
 KEPT_FOR_NO_TIME = {
     **dict.fromkeys(("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), "interval 0 seconds"),
     "delta.checkpointInterval": "3",
@@ -105,7 +110,7 @@ def build(
     kind = OpaqueMemoryTransactionalSpout if is_opaque else MemoryTransactionalSpout
     spout = kind(words(transactions), fields="word string", take=1)
     builder = TransactionalTopologyBuilder("rewound", "words", spout, parallelism=2)
-    builder.set_bolt("spell", spell, output="word string").shuffle_grouping("words")
+    builder.set_bolt("spell", spell if letters else spell_or_skip, output="word string").shuffle_grouping("words")
     counts = state("per-word", "word string", "count long", deletes=True)
     builder.set_stateful_bolt("per-word", Counting(), 2, state=counts).fields_grouping("spell", "word")
     builder.set_committer_bolt("highest", state("highest", "word").max("count")).fields_grouping("per-word", "word")

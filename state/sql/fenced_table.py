@@ -14,6 +14,7 @@ from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from state.sql.database import Database, DatabaseFailed
 from state.sql.registry import Registration
+from state.sql.rewinding import note, undone
 from state.sql.table import StateTable
 from state.sums import SumCheck
 from state.updates import rows_of, table_of_rows
@@ -21,6 +22,7 @@ from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.rewinding import RewindTarget
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -116,6 +118,20 @@ class FencedSqlTable:
         """Write the version and no row. Raises `WriteRefused`."""
         with self._moving(attempt_id, floors):
             pass
+
+    def go_back(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Undo the transaction after the target's, and write the fence. Raises `WriteRefused`, `BeyondKept`."""
+        loaded, name = self._loaded, str(self._rows.table.name)
+        with self._moving(fence_id, None) as connection:
+            at = undone(connection, name, loaded, target, self._name)
+            if at is None:
+                return
+            self._rows.roll_back(connection, at)
+            if self._floors != NO_FLOORS:
+                before = self._floors.at(target.txid)
+                self._registration.record(connection, Floors(target.txid, before, before))
+            note(connection, name, target.txid)
+        self.judge()
 
     @contextmanager
     def _moving(self, attempt_id: AttemptId, floors: Floors | None) -> Iterator[Connection]:

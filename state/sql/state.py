@@ -17,6 +17,7 @@ from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
 from state.sql.reading import SqlReader
 from state.sql.registry import Registration
+from state.sql.rewinding import undone
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.updates import table_of_rows
@@ -27,6 +28,7 @@ from transactional.durations import Duration
 from transactional.examining import TableAddress
 from transactional.names import owner_of
 from transactional.ports import StateKind
+from transactional.rewinding import RewindTarget
 from transactional.schema import Schema
 
 if TYPE_CHECKING:
@@ -148,6 +150,26 @@ class SqlMapState(MapState[FencedSqlTable]):
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
         return SqlReader(self._database.for_reading(), rows, registration, self.table, self.columns)
+
+    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+        """What going back would undo (see the port): one transaction, the newest, at most."""
+        if not self._database.exists():
+            return f"state {self.table}: there is nothing of it"
+        owner = owner_of(topology_id, component_id)
+        registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+        with raising_ours(self.table), self._database.reading() as connection:
+            version = registration.check(connection)
+            at = undone(connection, self._table_name, version, target, self.table)
+        if self._opened is None:
+            self._database.close()
+        return f"state {self.table}: " + ("stays as it is" if at is None else f"what transaction {at} did is undone")
+
+    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
+        version = self.version()
+        self._fence.check(version, fence_id)
+        if version != fence_id:
+            self._confirm(fence_id, lambda table: table.go_back(target, fence_id))
 
     def close(self) -> None:
         """Close all connections."""
