@@ -30,7 +30,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 UNITS: Final = ("ms", "days")
 MAY_BE_NONE: Final = (
     *("attempts_max", "message_retries_max", "outage_timeout_ms"),
-    *("target_latency_ms", "state_provider"),
+    *("target_latency_ms", "state_provider", "window_tick_ms"),
 )
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "durability": ("disk", "process"),
@@ -104,6 +104,11 @@ class TopologyConfig:
 
     idle_pause_ms: int = 50
     """Pause before a source that had no data is polled again."""
+
+    window_tick_ms: int | None = None
+    """In a topology with windows, a transaction without a record is made when there was nothing to read for this long,
+    so that windows close as time passes. None: every second for windows by the transactions' own time, never for
+    others. With `stop_when_drained` there is none."""
 
     stop_when_drained: bool = False
     """Stop once the source has no more data and everything in flight is committed."""

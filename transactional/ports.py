@@ -362,6 +362,10 @@ class WindowedAggregate(PersistentAggregate, Protocol):
     def closed_fields(self) -> Schema:
         """The fields of that stream."""
 
+    @property
+    def closes_in_silence(self) -> bool:
+        """Whether windows close also if nothing is read, because time passes."""
+
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes
         them. None: no window closes."""

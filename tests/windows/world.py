@@ -129,6 +129,7 @@ class World:
         self.step_ms = random.choice((100, 500, 2_000))
         self.behind_s = [random.choice((0, 0, 2, 15)) for _ in range(PARTITIONS_MAX)]
         self.rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in range(random.randint(1, 3))}
+        self.tick_ms = random.choice((None, 300, 5_000))
         self.quiet: set[int] = set()
         self.is_calm = False
         self.clock = ManualClock(wall_ms=START_MS)
@@ -152,6 +153,7 @@ class World:
             retry_pause_ms=1,
             idle_pause_ms=1,
             lease_ms=100_000_000,
+            window_tick_ms=self.tick_ms,
             stop_when_drained=self.is_calm,
         )
         topology = self.topology()
@@ -324,6 +326,7 @@ class World:
         self.reached["windows open"] += len(plain.windows)
         self.reached["late tuples"] += len(plain.late)
         self.reached["transactions"] += len(history)
+        self.reached["transactions without a tuple"] += sum(not each.tuples for each in history)
 
     def check_tables(self, plain: Plain) -> None:
         """As they are now."""

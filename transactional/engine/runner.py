@@ -79,6 +79,7 @@ class PhaseRunner:
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
         self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
+        self._tick_ms = topology.tick_ms(self.config)
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
@@ -248,10 +249,18 @@ class PhaseRunner:
             raise _Refused(error) from error
         facts = self._facts(after)
         again = due(after.pending, facts.time_ms)
-        if batch is None and (replay or again):
+        if batch is None and (replay or again or self._is_time_for_a_tick(after, facts)):
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
         return BatchPlanned(attempt, batch and replace(batch, facts=facts, again=again), limit)
+
+    def _is_time_for_a_tick(self, after: BatchMetadata, facts: BatchFacts) -> bool:
+        """Whether windows have waited for long enough for a transaction that may close them."""
+        return (
+            self._tick_ms is not None
+            and after.facts is not None
+            and facts.time_ms - after.facts.time_ms >= self._tick_ms
+        )
 
     def _facts(self, after: BatchMetadata) -> BatchFacts:
         """What is decided about a batch once it is planned."""

@@ -16,7 +16,14 @@ from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
 from transactional.names import DEAD_LETTERS
-from transactional.ports import ManyStreamsReader, ManyStreamsSpout, PersistentAggregate, Spout, TransactionState
+from transactional.ports import (
+    ManyStreamsReader,
+    ManyStreamsSpout,
+    PersistentAggregate,
+    Spout,
+    TransactionState,
+    WindowedAggregate,
+)
 from transactional.redaction import without_login
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
@@ -27,6 +34,8 @@ AnyBolt = Bolt | BoltFunction | PersistentAggregate
 NEW_AND_OLD = "old"
 """The stream of a state's update that emits the values before the transaction beside the new ones."""
 
+TICK_MS = 1_000
+"""For windows that close in silence, if the configuration says nothing else."""
 CLOSED = "closed"
 """The stream of a state's update that emits the windows that close."""
 
@@ -156,6 +165,14 @@ class Topology:
         if isinstance(self.spout, ManyStreamsSpout) and isinstance(reader := self.spout.reader(), ManyStreamsReader):
             stream_of = {partition: reader.stream_of(partition) for partition in stream_of}
         return {at: self.event_times[stream] for at, stream in stream_of.items() if stream in self.event_times}
+
+    def tick_ms(self, config: TopologyConfig) -> int | None:
+        """After how much time without a record a transaction is made for the windows that it closes; None: never."""
+        windowed = [c.bolt for c in self.components if isinstance(c.bolt, WindowedAggregate)]
+        if not windowed or config.stop_when_drained:
+            return None
+        in_silence = TICK_MS if any(bolt.closes_in_silence for bolt in windowed) else None
+        return in_silence if config.window_tick_ms is None else config.window_tick_ms
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""

@@ -115,6 +115,11 @@ class WindowedUpdate:
         times = (Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp"))
         return Schema((*key, *times, *values))
 
+    @property
+    def closes_in_silence(self) -> bool:
+        """By the transaction's own time they do."""
+        return self._window.by_transaction
+
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which panes are read for the windows that close."""
         times = self._times(facts)

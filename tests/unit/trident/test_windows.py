@@ -15,11 +15,14 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
 from tests.unit.trident.test_streams import Longest, Path
+from transactional.config import TopologyConfig
 from transactional.core.windows import Windows
+from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
 from transactional.facts import BatchFacts
+from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
-from transactional.testing import complete_topology
+from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import (
     Avg,
     Count,
@@ -147,6 +150,48 @@ def test_each_stream_has_its_own_delay_and_the_slowest_decides() -> None:
     windows.closed().persist(closed, name="closed")
     run(topology)
     assert rows_of(closed) == [("a", at(0), at(10), 1), ("b", at(0), at(10), 1)]
+
+
+def run_until(topology: TridentTopology, is_over: Callable[[], bool], **options: Any) -> None:
+    """With the real clock."""
+    made = topology.build(strict=True)
+
+    def look(at_ms: int, event: Any, actions: Any) -> None:
+        if is_over():
+            driver.stop()
+
+    config = TopologyConfig(idle_pause_ms=1, **options)
+    driver = TopologyDriver(made, MemoryCoordinatorStore(), LocalExecutor(made), config, observers=[look])
+    driver.run()
+
+
+def test_windows_close_in_silence() -> None:
+    """By transactions that are made although there is nothing to read."""
+    topology, stream = clicks([("a", 1, 1), ("a", 2, 1)])
+    closed = MemoryMapState()
+    window = tumbling("50 milliseconds", time="transaction")
+    windows = stream.group_by("page").window(window).persistent_aggregate(MemoryMapState(), Count())
+    windows.closed().group_by("page").persistent_aggregate(closed, count=Sum("count"), name="closed")
+    run_until(topology, lambda: rows_of(closed) == [("a", 2)], window_tick_ms=20)
+
+
+def test_a_run_that_ends_when_the_source_is_drained_does_not_wait_for_windows() -> None:
+    topology, stream = clicks([("a", 1, 1)])
+    closed = MemoryMapState()
+    windows = stream.window(tumbling("1 day", time="transaction")).persistent_aggregate(MemoryMapState(), Count())
+    windows.closed().persistent_aggregate(closed, Count(), name="closed")
+    complete_topology(topology.build(strict=True), config=TopologyConfig(window_tick_ms=1, attempts_max=3))
+    assert rows_of(closed) == []
+
+
+@pytest.mark.parametrize(
+    ("time", "given", "expected"),
+    [("event", None, None), ("event", 7, 7), ("transaction", None, 1_000), ("transaction", 7, 7)],
+)
+def test_how_long_windows_wait_in_silence(time: str, given: int | None, expected: int | None) -> None:
+    topology, stream = clicks([])
+    stream.window(tumbling("1 day", time=time)).persistent_aggregate(MemoryMapState(), Count())
+    assert topology.build().tick_ms(TopologyConfig(window_tick_ms=given)) == expected
 
 
 # --- columns against numbers --------------------------------------------------------------------------------------
