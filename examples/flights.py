@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from spouts.kafka_admin import create_topic, produce
@@ -25,11 +26,12 @@ def flights() -> Iterator[dict[str, str]]:
         yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
 
 
-def produce_flights(bootstrap: str, topic: str, partitions: int) -> None:
-    """Create a topic of all flights as JSON, unless one of that name exists."""
+def produce_flights(bootstrap: str, topic: str, partitions: int, count: int | None = None) -> None:
+    """Create a topic of all flights as JSON, or of the first `count`, unless one of that name exists."""
     try:
         create_topic(bootstrap, topic, partitions)
     except OperatingError:
         # It exists; or there is no broker, which the spout reports better.
         return
-    produce(bootstrap, topic, ((None, row["tailnum"].encode(), json.dumps(row).encode()) for row in flights()))
+    rows = islice(flights(), count)
+    produce(bootstrap, topic, ((None, row["tailnum"].encode(), json.dumps(row).encode()) for row in rows))

@@ -363,7 +363,7 @@ class WindowedAggregate(PersistentAggregate, Protocol):
         """The fields of that stream."""
 
     @property
-    def closes_in_silence(self) -> bool:
+    def closes_without_input(self) -> bool:
         """Whether windows close also if nothing is read, because time passes."""
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:

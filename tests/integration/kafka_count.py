@@ -63,10 +63,10 @@ def check_store(folder: Path) -> list[AttemptRecord]:
     return committed
 
 
-def await_end_of_lease(folder: Path) -> None:
+def await_end_of_lease(folder: Path, topology_id: str = "flights") -> None:
     """Wait until the lease of a run that was killed has ended; none was taken when it was killed early."""
     store = SqlCoordinatorStore(f"sqlite:///{folder}/store.db")
-    for status in store.status("flights"):
+    for status in store.status(topology_id):
         left_ms = (status.leased_until_ms or 0) - SystemClock().wall_ms()
         threading.Event().wait(max(left_ms, 0) / 1000)
     store.close()

@@ -1,4 +1,7 @@
-"""Worlds of windows equal plain Python, whatever happens in them; and they find what is known to be wrong."""
+"""Worlds of windows equal plain Python, whatever happens in them; and they find what is known to be wrong.
+
+Storm row R16: a replayed batch is counted once, and a crash loses no window.
+"""
 
 from __future__ import annotations
 

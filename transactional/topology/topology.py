@@ -35,7 +35,7 @@ NEW_AND_OLD = "old"
 """The stream of a state's update that emits the values before the transaction beside the new ones."""
 
 TICK_MS = 1_000
-"""For windows that close in silence, if the configuration says nothing else."""
+"""For windows that close without input, if the configuration says nothing else."""
 CLOSED = "closed"
 """The stream of a state's update that emits the windows that close."""
 
@@ -171,8 +171,8 @@ class Topology:
         windowed = [c.bolt for c in self.components if isinstance(c.bolt, WindowedAggregate)]
         if not windowed or config.stop_when_drained:
             return None
-        in_silence = TICK_MS if any(bolt.closes_in_silence for bolt in windowed) else None
-        return in_silence if config.window_tick_ms is None else config.window_tick_ms
+        by_default = TICK_MS if any(bolt.closes_without_input for bolt in windowed) else None
+        return by_default if config.window_tick_ms is None else config.window_tick_ms
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""

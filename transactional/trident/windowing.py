@@ -116,7 +116,7 @@ class WindowedUpdate:
         return Schema((*key, *times, *values))
 
     @property
-    def closes_in_silence(self) -> bool:
+    def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
         return self._window.by_transaction
 

@@ -1,4 +1,7 @@
-"""Windows of a stream: what is open, what closes, what is late; and every mistake at its line (Storm row X30)."""
+"""Windows of a stream: what is open, what closes, what is late; and every mistake at its line.
+
+Storm rows R14, T42 and X30.
+"""
 
 from __future__ import annotations
 
