@@ -6,11 +6,13 @@ Storm row R16: a replayed batch is counted once, and a crash loses no window.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.windows.world import FlakyState, NotingRunner, Parts, run_seeds, since_1970
+from state import SqlMapState
+from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
 
@@ -18,7 +20,7 @@ CHUNK = 2
 WRONG_SEEDS = 15
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("first", range(0, 40, CHUNK))
 def test_every_tuple_is_in_one_window_or_late(first: int) -> None:
     """The first of those that `python -m tests.windows` runs through."""
@@ -70,7 +72,7 @@ def is_found(parts: Parts | None = None) -> bool:
 
 
 def test_rows_that_the_new_floor_removes_are_missed() -> None:
-    assert is_found(Parts(state=TooEarly))
+    assert is_found(Parts(state=lambda world, name, kind: TooEarly(table=world.tables[name], kind=kind)))
 
 
 def test_lateness_that_is_judged_while_processing_is_found() -> None:
@@ -80,3 +82,15 @@ def test_lateness_that_is_judged_while_processing_is_found() -> None:
 def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "facts_after", forgetting)
     assert is_found()
+
+
+class FlakyTable(Flaky, SqlMapState):
+    """In a database."""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_windows_in_a_database_are_the_same(seed: int, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/windows.db"
+    reached = run_seeds(seed, 1, Parts(state=lambda world, name, kind: FlakyTable(url, name, kind=kind)))
+    assert reached["windows closed"] > 1

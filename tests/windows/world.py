@@ -72,20 +72,24 @@ class Fails:
         return type(self).world.may_fail()
 
 
-class FlakyState(MemoryMapState):
-    """A process may die before it writes to the table, or after."""
+class Flaky:
+    """A state during whose writes the process may die, before it writes to the table, or after."""
 
     world: World
 
     def merge(self, attempt: TransactionAttempt, partials: Any) -> None:
         """Write, unless it crashes."""
         self.world.may_crash("before a write")
-        super().merge(attempt, partials)
+        super().merge(attempt, partials)  # type: ignore[misc]
         self.tidy_up(attempt)
         self.world.may_crash("after a write")
 
     def tidy_up(self, attempt: TransactionAttempt) -> None:
         """What a state does with rows that nobody needs any more; this one leaves that to the write."""
+
+
+class FlakyState(Flaky, MemoryMapState):
+    """In memory."""
 
 
 class NotingRunner(PhaseRunner):
@@ -107,7 +111,9 @@ class NotingRunner(PhaseRunner):
 class Parts:
     """What a world is made of; wrong parts show that a world finds them."""
 
-    state: type[FlakyState] = FlakyState
+    state: Callable[[World, str, StateKind], Any] = lambda world, name, kind: FlakyState(
+        table=world.tables[name], kind=kind
+    )
     runner: type[NotingRunner] = NotingRunner
 
 
@@ -134,7 +140,7 @@ class World:
         self.is_calm = False
         self.clock = ManualClock(wall_ms=START_MS)
         self.store = MemoryCoordinatorStore()
-        self.tables = {name: MemoryTable(name) for name in ("open", "closed", "late")}
+        self.tables: dict[str, MemoryTable] = {name: MemoryTable(name) for name in ("open", "closed", "late")}
         self.known: dict[int, int] = {}
         self.planned_at_ms: dict[int, int] = {}
         self.ids = 0
@@ -199,10 +205,10 @@ class World:
             state.late().group_by("id").persistent_aggregate(self.state("late"), Count())
         return made.build(strict=True)
 
-    def state(self, name: str) -> MemoryMapState:
+    def state(self, name: str) -> Any:
         """A state over one of the tables, which outlive processes."""
         kind = StateKind.OPAQUE if self.is_opaque or self.random.random() < 0.5 else StateKind.TRANSACTIONAL
-        state = self.parts.state(table=self.tables[name], kind=self.kinds.setdefault(name, kind))
+        state = self.parts.state(self, name, self.kinds.setdefault(name, kind))
         state.world = self
         return state
 
