@@ -20,7 +20,7 @@ from state import DeltaMapState, SqlMapState
 from tests.integration.kafka_count import COMMITTED, await_end_of_lease
 from tests.integration.programs import CLI, Program, finished
 
-FLIGHTS = 10_000
+FLIGHTS = 5_000
 KILLS = 2
 HOUR = timedelta(hours=1)
 Counts = dict[tuple[Any, ...], int]
@@ -82,14 +82,14 @@ def check(folder: Path, *, none_is_late: bool) -> None:
     )
     assert not closed.keys() & still_open.keys()
     assert Counter(closed) + Counter(still_open) + Counter(late) == due
-    assert len(closed) > len(due) // 2
+    assert len(closed) > len(due) // 10
     assert bool(late) is not none_is_late
     if none_is_late:
         assert all(due[key] == count for key, count in closed.items())
 
 
-def example(broker: LocalBroker, folder: Path, delay: str, master: str) -> list[str]:
-    options = {"topic": folder.name, "flights": FLIGHTS, "directory": folder, "max-delay": delay, "batch": 500}
+def example(broker: LocalBroker, folder: Path, *, batch: int, delay: str, master: str) -> list[str]:
+    options = {"topic": folder.name, "flights": FLIGHTS, "directory": folder, "max-delay": delay, "batch": batch}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "examples.windowed_flights", "--bootstrap", broker.bootstrap]
     return [*command, *words, "--master", master]
@@ -111,7 +111,7 @@ def kill_some(command: list[str], folder: Path) -> None:
 def test_a_driver_that_is_killed_counts_every_flight_in_one_window(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     folder = tmp_path / "windows-none"
     folder.mkdir()
-    command = example(kafka_broker, folder, "3 hours", "none")
+    command = example(kafka_broker, folder, batch=100, delay="1 hour", master="none")
     kill_some(command, folder)
     assert "came too late" in finished(command, tmp_path, timeout_s=200).lines[-1]
     check(folder, none_is_late=False)
@@ -125,5 +125,5 @@ def test_on_spark_closed_windows_are_what_a_batch_computes_if_nothing_is_late(
 ) -> None:
     folder = tmp_path / "windows-spark"
     folder.mkdir()
-    finished(example(kafka_broker, folder, "2 days", "local[2]"), tmp_path, timeout_s=200)
+    finished(example(kafka_broker, folder, batch=250, delay="2 days", master="local[2]"), tmp_path, timeout_s=200)
     check(folder, none_is_late=True)
