@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs sim proof soak experiment lock clean java postgres strace chromium promtool
+.PHONY: help audit run check test bench docs screenshots sim proof soak experiment lock clean java postgres strace chromium promtool
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -44,6 +44,9 @@ bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs 
 
 docs: $(READY) ## Write the generated pages of docs/ anew
 	@$(IN_VENV) tools/make_reference.py
+
+screenshots: chromium $(READY) ## Take the console's pictures in docs/pictures anew, of a real run with failures and a takeover
+	@$(IN_VENV) tools/console_pictures.py
 
 sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)

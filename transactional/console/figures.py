@@ -94,7 +94,7 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
             f"last {len(took)} transactions",
         ),
         Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
-        Tile("lag", short_count(status.lag), "records behind the source"),
+        Tile("lag", short_count(status.lag), "records behind"),
         Tile("failed attempts", count(failed), f"of the last {count(len(recent))}", "bad" if failed else ""),
     ]
     return [*found, Tile("dead letters", count(letters), f"last {len(committed)} transactions")] if letters else found

@@ -125,7 +125,7 @@ def draw_graph(graph: Graph) -> str:
     """The picture."""
     layout = _layout(graph)
     most = max((edge.tuples or 0 for edge in graph.edges), default=0)
-    lines = [_edge(layout, edge, most) for edge in graph.edges]
+    lines = [_edge(layout, edge, most, _share(graph, edge)) for edge in graph.edges]
     boxes = [_node(layout, node) for node in graph.nodes]
     width = 2 * _MARGIN + max(layout.column.values()) * _COLUMN + NODE_WIDTH
     below = 56 if any(_skips(layout, edge) for edge in graph.edges) else 0
@@ -155,7 +155,14 @@ def _node(layout: _Layout, node: Node) -> str:
     )
 
 
-def _edge(layout: _Layout, edge: Edge, most: float) -> str:
+def _share(graph: Graph, edge: Edge) -> float:
+    """How far along an edge its label stands: where several part or meet, away from the others' labels."""
+    if sum(each.source == edge.source for each in graph.edges) > 1:
+        return 0.68
+    return 0.32 if sum(each.target == edge.target for each in graph.edges) > 1 else 0.5
+
+
+def _edge(layout: _Layout, edge: Edge, most: float, share: float) -> str:
     x1, y1 = layout.place(edge.source)
     x2, y2 = layout.place(edge.target)
     x1, y1, y2 = x1 + NODE_WIDTH, y1 + NODE_HEIGHT / 2, y2 + NODE_HEIGHT / 2
@@ -164,7 +171,12 @@ def _edge(layout: _Layout, edge: Edge, most: float) -> str:
     path = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1 + dip:.1f} {x2 - bend:.1f} {y2 + dip:.1f} {x2:.1f} {y2:.1f}"
     width = 1.5 + (4.5 * (edge.tuples or 0) / most if most else 0)
     stream = "" if edge.stream == "default" else f" / {edge.stream}"
-    lx, ly = (x1 + x2) / 2, (y1 + y2) / 2 + 0.75 * dip  # the middle of the curve
+    if dip:
+        share = 0.5
+    rest = 1 - share
+    middle = 3 * rest * share  # both inner points of the curve are in the middle between its ends
+    lx = rest**3 * x1 + middle * (x1 + x2) / 2 + share**3 * x2
+    ly = (rest**3 + middle * rest) * y1 + (middle * share + share**3) * y2 + middle * dip
     parts = [
         svg.title(f"{edge.source} → {edge.target}: {edge.grouping}{stream}"),
         svg.element("path", class_="edge", d=path, stroke_width=width),

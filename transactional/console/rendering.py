@@ -24,6 +24,8 @@ def _shown(value: Any) -> Any:
 
 def _compact(value: Any) -> str:
     """An option's value, or a state's identity, in one line."""
+    if value is None:
+        return "not set"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,3 +55,21 @@ def test_long_names_are_shortened_and_told_in_full() -> None:
 
 def test_a_topology_that_nobody_described_is_empty() -> None:
     assert not graph_of({}).is_drawn
+
+
+def test_labels_of_edges_that_part_or_meet_do_not_lie_upon_each_other() -> None:
+    """Two edges leave the spout, and two arrive at the last bolt: in the middle of the curves they are too close."""
+
+    def component(name: str, *sources: str) -> dict[str, Any]:
+        inputs = [{"source": each, "stream": "default", "grouping": "fields", "fields": ["word"]} for each in sources]
+        return {"id": name, "kind": "Bolt", "parallelism": 1, "phase": "processing", "inputs": inputs}
+
+    components = [component("a"), component("b", "a"), component("c", "a"), component("d", "b", "c")]
+    tuples = {(s, "default", t): 1_918.0 for s, t in (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"))}
+    picture = draw_graph(graph_of({"components": components}, tuples))
+    for kind in ("label", "flow"):
+        found = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)" class="{kind}"', picture)
+        places = [(float(x), float(y)) for x, y in found]
+        assert len(places) == 4
+        for number, (x, y) in enumerate(places):
+            assert all(abs(x - other) > 60 or abs(y - another) > 40 for other, another in places[number + 1 :])

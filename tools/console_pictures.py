@@ -1,0 +1,191 @@
+"""Pictures of the console for the documentation, of a real run: `make screenshots`.
+
+Words are counted in real Delta tables, several transactions at once. Some attempts fail, some tuples are set aside, one
+process is killed, and another one takes over. Needs Chromium: CHROMIUM, or Debian's package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from transactional.errors import ConfigError
+from transactional.loading import open_for_reading, reader_of
+from transactional.store import StoreReader
+
+ROOT = Path(__file__).resolve().parents[1]
+WAIT_S = 180
+KILLED_AT, STOPPED_AT = 48, 70
+MODULE = """
+import random
+import threading
+
+from spouts import OpaqueMemoryTransactionalSpout
+from state import DeadLetterTable, DeltaMapState
+from transactional import TransactionalTopologyBuilder
+
+SENTENCES = [
+    [(f"the cow jumped over moon {n % 50} of {'N/A' if n % 997 == 905 else n % 7}",) for n in range(20_000)]
+    for _ in range(4)
+]
+
+
+def split(tuple):
+    if "N/A" in tuple["sentence"]:
+        raise ValueError("could not convert string to float: 'N/A'")
+    return [(word,) for word in tuple["sentence"].split()]
+
+
+def measure(tuple):
+    if random.random() < 0.00005:
+        raise ConnectionError("the dictionary at 10.0.0.7 does not respond")
+    if random.random() < 0.002:
+        threading.Event().wait(0.05)
+    return [(tuple["word"], len(tuple["word"]))]
+
+
+def build():
+    spout = OpaqueMemoryTransactionalSpout(SENTENCES, fields="sentence string", take=60)
+    builder = TransactionalTopologyBuilder("sentences", "source", spout, parallelism=4)
+    builder.set_bolt("split", split, output="word string", parallelism=4).shuffle_grouping("source")
+    lengths = builder.set_bolt("measure", measure, output="word string, length long", parallelism=2)
+    lengths.fields_grouping("split", "word")
+    builder.set_committer_bolt("count", DeltaMapState("counts", key="word").count()).fields_grouping("split", "word")
+    by_length = DeltaMapState("lengths", key="length").count()
+    builder.set_committer_bolt("lengths", by_length).fields_grouping("measure", "length")
+    builder.set_dead_letters(DeadLetterTable("dead-letters"))
+    return builder.build(config={"attempts_max": 2})
+"""
+PICTURES = {
+    "console": ("", "light", 1180),
+    "console-transaction": ("transactions/{failed}", "light", 760),
+    "console-configuration": ("configuration", "light", 760),
+    "console-letters": ("letters", "light", 600),
+}
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Ask again and again; end with what was waited for."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {WAIT_S} s for {what}")
+        time.sleep(0.05)
+
+
+def environment() -> dict[str, str]:
+    """That of the programs that are started: they find this copy."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`transactional …` in a folder; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "transactional.commands.main", *arguments]
+    log = (folder / f"{arguments[0]}.log").open("a")
+    with (
+        log,
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE if arguments[0] == "ui" else log,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def committed(store: StoreReader) -> int:
+    """The last committed transaction."""
+    statuses = store.status("sentences")
+    return statuses[0].committed_txid if statuses else 0
+
+
+def run_and_kill(folder: Path, url: str) -> None:
+    """A run that is killed, and one that takes over and is stopped."""
+    (folder / "sentences.py").write_text(MODULE)
+    (folder / "transactional.toml").write_text("[topology]\nlease_ms = 3000\nmax_spout_pending = 2\n")
+    given = ("--master", "none", "--max-pending", "4", "--set", "retry_pause_ms=20", "--standby")
+    for until, number in ((KILLED_AT, signal.SIGKILL), (STOPPED_AT, signal.SIGTERM)):
+        with program(folder, "run", "sentences:build", *given) as process:
+            wait_until((folder / "transactional.db").exists, "the store")
+            with closing(reader_of(url)) as store:
+                wait_until(partial(is_at, store, until, process), f"transaction {until}")
+            process.send_signal(number)
+            wait_until(partial(has_ended, process), "the end of a run")
+
+
+def is_at(store: StoreReader, txid: int, process: subprocess.Popen[str]) -> bool:
+    """Whether a run has got there."""
+    if has_ended(process):
+        sys.exit(f"a run has ended by itself, with {process.returncode}")
+    try:
+        return committed(store) >= txid
+    except ConfigError:  # the file is there, and its tables are about to be
+        return False
+
+
+def has_ended(process: subprocess.Popen[str]) -> bool:
+    """Whether a process is gone."""
+    return process.poll() is not None
+
+
+def take(folder: Path, out: Path) -> None:
+    """Serve the store, and take the pictures."""
+    url = f"sqlite:///{folder}/transactional.db"
+    run_and_kill(folder, url)
+    with closing(open_for_reading(url)) as store:
+        failed = store.times("sentences", limit=1_000, phases=["failed"])
+    if not failed:
+        sys.exit("no attempt has failed: take the pictures again")
+    with program(folder, "ui", "--port", "0", "--app", "sentences:build") as process:
+        assert process.stdout is not None
+        found = re.search(r"(http://\S+/)(\?token=\S+)", process.stdout.readline())
+        assert found is not None
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+            for name, (path, scheme, height) in PICTURES.items():
+                dark = "dark" if scheme == "dark" else "light"
+                context = browser.new_context(viewport={"width": 1240, "height": height}, color_scheme=dark)
+                page = context.new_page()
+                page.goto(found[1] + found[2])
+                shoot(page, found[1] + "t/sentences/" + path.format(failed=failed[0].attempt.txid), out / f"{name}.png")
+                context.close()
+            browser.close()
+
+
+def shoot(page: Page, address: str, file: Path) -> None:
+    """One page as a picture."""
+    page.goto(address)
+    page.screenshot(path=file)
+    print(f"{file}, {file.stat().st_size // 1024} KB")
+
+
+def chromium() -> str:
+    """The browser."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    return found or sys.exit("there is no chromium: run tools/ensure.sh chromium, or name it in CHROMIUM")
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "pictures").resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        take(Path(scratch), target)
