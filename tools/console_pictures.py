@@ -77,7 +77,7 @@ PICTURES = {
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Ask again and again; end with what was waited for."""
+    """Check again and again; end with what was waited for."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
