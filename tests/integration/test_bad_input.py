@@ -14,6 +14,7 @@ import pytest
 from spouts.local_broker import LocalBroker
 from tests.integration.programs import CLI, Program
 from tests.integration.signals import Gate, Signals
+from transactional.errors import by_code
 
 MISTAKES = "tests.integration.mistakes"
 TIMEOUT_S = 60
@@ -31,8 +32,10 @@ def run(target: str, folder: Path, *options: str, **variables: str) -> subproces
 def refusal(target: str, folder: Path, *options: str, **variables: str) -> str:
     """The one line that a run is refused with."""
     done = run(target, folder, *(options or ("--master", "none")), **variables)
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
     [line] = done.stderr.splitlines()
+    error = by_code(line.partition(":")[0])
+    assert error is not None
+    assert (done.returncode, done.stdout) == (error.exit_code, "")
     return line
 
 

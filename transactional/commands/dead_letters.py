@@ -17,6 +17,7 @@ from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letter
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
 from transactional.running import make_executor
+from transactional.telemetry.run_log import RunLog
 
 
 def dead_letters(
@@ -52,7 +53,8 @@ def dead_letters(
     config = TopologyConfig(stop_when_drained=True, attempts_max=attempts_max)
     with closing(open_existing_store(store)) as coordinator_store:
         replaying = replace(topology, spout=spout)
-        driver = TopologyDriver(replaying, coordinator_store, make_executor(replaying, master=master), config)
+        executor, observers = make_executor(replaying, master=master), [RunLog(replaying.id)]
+        driver = TopologyDriver(replaying, coordinator_store, executor, config, observers=observers)
         summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
     if spout.given_back:

@@ -13,6 +13,7 @@ from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
+from transactional.telemetry.run_log import RunLog
 from transactional.testing.clock import ManualClock
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.testing.recording import Emitted, Recorder
@@ -50,5 +51,7 @@ def complete_topology(
     config = replace(config or TopologyConfig(attempts_max=3, retry_pause_ms=1), stop_when_drained=True)
     executor, commit_phase = LocalExecutor(topology, record=recorder), CommitPhase(topology, record=recorder)
     store = MemoryCoordinatorStore()
-    TopologyDriver(topology, store, executor, config, observers=[note], commit_phase=commit_phase).run()
+    TopologyDriver(
+        topology, store, executor, config, observers=[note, RunLog(topology.id)], commit_phase=commit_phase
+    ).run()
     return recorder.emitted(topology, committed)
