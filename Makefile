@@ -9,7 +9,7 @@ READY := .venv/.ready
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
 # so that the two processes that share them end together.
-FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not browser and not promtool"
+FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not browser and not promtool"
 FOLDERS := tests/simulation tests/docs tests/integration/test_delta_*.py tests/contract tests/tidy tests/unit tests/scenarios
 
 help: ## Say what there is
@@ -31,7 +31,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 test: export TOOK := .venv/.took
 test: export BUDGET_S := 1500
 test: export TMPDIR ?= /tmp
-test: java postgres strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka and PostgreSQL (needs Java)
+test: java postgres redis strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
@@ -51,7 +51,7 @@ screenshots: chromium $(READY) ## Take the console's pictures in docs/pictures a
 sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres strace $(READY) ## Prove the promises at length, in hours: every crash point and power cut, 200 kills, two coordinators; SEED=n
+proof: java postgres redis strace $(READY) ## Prove the promises at length, in hours: every crash point and power cut, 200 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) --durations=10 tests/proof
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
@@ -75,6 +75,9 @@ java:
 
 postgres:
 	@tools/ensure.sh postgres
+
+redis:
+	@tools/ensure.sh redis
 
 strace:
 	@tools/ensure.sh strace

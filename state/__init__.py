@@ -7,6 +7,7 @@ from state.delta.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
+from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from state.updates import StateUpdate
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryTable",
     "Min",
     "OpaqueValue",
+    "RedisMapState",
     "SqlCoordinatorStore",
     "SqlMapState",
     "StateUpdate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
+from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from transactional.errors import ConfigError
 
@@ -20,6 +21,11 @@ def in_memory(url: str, topology_id: str, component_id: str, key: str, values: s
 def in_sql(url: str, topology_id: str, component_id: str, key: str, values: str) -> SqlMapState:
     """The URL of a SQLite file or a PostgreSQL database: there the table `<topology>_<component>`."""
     return SqlMapState(url, f"{topology_id}_{component_id}", _key(key), values, deletes=True)
+
+
+def in_redis(url: str, topology_id: str, component_id: str, key: str, values: str) -> RedisMapState:
+    """The URL of a Redis server: there the table `<topology>_<component>`."""
+    return RedisMapState(url, f"{topology_id}_{component_id}", _key(key), values, deletes=True)
 
 
 def in_delta(url: str, topology_id: str, component_id: str, key: str, values: str) -> DeltaMapState:

@@ -34,7 +34,7 @@ def kafka_broker() -> Iterator[LocalBroker]:
 
 
 # The marks that a test has one of, by the program that it starts.
-MARKS = {"initdb": ("postgres",), "java": ("kafka", "spark"), "spark-submit": ("spark",)}
+MARKS = {"initdb": ("postgres",), "java": ("kafka", "spark"), "redis-server": ("redis",), "spark-submit": ("spark",)}
 RUNNING = list[pytest.Item]()
 
 

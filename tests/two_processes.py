@@ -20,7 +20,7 @@ import pytest
 
 from tests.bill import Bill, Cost
 
-SERVERS = ("kafka", "postgres", "spark")
+SERVERS = ("kafka", "postgres", "redis", "spark")
 SHARED = {"kafka_broker", "postgres_sockets", "spark"}
 """The fixtures that are a server."""
 HAVE_THEIR_OWN = {"test_cluster.py", "test_global_count.py", "test_quiet_runs.py", "test_transactional_words.py"}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… strace`, `… chromium`,
-# `… promtool`.
+# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… redis`, `… strace`,
+# `… chromium`, `… promtool`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -11,6 +11,13 @@ postgres) # the tests start a server of their own
     folders="/usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin"
     missing="PostgreSQL's server programs (postgres, initdb), which are not on PATH or in their usual folders: install
 PostgreSQL 13 or newer (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql)."
+    ;;
+redis) # the tests start servers of their own
+    package=redis-server
+    programs=redis-server
+    folders=/opt/homebrew/bin
+    missing="Redis' server program (redis-server), which is not on PATH: install Redis 6 or newer (Debian, Ubuntu: apt-get
+install redis-server; macOS: brew install redis)."
     ;;
 chromium) # the tests open the console's pages in it; what tests/integration/chromium.py takes is enough
     if command -v "${CHROMIUM:-chromium-browser}" >/dev/null 2>&1; then
@@ -37,7 +44,7 @@ strace) # the proof of power cuts records with it what a run does to its files
 Fedora: dnf install strace)."
     ;;
 *)
-    echo "usage: tools/ensure.sh postgres|strace|chromium|promtool" >&2
+    echo "usage: tools/ensure.sh postgres|redis|strace|chromium|promtool" >&2
     exit 2
     ;;
 esac

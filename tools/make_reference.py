@@ -160,6 +160,7 @@ PAGES = {
             "state.delta.table.DeltaLocation",
             "state.delta.table.catalog_table",
             "state.sql.state.SqlMapState",
+            "state.redis.state.RedisMapState",
             "state.dead_letters.DeadLetterTable",
             "state.map_state.MapState",
             "state.updates.StateUpdate",
@@ -203,6 +204,7 @@ PAGES = {
 PORT_OF = {
     "DeltaMapState": "TransactionState",
     "SqlMapState": "TransactionState",
+    "RedisMapState": "TransactionState",
     "MemoryMapState": "TransactionState",
     "SqlCoordinatorStore": "CoordinatorStore",
     "MemoryCoordinatorStore": "CoordinatorStore",

@@ -20,6 +20,7 @@ from transactional.engine.fencing import FENCE_TRIES
 from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.ports import StateKind
+from transactional.progress import Phase
 from transactional.schema import Schema
 from transactional.store import AttemptRecord, Lease
 from transactional.testing import MemoryCoordinatorStore
@@ -163,6 +164,21 @@ def test_a_table_at_another_transaction_than_the_store_is_a_mismatch() -> None:
     with pytest.raises(
         StoreMismatch, match=r"'words'.*\(memory=words .*\): it is at transaction 1, and 3 is committed"
     ):
+        world.start()
+
+
+def test_a_table_that_a_dead_attempt_at_the_committed_transaction_has_left_is_a_mismatch() -> None:
+    """A failover has lost what was written last, or somebody has restored the table: its rows are of another batch."""
+    world = World()
+    lease, topology = world.start()
+    world.commit(lease, topology, 1, 2)
+    dead = world.record(lease, 2, 3)
+    world.write(topology, dead)
+    lost = world.tables["words"].version
+    world.store.record_failure(lease, dead, Phase.COMMITTING, "no longer", at_ms=0)
+    world.commit(lease, topology, 2, 4)
+    world.tables["words"].version = lost
+    with pytest.raises(StoreMismatch, match=r"'words'.*as attempt 3 has left it, and transaction 2 was committed"):
         world.start()
 
 

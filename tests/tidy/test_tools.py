@@ -72,7 +72,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """An empty folder with the rules for all tests, and pytest in this process: another one would take a second."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
-    markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "postgres", "sampled", "spark"))
+    markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "postgres", "redis", "sampled", "spark"))
     pytester.makeini(
         f"[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider -p no:faulthandler\nmarkers =\n{markers}"
     )
@@ -89,7 +89,7 @@ def test_a_skip_fails_where_none_is_allowed(inner: pytest.Pytester) -> None:
 
 
 def test_a_server_is_started_by_a_test_that_is_marked_alone(inner: pytest.Pytester) -> None:
-    for name in ("initdb", "java"):
+    for name in ("initdb", "java", "redis-server"):
         program = inner.mkdir(name) / name
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
@@ -99,20 +99,25 @@ def test_a_server_is_started_by_a_test_that_is_marked_alone(inner: pytest.Pytest
 
         def test_other(): subprocess.run(["true"], check=True)
         def test_database(): subprocess.run(["initdb/initdb"], check=True)
+        def test_cache(): subprocess.run(["redis-server/redis-server"], check=True)
         def test_broker(): subprocess.run(["java/java"], check=True)
 
         @pytest.mark.postgres
         def test_marked_database(): subprocess.run(["initdb/initdb"], check=True)
+
+        @pytest.mark.redis
+        def test_marked_cache(): subprocess.run(["redis-server/redis-server"], check=True)
 
         @pytest.mark.kafka
         @pytest.mark.parametrize("program", ["java", "initdb"])
         def test_marked_broker(program): subprocess.run([f"{program}/{program}"], check=True)
     """)
     done = inner.runpytest_subprocess("--quiet")  # this test's own process has the rule for itself
-    done.assert_outcomes(passed=3, failed=3)
+    done.assert_outcomes(passed=4, failed=4)
     done.stdout.fnmatch_lines_random(
         [
             "*::test_database starts initdb: it needs @pytest.mark.postgres,*",
+            "*::test_cache starts redis-server: it needs @pytest.mark.redis,*",
             "*::test_broker starts java: it needs @pytest.mark.kafka or @pytest.mark.spark,*",
             "*::test_marked_broker?initdb? starts initdb: *",
         ]
@@ -188,7 +193,7 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert re.fullmatch(r"took \d s, the processors [0-5]\.[1-9] s; on two quiet ones it has 9 s\n", busy.stdout)
 
 
-@pytest.mark.parametrize("program", ["postgres", "strace", "chromium", "promtool"])
+@pytest.mark.parametrize("program", ["postgres", "redis", "strace", "chromium", "promtool"])
 def test_a_missing_program_ends_with_one_sentence(tmp_path: Path, program: str) -> None:
     script = tmp_path / "ensure.sh"
     script.write_text(re.sub(r"\bfolders=.*", "folders=", (ROOT / "tools" / "ensure.sh").read_text()))

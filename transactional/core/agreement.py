@@ -27,12 +27,19 @@ def refusal(component_id: str, where: str, what: str, remedy: str) -> str:
 
 
 def disagreement(
-    version: AttemptId | None, txid: TxId | None, committed: TxId, *, has_joined: bool
+    version: AttemptId | None,
+    txid: TxId | None,
+    committed: TxId,
+    *,
+    has_joined: bool,
+    committed_by: AttemptId | None = None,
 ) -> Disagreement | None:
     """Compare a table with the store. None if the table is at the committed transaction, or one ahead of it.
 
     `version` is the attempt that wrote the table last, None for a table that nobody has written; `txid` is that
     attempt's transaction, None if the store does not know it. `has_joined`: the table has been part of the topology.
+    `committed_by` is the attempt that was committed, None if the store does not know it: every table had its version
+    then, so one of an earlier attempt at the same transaction has lost what was written since.
     """
     if version is None:
         return _missing(committed) if committed and has_joined else None
@@ -40,6 +47,8 @@ def disagreement(
         return _unknown(version, committed)
     if txid < committed:
         return _behind(txid, committed)
+    if has_joined and committed_by is not None and version < committed_by:
+        return _of_a_dead_attempt(version, committed, committed_by)
     return _ahead(txid, committed) if txid > committed + 1 else None
 
 
@@ -66,6 +75,18 @@ def _behind(txid: TxId, committed: TxId) -> Disagreement:
     remedy = (
         f"restore a newer copy of the table, or the store and all tables together from one backup; the "
         f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone"
+    )
+    return Disagreement(Problem.TABLE_BEHIND, what, remedy)
+
+
+def _of_a_dead_attempt(version: AttemptId, committed: TxId, committed_by: AttemptId) -> Disagreement:
+    what = (
+        f"it is as attempt {version} has left it, and transaction {committed} was committed by attempt {committed_by}: "
+        "what was written since is lost"
+    )
+    remedy = (
+        "restore a newer copy of the table, or the store and all tables together from one backup; what attempt "
+        f"{committed_by} has written is in no table and can't be reconstructed for one table alone"
     )
     return Disagreement(Problem.TABLE_BEHIND, what, remedy)
 

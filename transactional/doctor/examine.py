@@ -13,7 +13,7 @@ from transactional.attempt import TxId
 from transactional.core.agreement import disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_store
-from transactional.engine.fencing import known_txid
+from transactional.engine.fencing import committed_by, known_txid
 from transactional.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
@@ -77,7 +77,8 @@ def _examine_place(
     committed = TxId(status.committed_txid) if status is not None else TxId(0)
     where, version = table.found.where, table.found.version
     txid = None if version is None else known_txid(store, topology.id, table.component, version)
-    wrong = disagreement(version, txid, committed, has_joined=store.has_fence(topology.id, table.component))
+    has_joined, by = store.has_fence(topology.id, table.component), committed_by(store, topology.id, committed)
+    wrong = disagreement(version, txid, committed, has_joined=has_joined, committed_by=by)
     if wrong is not None:
         target = version if wrong.can_repair else None
         yield Diagnosis(

@@ -10,6 +10,7 @@ from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease, StoreReader
+from transactional.store_rules import COMMITTED
 from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10
@@ -70,11 +71,18 @@ def _table_txid(
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.snapshot.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
-    wrong = disagreement(version, txid, committed, has_joined=has_joined)
+    by = committed_by(store, lease.topology_id, committed)
+    wrong = disagreement(version, txid, committed, has_joined=has_joined, committed_by=by)
     if wrong is not None:
         where = " ".join(f"{name}={value}" for name, value in state.identity().items())
         raise StoreMismatch(refusal(component_id, f"its table ({where})", wrong.what, wrong.remedy))
     return committed if txid is None else txid
+
+
+def committed_by(store: StoreReader, topology_id: str, committed: TxId) -> AttemptId | None:
+    """The attempt that has committed the committed transaction; None if the store has nothing of it any more."""
+    records = store.attempts_at(topology_id, committed)
+    return next((record.attempt.attempt_id for record in records if record.phase == COMMITTED), None)
 
 
 def known_txid(store: StoreReader, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:

@@ -1,0 +1,109 @@
+"""A Redis server as a state sees it: its connection, its errors, and whether what it confirms is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from transactional.errors import ConfigError, OperatingError
+from transactional.names import DISTRIBUTION
+from transactional.redaction import without_login
+
+DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
+"""The settings with which Redis confirms only what a power failure does not lose."""
+
+
+class WriteFailed(Exception):
+    """The server failed during a write, whose outcome is unknown. Between the server and its table only."""
+
+
+class Server:
+    """A connection to one server, opened on demand. No wait takes longer than `timeout_ms`.
+
+    `state` is what messages call the state. Raises `ConfigError` for a URL that is none, and without redis-py.
+    """
+
+    def __init__(self, url: str, state: str, *, timeout_ms: int) -> None:
+        try:
+            import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError as error:
+            raise ConfigError(
+                f"state {state} needs redis-py: install {DISTRIBUTION}[redis] (pip install '{DISTRIBUTION}[redis]')"
+            ) from error
+        self.place, self._state, self._errors = without_login(url), state, redis.exceptions
+        wait_s = timeout_ms / 1_000
+        # What is repeated is a whole write, once it is known what has become of it.
+        options: dict[str, Any] = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s}
+        try:
+            self.client: Any = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+        except ValueError as error:
+            raise ConfigError(
+                f"state {state}: {self.place!r} is no URL of a Redis server, such as redis://localhost:6379/0: {error}"
+            ) from error
+
+    @contextmanager
+    def raising_ours(self) -> Iterator[None]:
+        """What a server that fails is to whoever uses a state."""
+        unreachable = (self._errors.ConnectionError, self._errors.TimeoutError, OSError)
+        try:
+            yield
+        except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
+            raise ConfigError(f"state {self._state}: Redis refuses the login or a command: {error}") from error
+        except unreachable as error:
+            raise OperatingError(
+                f"state {self._state}: Redis does not respond: {error}. Check that it is running and reachable"
+            ) from error
+        except self._errors.RedisError as error:
+            raise OperatingError(f"state {self._state}: Redis reports: {error}") from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The same for a write: raises `WriteFailed`."""
+        try:
+            with self.raising_ours():
+                yield
+        except OperatingError as error:
+            raise WriteFailed(str(error)) from error
+
+    def check(self, durability: str) -> None:
+        """Raise `ConfigError` for a server that may lose what it has confirmed, or evict rows."""
+        found = self._settings()
+        wrong = {name: found[name] for name, right in DURABLE.items() if found[name] != right}
+        if durability != "process" and wrong:
+            told = ", ".join(f"{name} is {value!r}" for name, value in wrong.items())
+            raise ConfigError(
+                f"state {self._state}: a power failure could lose what this Redis server has confirmed ({told}). Set "
+                "appendonly yes and appendfsync always in its redis.conf, or run with durability = process if that may "
+                "be lost"
+            )
+        evicts = found["maxmemory-policy"]
+        if found["maxmemory"] != "0" and evicts.startswith("allkeys"):
+            raise ConfigError(
+                f"state {self._state}: this Redis server deletes keys when its memory is full (maxmemory-policy "
+                f"{evicts}); set maxmemory-policy noeviction, or give the state a server of its own"
+            )
+
+    def _settings(self) -> dict[str, str]:
+        names = (*DURABLE, "maxmemory", "maxmemory-policy")
+        try:
+            with self.raising_ours():
+                found = {name: dict(self.client.config_get(name)).get(name) for name in names}
+        except (ConfigError, OperatingError) as error:
+            if isinstance(error.__cause__, self._errors.ResponseError):
+                raise ConfigError(
+                    f"state {self._state}: Redis does not say whether what it confirms is durable (CONFIG GET): "
+                    f"{error.__cause__}; allow the command config|get to the user of the state"
+                ) from error
+            raise
+        return {name: _text(value) for name, value in found.items()}
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another one."""
+        self.client.close()
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

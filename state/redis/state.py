@@ -1,0 +1,122 @@
+"""`RedisMapState`: a state in a Redis server, exactly once, fenced against dead coordinators.
+
+The version is the attempt id of the table's last writer. Each transaction is one script, which compares the version
+with the one that was read, and writes rows and version or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from state.map_state import MapState
+from state.redis.server import Server
+from state.redis.table import FencedRedisTable
+from state.redis.values import RowCodec
+from state.value_limits import ValueLimits
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import ConfigError
+from transactional.ports import StateKind
+from transactional.redaction import without_login
+from transactional.schema import Schema
+
+
+class RedisMapState(MapState[FencedRedisTable]):
+    """Key → values in a Redis server: one field of a hash per key, with the transaction that wrote it and what was
+    before.
+
+    `url` is `redis://user:password@host:6379/0`, `rediss://…` with TLS, or `unix://path`. `key` is a name, several
+    names, or a DDL string with types (`carrier string`); () is a state of one row; it is omitted if an update names it
+    with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so
+    on. With `deletes` keys can be deleted. No wait for the server takes longer than `timeout_ms`.
+
+    The server needs `appendonly yes` and `appendfsync always`, unless the run has `durability = process`. Reading the
+    whole state is one command, during which the server answers nobody else.
+
+    Raises `ConfigError` for URLs, names and types that can't hold a state.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        key: str | Sequence[str] | None = None,
+        values: str = "",
+        *,
+        kind: StateKind = StateKind.OPAQUE,
+        timeout_ms: int = 30_000,
+        deletes: bool = False,
+    ) -> None:
+        self._place, self._table_name, self._durability = without_login(url), table, "disk"
+        super().__init__(f"{table!r} in {self._place}", key, values, kind=kind, columns=None, deletes=deletes)
+        if not table.strip() or "{" in table or "}" in table:
+            raise ConfigError(f"state {self.table}: a name in Redis must not be empty and has no braces")
+        self._server = Server(url, self.table, timeout_ms=timeout_ms)
+        self._check_types()
+
+    def __repr__(self) -> str:
+        return f"RedisMapState({self.table})"
+
+    @property
+    def place(self) -> str | None:
+        """No file."""
+        return None
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        """Its values go through Python."""
+        return ValueLimits(self.table)
+
+    def identity(self) -> Mapping[str, str]:
+        """Server without user and password, table, key, values, kind."""
+        place = {"redis": self._place, "table": self._table_name}
+        return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Fix the columns, once the schema of the input is known (see `MapState`)."""
+        super().bind(key, values)
+        self._check_types()
+
+    def set_durability(self, durability: str) -> None:
+        """What `open` requires of the server."""
+        self._durability = durability
+
+    def unsynced(self) -> Collection[Path]:
+        """Nothing: the server has synced what it has confirmed."""
+        return ()
+
+    def synced(self) -> None:
+        """Nothing to note."""
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Create the table, or check the existing one (see the port).
+
+        Raises `ConfigError` for a server that may lose what it confirms, `SchemaMismatch` for a table of another shape,
+        `StoreMismatch` for one with rows of another owner.
+        """
+        self._own(owner, txid_of)
+        self._server.check(self._durability)
+        table = self._table(owner)
+        table.create_or_check()
+        self._opened = table
+
+    def read(self, committed_txid: TxId | None = None) -> pa.Table:
+        """Key and value columns of all rows. The state need not be open.
+
+        With `committed_txid` it returns what a reader may see that must not see anything after that transaction.
+        """
+        return self._table("").visible(committed_txid)
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        self._server.close()
+
+    def _table(self, owner: str) -> FencedRedisTable:
+        return FencedRedisTable(self._server, self._table_name, self.columns, owner=owner, name=self.table)
+
+    def _check_types(self) -> None:
+        if self._declared.are_complete:
+            RowCodec(self.key, self.values, self.table)

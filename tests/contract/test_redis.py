@@ -1,0 +1,325 @@
+"""States in Redis: what every state promises, and what is theirs: durability, lost writes, a server that is killed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from state.redis.state import RedisMapState
+from state.redis.table import keys_of
+from state.redis.values import RowCodec
+from state.values import OpaqueValue
+from tests.contract.opaque_rule import TXID
+from tests.contract.states import OWNER, AnyState, Place, content, counts
+from tests.contract.test_key_values import live_through, test_who_was_taken_over_reads_nothing
+from tests.contract.test_opaque_rule import CASES, WHICH, Case, row_of, value_of
+from tests.contract.test_state import (
+    KINDS,
+    TestFence,
+    TestKeys,
+    TestOneTransactionAfterTheOther,
+    TestReplays,
+)
+from tests.integration.redis_server import DURABLE, RedisServer
+from tests.unit.drivers import DRAINED
+from tests.unit.execution.test_stateful import WordCount
+from tests.unit.fakes import opaque_words
+from transactional.absent import ABSENT
+from transactional.attempt import AttemptId, TxId
+from transactional.core.protocol import RecordCommit
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
+from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import StateKind
+from transactional.schema import Schema
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.topology import Topology
+
+pytestmark = pytest.mark.redis
+_ = (TestFence, TestKeys, TestOneTransactionAfterTheOther, TestReplays, test_who_was_taken_over_reads_nothing)
+"""They are run here over Redis."""
+NAMES = itertools.count()
+
+
+def unknown(attempt_id: AttemptId) -> TxId:
+    """There are no attempts."""
+    raise AssertionError(f"{attempt_id} is asked for")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A durable server for all tests that leave it as it is."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+class RedisPlace(Place):
+    """A table of a server."""
+
+    def state(self, key: Any = "word string", values: str = "count long", **options: Any) -> AnyState:
+        state: AnyState = RedisMapState(self.url, self.engine, key, values, **options)
+        state.open(OWNER, self.txids.__getitem__)
+        self.opened.append(state)
+        return state
+
+
+@pytest.fixture
+def place(server: RedisServer, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    place = RedisPlace(f"table {next(NAMES)}", tmp_path, url=server.url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def quick_place(place: Place) -> Place:
+    return place
+
+
+@pytest.fixture
+def state(place: Place) -> AnyState:
+    return place.state()
+
+
+# --- what every state promises, further ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_histories_with_dead_attempts_end_as_a_dict_does(
+    server: RedisServer, kind: StateKind, *, deletes: bool
+) -> None:
+    for seed in range(15):
+        place = RedisPlace(f"history {next(NAMES)}", Path(), url=server.url)
+        live_through(place, kind, Random(seed), 6, deletes=deletes)
+        place.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_opaque_rule(server: RedisServer, case: Case) -> None:
+    name = f"rule {next(NAMES)}"
+    words = RedisMapState(server.url, name, "key string", "value long", deletes=case.deletes)
+    words.open(OWNER, WHICH.__getitem__)
+    codec = RowCodec(Schema.parse("key string"), Schema.parse("value long"), name)
+    meta, rows, changed = keys_of(name)
+    client = words._server.client
+    client.hset(meta, "attempt", 8)
+    for key, row in case.before.items():
+        stored: Any = value_of(row, wrapped=True)
+        client.hset(rows, codec.key_bytes((key,)), codec.row_bytes(stored))
+        if stored.txid == TXID or stored.value is ABSENT:
+            client.sadd(changed, codec.key_bytes((key,)))
+    seen = case.do(words)
+    found = {codec.key_of(key)[0]: codec.row_of(row) for key, row in client.hgetall(rows).items()}
+    words.close()
+    assert seen == case.seen
+    assert {key: row_of(row, case, *_single(row)) for key, row in found.items()} == case.after
+
+
+def _single(row: OpaqueValue) -> tuple[Any, Any]:
+    value = row.value if row.value is ABSENT else row.value[0]
+    return value, row.prev_value[0] if row.prev_value else None
+
+
+# --- who may use a table, and which server will do ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"appendonly": "no"}, "appendonly is 'no'"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "appendfsync is 'everysec'"),
+        (DURABLE | {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "maxmemory-policy allkeys-lru"),
+    ],
+)
+def test_a_server_that_may_lose_rows_is_refused(tmp_path: Path, settings: dict[str, str], what: str) -> None:
+    with RedisServer(tmp_path, settings=settings) as server:
+        state = RedisMapState(server.url, "words", "word string", "count long")
+        with pytest.raises(ConfigError, match=what):
+            state.open(OWNER, unknown)
+        state.close()
+
+
+def test_a_server_that_does_not_say_so_is_refused(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        server.client().execute_command("ACL", "SETUSER", "me", "on", ">hidden", "~*", "+@all", "-config|get")
+        for login, what in (("me:hidden", "Redis does not say whether"), ("me:wrong", "refuses the login")):
+            state = RedisMapState(server.url.replace("//", f"//{login}@"), "words", "word string", "count long")
+            with pytest.raises(ConfigError, match=what):
+                state.open(OWNER, unknown)
+            state.close()
+
+
+def test_one_that_a_power_failure_empties_may_be_used_if_that_may_be_lost(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, settings={"appendonly": "no"}) as server:
+        state = RedisMapState(server.url, "words", "word string", "count long")
+        state.set_durability("process")
+        state.open(OWNER, unknown)
+        state.close()
+
+
+def test_a_table_of_another_shape_or_with_rows_of_another_owner_is_refused(place: Place) -> None:
+    state = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1}))
+    with pytest.raises(SchemaMismatch, match="was created with the key 'word string'"):
+        place.state("word string, at date")
+    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    with pytest.raises(StoreMismatch, match="has rows, written by words/count"):
+        other.open("others/count", unknown)
+    other.close()
+
+
+def test_an_empty_table_may_go_to_another_owner(place: Place) -> None:
+    place.state()
+    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    other.open("others/count", unknown)
+    assert other.version() is None
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [("http://host", "is no URL of a Redis server"), ("redis://host:six/0", "is no URL of a Redis server")],
+)
+def test_a_url_that_is_none_is_refused(url: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        RedisMapState(url, "words", "word string", "count long")
+
+
+def test_columns_and_names_that_can_not_be_stored_are_refused(server: RedisServer) -> None:
+    with pytest.raises(ConfigError, match="can't store"):
+        RedisMapState(server.url, "words", "word string", "tags array<string>")
+    with pytest.raises(ConfigError, match="has no braces"):
+        RedisMapState(server.url, "{words}", "word string", "count long")
+
+
+def test_passwords_are_not_shown() -> None:
+    state = RedisMapState("redis://me:hidden@127.0.0.1:1/0", "words", "word string", "count long", timeout_ms=500)
+    with pytest.raises(OperatingError, match="Redis does not respond") as raised:
+        state.open(OWNER, unknown)
+    assert "hidden" not in f"{raised.value}{state.table}{state.identity()}{state!r}"
+
+
+# --- a server that is killed, and one that has lost writes ---------------------------------------------------------
+
+
+def topology_over(server: RedisServer) -> Topology:
+    """A stateful word count; the spout's replays are other batches."""
+    pets = [("cat",), ("dog",), ("cat",), ("owl",), ("cat",), ("dog",)] * 5
+    made = TransactionalTopologyBuilder("pets", "words", opaque_words([pets], take=2))
+    made.set_stateful_bolt("count", WordCount()).fields_grouping("words", "word")
+    return made.build(config={"state_provider": server.url})
+
+
+class Stopped(Exception):
+    """The process dies here."""
+
+
+def run(server: RedisServer, store: MemoryCoordinatorStore, at_commit: Any = lambda txid: None) -> dict[str, int]:
+    """Run until drained; the counts. `at_commit` is called with each committed txid."""
+    topology = topology_over(server)
+
+    def note(at_ms: int, event: Any, actions: Any) -> None:
+        for action in actions:
+            if isinstance(action, RecordCommit):
+                at_commit(action.attempt.txid)
+
+    config = replace(DRAINED, retry_pause_ms=20, state_provider=server.url)
+    TopologyDriver(topology, store, LocalExecutor(topology), config, observers=[note]).run()
+    state: Any = topology.committers[0].state
+    found = content(state)
+    state.close()
+    return found
+
+
+RIGHT = {"cat": 15, "dog": 10, "owl": 5}
+
+
+def test_a_server_that_is_killed_and_started_again_has_lost_nothing(server: RedisServer, tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        killed = list[int]()
+
+        def kill(txid: int) -> None:
+            if txid in (3, 7, 8):
+                killed.append(txid)
+                server.kill()
+                server.start()
+
+        assert run(server, MemoryCoordinatorStore(), kill) == RIGHT
+        assert killed == [3, 7, 8]
+
+
+def test_writes_that_a_failover_has_lost_are_found_when_the_table_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "replica").mkdir()
+    (tmp_path / "primary").mkdir()
+    with RedisServer(tmp_path / "primary") as primary, RedisServer(tmp_path / "replica") as replica:
+        replica.follow(primary)
+        store = MemoryCoordinatorStore()
+
+        def fail_over(txid: int) -> None:
+            if txid == 4:
+                replica.await_copy_of(primary)
+                replica.stop_following()
+            if txid == 6:
+                primary.kill()
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            run(primary, store, fail_over)
+        replica.kill()
+        replica.port = primary.port
+        replica.start()
+        with pytest.raises(StoreMismatch, match=r"it is at transaction [45], and [67] is committed"):
+            run(replica, store)
+
+
+def test_and_by_a_process_that_goes_on(tmp_path: Path) -> None:
+    """Whose connection is broken, and that finds an older table behind the next one."""
+    with RedisServer(tmp_path) as server:
+        place = RedisPlace("words", tmp_path, url=server.url)
+        state: Any = place.state()
+        state.merge(place.attempt(1, 1), counts({"cat": 1}))
+        state.merge(place.attempt(2, 2), counts({"cat": 1}))
+        state._server.client.hset(keys_of("words")[0], "attempt", 1)
+        with pytest.raises(StoreMismatch, match="has lost writes that it had confirmed"):
+            state.merge(place.attempt(3, 3), counts({"cat": 1}))
+        state._server.client.flushall()
+        with pytest.raises(StoreMismatch, match="no longer there"):
+            state.version()
+        place.close()
+
+
+def test_a_write_whose_answer_was_lost_is_found_done(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    state: Any = place.state()
+    table, write = state._opened, state._opened._write
+
+    def unanswered(*given: Any) -> Any:
+        monkeypatch.undo()
+        write(*given)
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(table, "_write", unanswered)
+    state.merge(place.attempt(1, 1), counts({"cat": 2}))
+    assert content(state) == {"cat": 2}
+    assert state.version() == AttemptId(1)
+    assert content(state, 0) == {}
+    assert state.read(TxId(1)).num_rows == 1
+
+
+def test_many_rows_go_into_one_write(place: Place) -> None:
+    state = place.state(deletes=True)
+    many = {f"word {number}": number for number in range(9_001)}
+    state.merge(place.attempt(1, 1), counts(many))
+    assert content(state) == many
+    state.put(place.attempt(2, 2), dict.fromkeys(((word,) for word in many), ABSENT))
+    assert content(state) == {}
+    assert content(state, 1) == many
+    state.put(place.attempt(2, 3), {("cat",): (1,)})
+    assert content(state) == many | {"cat": 1}
