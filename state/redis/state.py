@@ -18,6 +18,7 @@ from state.redis.values import RowCodec
 from state.value_limits import ValueLimits
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError
+from transactional.expiry import Expiry
 from transactional.ports import StateKind
 from transactional.redaction import without_login
 from transactional.schema import Schema
@@ -78,6 +79,13 @@ class RedisMapState(MapState[FencedRedisTable]):
         """Fix the columns, once the schema of the input is known (see `MapState`)."""
         super().bind(key, values)
         self._check_types()
+
+    def expire(self, expiry: Expiry) -> None:
+        """Raises `ConfigError`: rows in Redis stay."""
+        raise ConfigError(
+            f"state {self.table}: rows of a state in Redis do not expire ({expiry.column}), as those of windows do; "
+            "keep it in Delta, SQLite or PostgreSQL"
+        )
 
     def set_durability(self, durability: str) -> None:
         """What `open` requires of the server."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from state.columns import StateColumns
+from state.expiring import NO_FLOORS, Floors, in_range
 from state.fence import WriteRefused
 from state.redis.server import Server, WriteFailed
 from state.redis.values import RowCodec
@@ -157,6 +158,14 @@ class FencedRedisTable:
         """Key and value columns of all rows as they were before a transaction."""
         return self._as_table(self._all().items(), before)
 
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those whose column lies in a range; all are read."""
+        return in_range(self.rows(before), column, after, until)
+
+    def floors(self) -> Floors:
+        """None: rows do not expire."""
+        return NO_FLOORS
+
     def visible(self, committed_txid: TxId | None) -> pa.Table:
         """The same as of a committed transaction; None: of the newest one."""
         found = self._all()
@@ -190,9 +199,16 @@ class FencedRedisTable:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def apply(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], *, is_replay: bool
+        self,
+        attempt: TransactionAttempt,
+        rows: pa.Table,
+        combine: Mapping[str, str],
+        *,
+        is_replay: bool,
+        floors: Floors | None = None,
     ) -> None:
         """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
+        assert floors is None, f"rows of state {self._name} do not expire"
         self._limits.check(rows, len(self._columns.key))
         values = self._columns.values
         check = SumCheck(self._name, values, [combine[name] for name in values.names])
@@ -206,9 +222,11 @@ class FencedRedisTable:
         after |= {key: row.roll_back(attempt.txid) for key, row in stored.items() if key not in given}
         self._send(attempt.attempt_id, attempt.txid, stored, after)
 
-    def write_version(self, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> None:
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+    ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        del attempt
+        del attempt, floors
         self._run(attempt_id, ["version"])
 
     def _applied(self, stored: OpaqueValue | None, txid: TxId, row: Sequence[Any], check: SumCheck) -> Any:

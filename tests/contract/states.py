@@ -16,7 +16,6 @@ from state.delta.folding import LogLayout
 from state.delta.small import SmallTable
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
-from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from state.updates import check_unique
 from transactional.arrow import arrow_schema
@@ -27,7 +26,7 @@ from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
 from transactional.staged import STAGEABLE
 
-AnyState = MemoryMapState | DeltaMapState | RedisMapState | SqlMapState
+AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
 STAGED = ("staged, lookup", "staged and folded")
 FOLD_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and folded": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,6 +36,7 @@ from transactional.attempt import AttemptId, TxId
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
+from transactional.expiry import Expiry
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.schema import Schema
@@ -63,8 +65,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 class RedisPlace(Place):
     """A table of a server."""
 
-    def state(self, key: Any = "word string", values: str = "count long", **options: Any) -> AnyState:
-        state: AnyState = RedisMapState(self.url, self.engine, key, values, **options)
+    def state(self, key: Any = "word string", values: str = "count long", **options: Any) -> Any:
+        state: Any = RedisMapState(self.url, self.engine, key, values, **options)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)
         return state
@@ -323,3 +325,18 @@ def test_many_rows_go_into_one_write(place: Place) -> None:
     assert content(state, 1) == many
     state.put(place.attempt(2, 3), {("cat",): (1,)})
     assert content(state) == many | {"cat": 1}
+
+
+def test_rows_do_not_expire(server: RedisServer) -> None:
+    state = RedisMapState(server.url, "words", "word string", "at timestamp")
+    with pytest.raises(ConfigError, match="rows of a state in Redis do not expire"):
+        state.expire(Expiry("at", 1))
+
+
+def test_rows_are_found_by_a_time(place: RedisPlace) -> None:
+    state = place.state("word string", "at timestamp")
+    first, last = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC)
+    state.put(place.attempt(1, 1), {("a",): (first,), ("b",): (last,), ("c",): (None,)})
+    until = int(first.timestamp() * 1_000_000)
+    found = state.rows_between(place.attempt(2, 2), "at", until - 1, until)
+    assert found.to_pylist() == [{"word": "a", "at": first}]
