@@ -14,7 +14,7 @@ from typing import Any, Self
 READY = "Ready to accept connections"
 START_SECONDS_MAX = 20
 STOP_SECONDS_MAX = 20
-DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "repl-diskless-sync-delay": "0"}
 
 
 class RedisServer:
