@@ -24,14 +24,18 @@ STARTS = Path(__file__).parents[2]
 
 
 class Soak:
-    """One topology that is never left alone. `folder` holds its store and tables; `spout` is the kind of its spout."""
+    """One topology that is never left alone. `folder` holds its store and tables; `spout` is the kind of its spout,
+    `counter` what counts its words."""
 
-    def __init__(self, folder: Path, words: ArrivingWords, *, spout: str, seed: int) -> None:
+    def __init__(
+        self, folder: Path, words: ArrivingWords, *, spout: str, seed: int, counter: str = "committer"
+    ) -> None:
         self.folder, self.words, self.chance = folder, words, Random(seed)
         self.environment: Mapping[str, str] = {
             "BOOTSTRAP": words.bootstrap,
             "TOPIC": words.topic,
             "SPOUT": spout,
+            "COUNTER": counter,
             "PYTHONPATH": str(STARTS),
         }
         self.done: Counter[str] = Counter()

@@ -1,7 +1,8 @@
 """The topology that the soak kills: words from Kafka, counted, and how many words have how many counts. No JVM in it.
 
 `transactional run tests.proof.soaking:build --master none`, in the folder of its tables. The variables BOOTSTRAP, TOPIC
-and SPOUT (`opaque` or `transactional`) say where the words come from.
+and SPOUT (`opaque` or `transactional`) say where the words come from, COUNTER (`committer` or `stateful`) what counts
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from examples.transactional_words import Bucketize, KeyedCountUpdater
 from spouts import OpaqueKafkaSpout
 from spouts.kafka.spout import KafkaSpout, TransactionalKafkaSpout
 from state import DeltaMapState
-from transactional import StateKind, Topology, TransactionalTopologyBuilder, Tuple
+from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
 
 TOPOLOGY = "soak"
 BUCKET_SIZE = 100
@@ -25,6 +26,20 @@ SPOUTS: Mapping[str, type[KafkaSpout]] = {"opaque": OpaqueKafkaSpout, "transacti
 
 def parse(tuple: Tuple) -> tuple[str]:
     return (tuple["value"],)
+
+
+class CountWords(StatefulBolt):
+    """As `KeyedCountUpdater`, tuple by tuple."""
+
+    output = KeyedCountUpdater.output
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.counts = state
+
+    def execute(self, tuple: Tuple) -> None:
+        before = self.counts.get(tuple.word)
+        self.counts.put(tuple.word, (before or 0) + 1)
+        self.collector.emit(tuple.word, before, (before or 0) + 1)
 
 
 def build() -> Topology:
@@ -40,7 +55,10 @@ def build() -> Topology:
     builder = TransactionalTopologyBuilder(TOPOLOGY, "records", spout, parallelism=2)
     builder.set_bolt("parse", parse, 2, output="word string").shuffle_grouping("records")
     counts = DeltaMapState("per-word", "word string", "count long", kind=kind)
-    builder.set_committer_bolt("per-word", KeyedCountUpdater(), 2, state=counts).fields_grouping("parse", "word")
+    if os.environ.get("COUNTER") == "stateful":
+        builder.set_stateful_bolt("per-word", CountWords(), 2, state=counts).fields_grouping("parse", "word")
+    else:
+        builder.set_committer_bolt("per-word", KeyedCountUpdater(), 2, state=counts).fields_grouping("parse", "word")
     builder.set_bolt("bucketize", Bucketize(BUCKET_SIZE)).shuffle_grouping("per-word")
     buckets = DeltaMapState("per-bucket", "bucket long", kind=kind).sum("words", "count")
     builder.set_committer_bolt("per-bucket", buckets).fields_grouping("bucketize", "bucket")

@@ -13,6 +13,7 @@ from tests.proof.soak import Soak
 
 TIMES = 100
 """For each kind of spout."""
+STATEFUL_TIMES = 50
 
 
 @pytest.mark.proof
@@ -27,3 +28,16 @@ def test_two_hundred_kills(spout: str, kafka_broker: LocalBroker, tmp_path: Path
         soak.disturb(TIMES)
         soak.drain()
         told.append(f"soak, {spout} spout: {soak.check()}")
+
+
+@pytest.mark.proof
+@pytest.mark.kafka
+@pytest.mark.timeout(3_600)
+def test_fifty_kills_of_a_stateful_bolt(kafka_broker: LocalBroker, tmp_path: Path, seed: int, told: list[str]) -> None:
+    with (
+        ArrivingWords(kafka_broker.bootstrap, seed) as words,
+        closing(Soak(tmp_path, words, spout="opaque", seed=seed, counter="stateful")) as soak,
+    ):
+        soak.disturb(STATEFUL_TIMES)
+        soak.drain()
+        told.append(f"soak of a stateful bolt: {soak.check()}")
