@@ -1,0 +1,84 @@
+"""A thousand random histories with dead attempts, of every state behind both spouts: each ends as a dict does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.contract.states import STAGED, Place
+from tests.contract.test_key_values import live_through
+from tests.contract.test_redis import RedisPlace
+from tests.contract.test_state import KINDS, prepare
+from tests.integration.postgres import new_schema, postgres_server, url_of
+from tests.integration.redis_server import RedisServer
+from transactional.ports import StateKind
+
+HISTORIES = 1_000
+TRANSACTIONS = 5
+DELTA = ("delta-rs", "delta-rs/merge", "delta-rs/log", "delta-rs/lookup", *(f"delta-rs/{layout}" for layout in STAGED))
+MakePlace = Callable[[int, Path], Place]
+
+
+@contextmanager
+def in_postgres() -> Iterator[MakePlace]:
+    """A schema of its own for every history."""
+    with postgres_server() as sockets:
+
+        def place(number: int, folder: Path) -> Place:
+            new_schema(sockets, f"history_{number}")
+            return Place("postgres", folder, url=url_of(sockets, f"history_{number}"))
+
+        yield place
+
+
+@contextmanager
+def in_redis(folder: Path) -> Iterator[MakePlace]:
+    """A table of its own for every history."""
+    folder.mkdir()
+    with RedisServer(folder) as server:
+        yield lambda number, folder: RedisPlace(f"history {number}", folder, url=server.url)
+
+
+def in_folder(engine: str) -> MakePlace:
+    """A folder of its own for every history."""
+
+    def place(number: int, folder: Path) -> Place:
+        return Place(engine, folder, url=f"sqlite:///{folder}/states.db" if engine == "sqlite" else "")
+
+    return place
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        *("memory", "sqlite", *DELTA),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("redis", marks=pytest.mark.redis),
+    ],
+)
+def test_a_thousand_histories(
+    engine: str, kind: StateKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str], seed: int
+) -> None:
+    prepare(engine, monkeypatch)
+    with ExitStack() as stack:
+        make = in_folder(engine)
+        if engine == "postgres":
+            make = stack.enter_context(in_postgres())
+        if engine == "redis":
+            make = stack.enter_context(in_redis(tmp_path / "redis"))
+        for number in range(HISTORIES):
+            folder = tmp_path / "history"
+            folder.mkdir()
+            place = make(number, folder)
+            live_through(place, kind, Random(f"{seed}/{number}"), TRANSACTIONS, deletes=number % 4 != 0)
+            place.close()
+            shutil.rmtree(folder)
+    told.append(f"{HISTORIES:,} histories of {TRANSACTIONS} transactions, {engine}, {kind.value}: all equal")
