@@ -12,7 +12,7 @@ from state import DeltaMapState
 from tests.integration.tables import counts, rows
 from tests.unit.topology.test_phases import Passing, Splitting
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.topology.topology import WorkPhase
+from transactional.topology.stages import plan_stages
 
 pytestmark = pytest.mark.spark
 
@@ -39,15 +39,9 @@ def topology(folder: Path) -> Topology:
 @pytest.mark.parametrize("master", ["spark", "none"])
 def test_committers_in_the_middle(master: str, tmp_path: Path, spark: SparkSession) -> None:
     made = topology(tmp_path)
-    phases = [
-        WorkPhase.PROCESSING,
-        WorkPhase.PROCESSING,
-        WorkPhase.BOTH,
-        WorkPhase.BOTH,
-        WorkPhase.COMMIT,
-        WorkPhase.COMMIT,
-    ]
-    assert list(made.phases().values()) == phases
+    plan = plan_stages(made)
+    both = "processing + commit"
+    assert [plan.shown(name) for name in plan.phases] == ["processing", "processing", both, both, "commit", "commit"]
     summary = run_topology(
         made,
         store=f"sqlite:///{tmp_path}/store.db",

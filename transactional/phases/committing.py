@@ -66,7 +66,6 @@ class CommitPhase:
     ) -> None:
         self.topology = topology
         self.program = make_program(topology, NoReader(), record=record)
-        self.phases = self.program.plan.phases
         self.told: CommitTold | None = None
         """What the last commit phase that has succeeded did."""
         self.steps = [(step, topology.component(step.component)) for step in plan_steps(topology)]
@@ -110,6 +109,11 @@ class CommitPhase:
         if self._scratch is not None:
             self._scratch.remove(passing.left)
         self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters), places)
+
+    def _is_fed_before(self, component: str) -> bool:
+        """Whether it has had, in the processing phase, whatever does not come from steps."""
+        plan = self.program.plan
+        return component in plan.early or plan.phases[component] is WorkPhase.PROCESSING
 
     def _run_step(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> Place:
         size_bytes = 0 if step.stays else passing.size_bytes(component.id, component.parallelism)
@@ -173,7 +177,7 @@ class CommitPhase:
     def _take_letters(self, passing: Passing) -> None:
         for letter in passing.processed.tried_again:
             batch = batch_of_letter(self.program, letter)
-            if isinstance(batch, str) or self.phases[letter.component] is not WorkPhase.COMMIT:
+            if isinstance(batch, str) or self._is_fed_before(letter.component):
                 continue
             grouping = subscription(self.program, letter)
             for task in range(self.program.bolts[letter.component].parallelism):
@@ -226,7 +230,7 @@ class CommitPhase:
 
     def _instances(self, component: Component, task: int, processed: Processed) -> Mapping[str, bytes]:
         """The bolt as it came out of the processing phase; none if there was nothing to keep."""
-        if self.phases[component.id] is not WorkPhase.BOTH or not isinstance(component.bolt, Bolt):
+        if component.id not in self.program.plan.early or not isinstance(component.bolt, Bolt):
             return {}
         instances = processed.parts[component.id]
         assert not isinstance(instances, Partials)

@@ -11,7 +11,7 @@ from transactional.topology.stages import StagePlan, plan_stages
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import Component, Topology, WorkPhase, visible
 
-_SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.BOTH: ("[[", "]]"), WorkPhase.COMMIT: ("[[", "]]")}
+_SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.COMMIT: ("[[", "]]")}
 
 
 def described(topology: Topology) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _component(component: Component, plan: StagePlan, step: Step | None) -> dict
         "id": component.id,
         "kind": _kind(component),
         "parallelism": component.parallelism,
-        "phase": plan.phases[component.id].value,
+        "phase": plan.shown(component.id),
         "stage": stages[0] if stages else None,
         "inputs": [
             {"source": g.source, "stream": g.stream, "grouping": g.kind.value, "fields": list(g.fields)}
@@ -114,7 +114,7 @@ def as_mermaid(topology: Topology) -> str:
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
     for component in topology.components:
         opening, closing = _SHAPES[plan.phases[component.id]]
-        text = f"{component.id} x{component.parallelism}<br>{plan.phases[component.id].value}"
+        text = f"{component.id} x{component.parallelism}<br>{plan.shown(component.id)}"
         lines.append(f'    {numbers[component.id]}{opening}"{text}"{closing}')
     edges = [(grouping, component) for component in topology.components for grouping in component.inputs]
     lines += [f'    {numbers[grouping.source]} -->|"{grouping}"| {numbers[c.id]}' for grouping, c in edges]

@@ -47,7 +47,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The stages by level, and for each component the targets of its output. `phases` says when it runs.
+    """The stages by level, and for each component the targets of its output. `phases` says when it
+    finishes, `early` which begin in the processing phase.
 
     `aggregated` lists, per component, the `PersistentAggregate` committers that take its output: their partial
     aggregates are computed in the emitting task, and combined in the driver.
@@ -57,6 +58,13 @@ class StagePlan:
     edges: dict[str, tuple[Edge, ...]]
     aggregated: dict[str, tuple[str, ...]]
     phases: dict[str, WorkPhase]
+    early: frozenset[str]
+
+    def shown(self, component: str) -> str:
+        """In which phases a component works, for people."""
+        finishes = self.phases[component]
+        is_both = finishes is WorkPhase.COMMIT and component in self.early
+        return f"{WorkPhase.PROCESSING.value} + {finishes.value}" if is_both else finishes.value
 
     @property
     def depth(self) -> int:
@@ -80,7 +88,7 @@ def plan_stages(topology: Topology) -> StagePlan:
 class _Planner:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.phases = topology.phases()
+        self.phases, self.early = topology.phases(), topology.begins_early()
         self.chains: list[list[str]] = [[topology.spout_id]]
         self.levels: list[int] = [0]
         self.tasks: list[int] = [topology.spout_parallelism]
@@ -95,11 +103,11 @@ class _Planner:
             Stage(i, self.levels[i], tuple(self.chains[i]), self.tasks[i], self.dataframe[i])
             for i in range(len(self.chains))
         )
-        return StagePlan(stages, self._edges(), _aggregated(updates), self.phases)
+        return StagePlan(stages, self._edges(), _aggregated(updates), self.phases, self.early)
 
     def _in_stages(self) -> list[Component]:
         bolts = [component for component in self.topology.components if not component.is_update]
-        return [component for component in bolts if self.phases[component.id] is not WorkPhase.COMMIT]
+        return [component for component in bolts if component.id in self.early]
 
     def _place(self, component: Component) -> None:
         if self._fuses(component):

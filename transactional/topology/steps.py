@@ -40,7 +40,7 @@ class Step:
 def plan_steps(topology: Topology) -> tuple[Step, ...]:
     """The steps of a topology's commit phase, in order."""
     phases = topology.phases()
-    late = [component for component in topology.components if phases[component.id] is not WorkPhase.PROCESSING]
+    late = [component for component in topology.components if phases[component.id] is WorkPhase.COMMIT]
     return tuple(_step(topology, component) for component in late)
 
 

@@ -80,17 +80,14 @@ def visible(schema: Schema) -> Schema:
 
 
 class WorkPhase(Enum):
-    """When a component processes a batch.
+    """In which phase of a transaction a component finishes its batch.
 
-    PROCESSING: entirely in the processing phase, in parallel with other transactions.
-    BOTH: receives tuples in the processing phase and finishes in the commit phase: a committer, or a bolt that also
-        reads from a committer.
-    COMMIT: entirely in the commit phase: a stateful bolt, or a bolt all of whose input comes from components that
-        finish there.
+    PROCESSING: in the processing phase, in parallel with other transactions.
+    COMMIT: in the commit phase, as one of its steps, in the order of transactions: what has a state, and what reads
+        from such a component. It may have begun before, with what comes from others (`Topology.begins_early`).
     """
 
     PROCESSING = "processing"
-    BOTH = "processing + commit"
     COMMIT = "commit"
 
 
@@ -213,16 +210,24 @@ class Topology:
         return tuple(c for c in self.components if any(grouping.source == component_id for grouping in c.inputs))
 
     def phases(self) -> dict[str, WorkPhase]:
-        """The phase of each component, including the spout."""
+        """In which phase each component finishes, including the spout."""
         phases = {self.spout_id: WorkPhase.PROCESSING}
         for component in self.components:
-            late = [phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
-            if component.is_stateful or (late and all(late)):
-                phases[component.id] = WorkPhase.COMMIT
-            else:
-                waits = component.is_committer or any(late) or bool(component.reads)
-                phases[component.id] = WorkPhase.BOTH if waits else WorkPhase.PROCESSING
+            late = any(phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
+            waits = late or component.is_committer or bool(component.reads)
+            phases[component.id] = WorkPhase.COMMIT if waits else WorkPhase.PROCESSING
         return phases
+
+    def begins_early(self) -> frozenset[str]:
+        """The components that have something to do in the processing phase: all but those whose whole input comes from
+        steps of the commit phase, and stateful bolts, which need their state for every tuple."""
+        phases = self.phases()
+        return frozenset(
+            component.id
+            for component in self.components
+            if not component.is_stateful
+            and any(phases[grouping.source] is WorkPhase.PROCESSING for grouping in component.inputs)
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """What must stay the same for the stored progress to remain usable."""

@@ -259,10 +259,10 @@ class _Wiring:
             bolt.check_input(schema, used_by=name)
 
     def _check_phase(self, component: Component) -> None:
-        late = [self.phases[grouping.source] is not WorkPhase.PROCESSING for grouping in component.inputs]
-        waits = component.is_committer or any(late) or bool(component.reads)
-        self.phases[component.id] = WorkPhase.BOTH if waits else WorkPhase.PROCESSING
-        if component.is_dataframe and any(late):
+        late = any(self.phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
+        waits = late or component.is_committer or bool(component.reads)
+        self.phases[component.id] = WorkPhase.COMMIT if waits else WorkPhase.PROCESSING
+        if component.is_dataframe and late:
             raise ConfigError(
                 f"bolt {component.id!r} uses Spark DataFrames and is behind a committer, where bolts run in "
                 "the commit phase, in the driver: make it a function of a RecordBatch or a Tuple"

@@ -19,10 +19,10 @@ from transactional.ports import StateKind
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
-from transactional.topology.topology import Topology, WorkPhase
+from transactional.topology.topology import Topology
 
 WORD = "word string"
-PROCESSING, BOTH, COMMIT = WorkPhase.PROCESSING, WorkPhase.BOTH, WorkPhase.COMMIT
+PROCESSING, BOTH, COMMIT = "processing", "processing + commit", "commit"
 
 
 class Passing(BatchBolt):
@@ -199,7 +199,7 @@ def stateful_bolts_in_a_row_and_a_committer_before(made: TransactionalTopologyBu
     committer(made, "D").global_grouping("T").global_grouping("spout")
 
 
-SHAPES: list[tuple[Callable[[TransactionalTopologyBuilder], None], dict[str, WorkPhase], int, dict[str, int]]] = [
+SHAPES: list[tuple[Callable[[TransactionalTopologyBuilder], None], dict[str, str], int, dict[str, int]]] = [
     # declares the bolts, their phases, the levels of the Spark job, what each committer counts of 3 tuples
     (a_committer_alone, {"B": BOTH}, 2, {"B": 3}),
     (a_chain_before, {"A": PROCESSING, "B": BOTH}, 1, {"B": 3}),
@@ -226,15 +226,16 @@ SHAPES: list[tuple[Callable[[TransactionalTopologyBuilder], None], dict[str, Wor
 @pytest.mark.parametrize(("declare", "phases", "depth", "counted"), SHAPES, ids=[shape[0].__name__ for shape in SHAPES])
 def test_shapes(
     declare: Callable[[TransactionalTopologyBuilder], None],
-    phases: dict[str, WorkPhase],
+    phases: dict[str, str],
     depth: int,
     counted: dict[str, int],
 ) -> None:
     made = builder(words([[("cat",), ("dog",), ("cat",)]]))
     declare(made)
     topology = made.build()
-    assert topology.phases() == {"spout": PROCESSING, **phases}
-    assert plan_stages(topology).depth == depth
+    plan = plan_stages(topology)
+    assert {name: plan.shown(name) for name in plan.phases} == {"spout": PROCESSING, **phases}
+    assert plan.depth == depth
     tables = opened(topology)
     for txid in (1, 2):
         run(topology, txid)

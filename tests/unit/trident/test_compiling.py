@@ -117,14 +117,14 @@ SHAPES: dict[str, Callable[[Stream], Any]] = {
 
 def told(topology: Topology) -> str:
     """Components, what they read, do and emit; then levels and stages."""
-    plan, phases = plan_stages(topology), topology.phases()
+    plan = plan_stages(topology)
     text = [f"{topology.spout_id} x{topology.spout_parallelism}"]
     for c in topology.components:
         reads = ", ".join(f"{g} of {g.source}" for g in c.inputs)
         streams = [
             f"{schema}" if name == "default" else f"{name}: {schema}" for name, schema in c.outputs.items() if schema
         ]
-        text.append(f"{c.id} x{c.parallelism} ({phases[c.id].value}) <- {reads} -> {'; '.join(streams) or 'nothing'}")
+        text.append(f"{c.id} x{c.parallelism} ({plan.shown(c.id)}) <- {reads} -> {'; '.join(streams) or 'nothing'}")
         text += [f"    {step}" for step in getattr(c.bolt, "steps_shown", ())]
     for level in range(plan.depth):
         text.append(f"level {level}: " + " | ".join(" ".join(stage.components) for stage in plan.level(level)))

@@ -21,8 +21,9 @@ from transactional.config import TopologyConfig
 from transactional.errors import ConfigError, FailedException, TransactionalError
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.topology.stages import plan_stages
 from transactional.topology.steps import plan_steps
-from transactional.topology.topology import Topology, WorkPhase, before
+from transactional.topology.topology import Topology, before
 from transactional.trident import Avg, Count, Stream, Sum, TridentState, TridentTopology
 
 Rows = list[tuple[Any, ...]]
@@ -74,9 +75,10 @@ def test_a_state_is_seen_after_its_transaction_or_before_it(
             ns = [m for m in known if m is not None]
             expected.append((word, n, len(known) or None, sum(ns) if ns else None))
     assert Counter(found) == Counter(expected)
-    phases = topology.phases()
     [bolt] = [component.id for component in topology.components if component.reads]
-    assert phases[bolt] is WorkPhase.BOTH, "it takes its tuples in its tasks, and looks up in the commit phase"
+    assert plan_stages(topology).shown(bolt) == "processing + commit", (
+        "it takes its tuples in its tasks, and looks up in the commit phase"
+    )
     [stays] = [step.stays for step in plan_steps(topology) if step.component == bolt]
     assert stays == "it looks up states"
 
