@@ -17,6 +17,7 @@ from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.soaking import LEASE_MS, OPTIONS, TOPOLOGY, expected_buckets
+from transactional.errors import Fenced
 
 LEADS = f"leading topology {TOPOLOGY} from"
 LEASE_S = LEASE_MS / 1000
@@ -121,7 +122,7 @@ class Soak:
         else:
             threading.Event().wait(self.chance.random())
             os.kill(stopped.pid, signal.SIGCONT)
-        assert stopped.wait(timeout_s=30) == 1, stopped.text
+        assert stopped.wait(timeout_s=30) == Fenced.exit_code, stopped.text
         assert "TX401" in stopped.text, stopped.text
         self.leader, self.standby = self.standby, self._start()
 
