@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.layout import Layout
 from state.delta.log import UNREADABLE, commit_path
 from state.delta.segments import SegmentsTable
-from state.delta.table import DeltaLocation
+from state.delta.table import DeltaLocation, unreadable
 from state.expiring import alive
 from transactional.attempt import TxId
 from transactional.errors import OperatingError, SchemaMismatch
@@ -89,12 +91,22 @@ class DeltaReader:
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
-        return self._table.alive_rows(TxId(txid + 1))
+        with self._readable():
+            return self._table.alive_rows(TxId(txid + 1))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys, maybe of more. Raises `OperatingError`."""
-        found, expires = self._table.lookup(TxId(txid + 1), keys), self._table.columns.expires
-        return found if expires is None else alive(found, expires, self._table.floor_for(TxId(txid + 1)))
+        with self._readable():
+            found, expires = self._table.lookup(TxId(txid + 1), keys), self._table.columns.expires
+            return found if expires is None else alive(found, expires, self._table.floor_for(TxId(txid + 1)))
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """A file that somebody has deleted, or that is torn, is the table's trouble."""
+        try:
+            yield
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise unreadable(self._location, error) from None
 
     @property
     def _table(self) -> Layout:

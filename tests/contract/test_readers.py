@@ -192,3 +192,49 @@ def test_an_older_transaction_of_a_delta_table(tmp_path: Path, layout: str) -> N
 def test_memory_has_its_newest_transactions_only() -> None:
     """There is nothing else to pin."""
     assert not MemoryMapState("word string", "n long").reader(OWNER).has_history
+
+
+def test_a_table_that_gets_another_layout_while_it_is_read(tmp_path: Path) -> None:
+    """The reader notices, and opens it anew."""
+    place = Place("delta-rs", tmp_path)
+    merged = DeltaMapState(tmp_path / "t", "word string", "count long", layout="merge")
+    merged.open(OWNER, place.txids.__getitem__)
+    place.fence(merged, 0, 1)
+    merged.merge(place.attempt(1, 2), counts({"a": 1, "b": 2}))
+    reader = merged.reader(OWNER)
+    reader.pin()
+    assert read(merged, reader, 1, ["a", "c"]) == {"a": 1, "b": 2}
+    log = DeltaMapState(tmp_path / "t", "word string", "count long", layout="log")
+    log.open(OWNER, place.txids.__getitem__)
+    place.fence(log, 1, 3)
+    log.merge(place.attempt(2, 4), counts({"a": 1, "c": 1}))
+    assert read(merged, reader, 1, ["a", "c"]) == {"a": 1, "b": 2}
+    reader.pin()
+    assert read(merged, reader, 2, ["a", "c"]) == {"a": 2, "b": 2, "c": 1}
+    assert read(merged, reader, 1, ["a", "c"]) == {"a": 1, "b": 2}
+    reader.close()
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_files_that_somebody_has_deleted_are_one_line(tmp_path: Path, layout: str) -> None:
+    """A vacuum takes away what an older transaction needs; the newest is read as before."""
+    place = Place("delta-rs", tmp_path)
+    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
+    state.open(OWNER, place.txids.__getitem__)
+    place.fence(state, 0, 1)
+    for txid, words in enumerate(HISTORY, start=1):
+        state.merge(place.attempt(txid, 10 * txid), counts(words))
+    state.fold()
+    table = DeltaTable(tmp_path / "t")
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    reader = state.reader(OWNER)
+    reader.pin()
+    assert read(state, reader, 6, ["a", "d"]) == totals(6)
+    with pytest.raises(OperatingError, match=r"\A[^\n]*can't be read[^\n]*\Z"):
+        _as_of(reader, 2)
+    reader.close()
+
+
+def _as_of(reader: StateReader, txid: int) -> pa.Table:
+    reader.pin(TxId(txid))
+    return reader.rows(TxId(txid))
