@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.unit.command_line import RUN, Command, Done
 from transactional.commands import main as cli
 from transactional.errors import CommitStuck
+from transactional.loading import load_topology, open_store
 
 
 def told(done: Done) -> list[dict[str, Any]]:
@@ -73,3 +76,15 @@ def test_afterwards_nothing_is_logged_there_any_more(command: Command) -> None:
     command(*RUN, "--log", "json", "{m}:topology")
     assert logging.getLogger().handlers == before
     assert levels == {name: logging.getLogger(name).level for name in levels}
+
+
+def test_a_takeover_is_logged_with_the_process_that_was_lost(command: Command, module: str) -> None:
+    topology = load_topology(f"{module}:topology")
+    with closing(open_store("sqlite:///transactional.db")) as store:
+        store.acquire("words", topology.fingerprint(), owner="lost:7:ab", lease_ms=60_000)
+    with closing(sqlite3.connect("transactional.db")) as connection:
+        connection.execute("UPDATE transactional_topologies SET leased_until_ms = 0")
+        connection.commit()
+    done = command(*RUN, "--log", "json", "{m}:topology")
+    taken = [each for each in told(done) if each["event"] == "taken_over"]
+    assert [(each["before"], each["level"]) for each in taken] == [("lost:7:ab", "warning")]
