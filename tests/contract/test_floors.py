@@ -311,6 +311,18 @@ def test_who_takes_over_has_to_know_that_rows_expire(place: Place) -> None:
         place.state("word string", f"{VALUES}, also timestamp", expires="also", after="1 day")
 
 
+def test_a_table_gains_rows_that_expire_by_its_key(place: Place) -> None:
+    state = place.state("word string, at timestamp", "count long")
+    state.put(place.attempt(1, 1), {("cat", at(1)): (1,), ("dog", None): (1,)})
+    state.close()
+    state = place.state("word string, at timestamp", "count long", expires="at", after="10 seconds")
+    place.fence(state, 1, 2)
+    attempt = place.attempt(2, 3)
+    state.begin(attempt, facts(20))
+    state.put(attempt, {})
+    assert content(state) == {("dog", None): 1}
+
+
 def test_a_table_gains_rows_that_expire(place: Place) -> None:
     if is_log(place):
         place.state("word string", VALUES)
