@@ -148,6 +148,7 @@ def contents(topology: Topology, committed_txid: int | None = None) -> Contents:
     for component in topology.committers:
         state: Any = component.state
         rows: Sequence[Mapping[str, Any]] = state.read(committed_txid).to_pylist()
+        state.close()
         if component.id == "dead-letters":
             found[component.id] = dict(Counter("12" for _ in rows))
         else:

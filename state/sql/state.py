@@ -157,11 +157,13 @@ class SqlMapState(MapState[FencedSqlTable]):
             return f"state {self.table}: there is nothing of it"
         owner = owner_of(topology_id, component_id)
         registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
-        with raising_ours(self.table), self._database.reading() as connection:
-            version = registration.check(connection)
-            at = undone(connection, self._table_name, version, target, self.table)
-        if self._opened is None:
-            self._database.close()
+        try:
+            with raising_ours(self.table), self._database.reading() as connection:
+                version = registration.check(connection)
+                at = undone(connection, self._table_name, version, target, self.table)
+        finally:
+            if self._opened is None:
+                self._database.close()
         return f"state {self.table}: " + ("stays as it is" if at is None else f"what transaction {at} did is undone")
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
