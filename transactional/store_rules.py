@@ -259,7 +259,10 @@ def times_of(record: AttemptRecord) -> AttemptTimes:
 
 
 def state_of(status: TopologyStatus) -> str:
-    """One word: `running`, `failing` (running, and retrying), how its last run ended, or `not running`."""
+    """One word: `running`, `failing` (running, and retrying), `rewinding` (until it is finished, nothing else can
+    start), how its last run ended, or `not running`."""
+    if status.rewinding_to is not None:
+        return "rewinding"
     if status.is_leased:
         return "running" if status.trouble is None else "failing"
     if status.run is not None and status.run.end is not None:

@@ -12,11 +12,13 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import Past
 from tests.unit.drivers import DRAINED, World
+from transactional.attempt import TxId
 from transactional.console.findings import at_a_glance
 from transactional.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.store import DesiredState
 from transactional.store_history import EndedHow, RunEnd
+from transactional.store_rules import state_of
 
 
 def text_of(page: str) -> str:
@@ -49,6 +51,19 @@ def test_what_a_person_should_know_is_there_at_a_glance() -> None:
     told = seen(past)
     assert any(each.endswith("ended with TX406: retries exhausted") for each in told)
     assert "It is inactive: nothing new is issued." in told
+
+
+def test_a_rewind_is_shown_while_it_is_not_finished_and_as_an_event_afterwards() -> None:
+    past = Past().begin().committed(5)
+    past.store.begin_rewind(past.held, TxId(3))
+    assert seen(past) == ["A rewind to transaction 3 was begun and is not finished."]
+    assert state_of(past.store.status("words")[0]) == "rewinding"
+    past.store.finish_rewind(past.held, TxId(3))
+    past.end(RunEnd(EndedHow.REWOUND, reason="from transaction 5 back to 3"))
+    assert seen(past) == []
+    assert state_of(past.store.status("words")[0]) == "rewound"
+    assert "from transaction 5 back to 3" in text_of(browser(past).get("/t/words/runs").text)
+    assert text_of(browser(past).get("/t/words/attempts").text).count("rewound") >= 2
 
 
 def test_an_attempt_that_stands_still_is_named() -> None:
