@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spouts import MemoryTransactionalSpout
-from state import DeltaMapState, SqlMapState
+from state import DeltaMapState
 from transactional import Topology, TopologyConfig, Tuple, run_topology
 from transactional.ports import Spout
 from transactional.trident import Count, TridentTopology, tumbling
@@ -50,7 +50,7 @@ def build(spout: Spout | None = None, directory: str = "data/five-minutes") -> T
     in_memory = MemoryTransactionalSpout([rows], fields="at timestamp, text string", take=1)
     topology = TridentTopology("five-minutes")
     messages = topology.new_stream("messages", spout or in_memory, event_time="at", max_delay=MAX_DELAY)
-    open_windows = SqlMapState(f"sqlite:///{directory}/open.db", "open_windows")
+    open_windows = DeltaMapState(f"{directory}/open")
     words = messages.flat_map(split).group_by("word").window(tumbling("5 minutes"))
     counts = words.persistent_aggregate(open_windows, Count())
     counts.closed().persist(DeltaMapState(f"{directory}/counts", ("window_start", "word")))

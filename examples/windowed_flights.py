@@ -10,7 +10,7 @@ from pathlib import Path
 from examples.flights import produce_flights
 from spouts import JsonTranslator, OpaqueKafkaSpout
 from spouts.local_broker import LocalBroker
-from state import DeltaMapState, SqlMapState
+from state import DeltaMapState
 from transactional import Topology, TopologyConfig, run_topology
 from transactional.commands.display import Display
 from transactional.trident import Count, TridentTopology, tumbling
@@ -20,11 +20,11 @@ FIELDS = "carrier string, time_hour timestamp"
 
 
 def build(bootstrap: str, topic: str, directory: str, *, max_delay: str = "3 hours", batch: int = 5_000) -> Topology:
-    """Open windows are in a database, those that have closed in a Delta table, and late flights in another."""
+    """Open windows, those that have closed, and late flights are in a Delta table each."""
     spout = OpaqueKafkaSpout(bootstrap, [topic], translator=JsonTranslator(FIELDS), batch_records_max=batch)
     topology = TridentTopology("windowed-flights", parallelism=PARTITIONS)
     flights = topology.new_stream("flights", spout, event_time="time_hour", max_delay=max_delay)
-    open_windows = SqlMapState(f"sqlite:///{directory}/open.db", "open_windows")
+    open_windows = DeltaMapState(f"{directory}/open")
     hours = flights.group_by("carrier").window(tumbling("1 hour"))
     departures = hours.persistent_aggregate(open_windows, Count())
     departures.closed().persist(DeltaMapState(f"{directory}/departures", ("carrier", "window_start")))

@@ -16,13 +16,12 @@ import pytest
 from examples.five_minute_word_count import MAX_DELAY, MESSAGES, NOON
 from examples.flights import flights
 from spouts.local_broker import LocalBroker
-from state import DeltaMapState, SqlMapState
+from state import DeltaMapState
 from tests.integration.kafka_count import COMMITTED, await_end_of_lease
 from tests.integration.programs import CLI, Program, finished
 
 FLIGHTS = 5_000
 KILLS = 2
-HOUR = timedelta(hours=1)
 Counts = dict[tuple[Any, ...], int]
 
 
@@ -69,10 +68,7 @@ def check(folder: Path, *, none_is_late: bool) -> None:
         (row["carrier"], datetime.fromisoformat(row["time_hour"]).astimezone(UTC)) for row in islice(flights(), FLIGHTS)
     )
     key, values = "carrier string, window_start timestamp", "count long"
-    # The rows of the last windows that have closed are there until the next transaction.
-    how: Any = {"expires": "window_start", "after": HOUR}
-    open_state = SqlMapState(f"sqlite:///{folder}/open.db", "open_windows", key, values, **how)
-    still_open = counts(open_state.read(), "carrier", "window_start")
+    still_open = counts(DeltaMapState(folder / "open", key, values).read(), "carrier", "window_start")
     closed_state = DeltaMapState(folder / "departures", key, "window_end timestamp, count long")
     closed = counts(closed_state.read(), "carrier", "window_start")
     late = counts(

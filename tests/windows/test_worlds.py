@@ -5,16 +5,19 @@ Storm row R16: a replayed batch is counted once, and a crash loses no window.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from state import SqlMapState
+from state import DeltaMapState, SqlMapState
+from state.delta.folding import LogLayout
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
+from transactional.ports import StateKind
 
 CHUNK = 2
 WRONG_SEEDS = 15
@@ -84,13 +87,29 @@ def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert is_found()
 
 
-class FlakyTable(Flaky, SqlMapState):
+class FlakyRows(Flaky, SqlMapState):
     """In a database."""
 
 
-@pytest.mark.sampled(2)
+class FlakyFiles(Flaky, DeltaMapState):
+    """In Delta."""
+
+
+def in_database(folder: Path, name: str, kind: StateKind) -> Any:
+    return FlakyRows(f"sqlite:///{folder}/windows.db", name, kind=kind)
+
+
+def in_delta(folder: Path, name: str, kind: StateKind) -> Any:
+    return FlakyFiles(folder / name, kind=kind, engine="delta-rs")
+
+
+def in_log(folder: Path, name: str, kind: StateKind) -> Any:
+    return FlakyFiles(folder / name, kind=kind, engine="delta-rs", layout=LogLayout(fold_after=3, fan_out=2))
+
+
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [0, 3])
-def test_windows_in_a_database_are_the_same(seed: int, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/windows.db"
-    reached = run_seeds(seed, 1, Parts(state=lambda world, name, kind: FlakyTable(url, name, kind=kind)))
+@pytest.mark.parametrize("make", [in_database, in_delta, in_log])
+def test_windows_in_tables_are_the_same(seed: int, make: Callable[..., Any], tmp_path: Path) -> None:
+    reached = run_seeds(seed, 1, Parts(state=lambda _, name, kind: make(tmp_path, name, kind)))
     assert reached["windows closed"] > 1
