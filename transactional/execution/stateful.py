@@ -31,6 +31,8 @@ class KeyValues:
         self._written: dict[Any, Any] = {}
         self._has_one_value = len(state.values) == 1
         self._done: set[tuple[str, int]] = set()
+        self._ahead: Mapping[Any, Any] = {}
+        self._reaches = ""
 
     @classmethod
     def of(cls, component: str, state: ReadState, attempt: TransactionAttempt) -> KeyValues:
@@ -60,6 +62,7 @@ class KeyValues:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values."""
+        self._reaches = "it reads all keys of its state"
         found = {self._given(key): self._value(values) for key, values in self._state.items(self._attempt)}
         found.update(self._written)
         there = [(key, value) for key, value in found.items() if value is not ABSENT]
@@ -89,7 +92,13 @@ class KeyValues:
             known.update(
                 (key, value) for key, value in zip(self._all_given(found), values, strict=True) if key in known
             )
-            self._known = known | self._known
+            self._known, self._ahead = known | self._known, known
+
+    @property
+    def needs_driver(self) -> str:
+        """Why the bolt could not have run as a job: it has used more than the keys of its tuples. Empty: it could."""
+        beyond = next((key for key in self._written if key not in self._ahead), ABSENT)
+        return self._reaches or ("" if beyond is ABSENT else _beyond(beyond))
 
     @property
     def written(self) -> Mapping[Key, tuple[Any, ...] | Absent]:
@@ -122,6 +131,7 @@ class KeyValues:
         return columns[0] if is_one else list(zip(*columns, strict=True))
 
     def _look_up(self, key: Any) -> Any:
+        self._reaches = self._reaches or _beyond(key)
         self._read([self._as_key(key)])
         return self._known[key]
 
@@ -188,6 +198,10 @@ class _NormalizedKeys(KeyValues):
         """As the bolt gives them."""
         is_one = len(self._state.key) == 1
         return ((key[0] if is_one else key, value) for key, value in super().items())
+
+
+def _beyond(key: Any) -> str:
+    return f"it uses keys of its state that its tuples do not have, as {key!r}"
 
 
 def _order(item: tuple[Any, Any]) -> Any:

@@ -125,7 +125,9 @@ class CommitPhase:
                 place = Place(False, "its state can be read in the driver only")
                 self._finish(component, passing)
         else:
-            self._finish(component, passing)
+            used = self._finish(component, passing)
+            if isinstance(used, KeyValues) and (why := used.needs_driver):
+                places.keep_in_driver(step, why)
         return place
 
     def _make_durable(self) -> None:
@@ -184,7 +186,7 @@ class CommitPhase:
                 if takes_letters(grouping, task):
                     passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
 
-    def _finish(self, component: Component, passing: Passing) -> None:
+    def _finish(self, component: Component, passing: Passing) -> MapStateView | KeyValues | None:
         given, view = self._given(component, passing)
         failures: list[tuple[TaskInfo, TaskFailed]] = []
         for task in range(component.parallelism):
@@ -207,6 +209,7 @@ class CommitPhase:
         if component.state is not None and view is not None:
             component.state.put(passing.attempt, view.written)
             view.close()
+        return view
 
     def _given(self, component: Component, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
         """What all tasks of a component have in common, as that of its first one, with their view of its state."""

@@ -334,3 +334,29 @@ def test_a_bolt_that_needs_the_driver_gets_it_at_the_next_attempt(monkeypatch: p
     assert stored(table) == {**Counter(word for (word,) in ROWS), "all": len(ROWS)}
     assert phase.told is not None
     assert "keys of its state that belong to other tasks, as 'all'" in str(phase.told.places["count"])
+
+
+@pytest.mark.parametrize(
+    ("bolt", "why"),
+    [
+        (WordCount(), ""),
+        (Total(), "keys of its state that its tuples do not have, as 'all'"),
+        (Writing(), "keys of its state that its tuples do not have, as 'all'"),
+        (Listing(), "it reads all keys"),
+    ],
+)
+def test_what_a_bolt_has_used_in_the_driver_is_known_before_it_would_be_a_job(
+    bolt: StatefulBolt, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no attempt has to fail for it."""
+    topology = counting(bolt, counts(MemoryTable("t")))
+    executor = Executor(topology, Executor.as_it_is)
+    phase = CommitPhase(topology, jobs=executor)
+    for txid in (1, 2):
+        ranges = {PartitionId("memory", 0): OffsetRange(Offset(50 * (txid - 1)), Offset(50 * txid))}
+        phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
+        monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", -1)
+    assert phase.told is not None
+    place = phase.told.places["count"]
+    assert place.is_job == (not why)
+    assert why in place.why
