@@ -16,7 +16,9 @@ from tests.integration.kafka_count import COMMITTED, attempts, await_end_of_leas
 from tests.integration.programs import Program, finished
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
+from tests.proof.onlooker import Onlooker
 from tests.proof.soak import Soak
+from tests.proof.soaking import TOPOLOGY
 
 SEED = 4
 KILLS = 5
@@ -62,10 +64,11 @@ def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
     with (
         ArrivingWords(kafka_broker.bootstrap, SEED) as words,
         closing(Soak(tmp_path, words, spout="opaque", seed=SEED)) as soak,
+        Onlooker(tmp_path, TOPOLOGY) as onlooker,
     ):
         soak.disturb(SHORT_SOAK)
         soak.drain()
-        sys.stdout.write(f"{soak.check()}\n")
+        sys.stdout.write(f"{soak.check()}; {onlooker.check()}\n")
         assert words.aborted
         assert soak.done["SIGKILL"]
         assert soak.done["SIGSTOP"]

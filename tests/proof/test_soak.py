@@ -9,7 +9,9 @@ import pytest
 
 from spouts.local_broker import LocalBroker
 from tests.proof.arriving import ArrivingWords
+from tests.proof.onlooker import Onlooker
 from tests.proof.soak import Soak
+from tests.proof.soaking import TOPOLOGY
 
 TIMES = 100
 """For each kind of spout."""
@@ -24,10 +26,11 @@ def test_two_hundred_kills(spout: str, kafka_broker: LocalBroker, tmp_path: Path
     with (
         ArrivingWords(kafka_broker.bootstrap, seed) as words,
         closing(Soak(tmp_path, words, spout=spout, seed=seed)) as soak,
+        Onlooker(tmp_path, TOPOLOGY) as onlooker,
     ):
         soak.disturb(TIMES)
         soak.drain()
-        told.append(f"soak, {spout} spout: {soak.check()}")
+        told.append(f"soak, {spout} spout: {soak.check()}; {onlooker.check()}")
 
 
 @pytest.mark.proof
