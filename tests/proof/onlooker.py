@@ -1,4 +1,4 @@
-"""Somebody who has the console open while leaders die: every page is served all the time, and the pages show the kills."""
+"""Somebody who has the console open while leaders die: every page is served, and the pages show the kills."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,8 +36,11 @@ from transactional.web.guard import Access, Guard
 
 LOOK_EVERY_S: Final = 1.0
 """How often an open page queries the store whether anything has changed."""
+SHARE: Final = 0.02
+"""An open page is made again so rarely that it takes no more than this share of a processor from the run beside it."""
 WAIT_S_MAX: Final = 86_400
 FORM_BYTES_MAX: Final = 4_096
+_PAUSE_S_MAX: Final = 10.0
 _NUMBER_MAX: Final = 2**63 - 1
 
 
@@ -136,6 +140,8 @@ class Pages:
     def __init__(self, console: Console) -> None:
         self._console, self._store = console, console.store
         self._history = History()
+        self._page_s = 0.0
+        """The processor time of the last page."""
 
     def home(self, _request: Request) -> Response:
         """All topologies."""
@@ -257,7 +263,7 @@ class Pages:
                 elif seen is None:
                     yield ": listening\n\n"
                 seen = found
-            await asyncio.sleep(self._console.look_every_s)
+            await asyncio.sleep(pause_s(self._console.look_every_s, self._page_s))
 
     async def desire(self, request: Request) -> Response:
         """Set the desired state of a topology; then its page."""
@@ -291,10 +297,13 @@ class Pages:
         template: str,
         view: Callable[[StoreReader, TopologyStatus, int], Mapping[str, Any]],
     ) -> Response:
+        began_s = time.thread_time()
         status, now_ms = self._status(request), self._now_ms()
         key = self._console.access.form_key if self._console.writable else None
         values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": key}
-        return self._page(template, status, **values, **view(self._store, status, now_ms))
+        page = self._page(template, status, **values, **view(self._store, status, now_ms))
+        self._page_s = time.thread_time() - began_s
+        return page
 
     def _page(self, template: str, current: TopologyStatus | None, **values: Any) -> Response:
         statuses = values.pop("statuses", None) or self._store.status()
@@ -312,6 +321,11 @@ class Pages:
 
     def _now_ms(self) -> int:
         return self._console.clock.wall_ms()
+
+
+def pause_s(look_every_s: float, page_s: float) -> float:
+    """How long an open page waits between two looks at the store, if the last page took `page_s` of a processor."""
+    return max(look_every_s, min(page_s / SHARE, _PAUSE_S_MAX))
 
 
 async def _body(request: Request) -> bytes:

@@ -13,7 +13,7 @@ from transactional.store import AttemptTimes, StoreReader
 from transactional.store_rules import COMMITTED
 from transactional.topology.topology import Topology
 
-LOOKED_THROUGH: Final = 1_000
+LOOKED_THROUGH: Final = 500
 """So many of the last committed transactions."""
 LETTERS_MAX: Final = 200
 
