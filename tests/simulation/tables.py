@@ -231,7 +231,7 @@ class SimulatedState(MemoryMapState):
         if verdict is not Verdict.WRITE:
             return self.stored.rows
         check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
-        return self._written(attempt.txid, rows, check)
+        return self._written(attempt.txid, rows, check, self._memory_floors(attempt))
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         if self.stored.version != loaded:
