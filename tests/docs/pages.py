@@ -57,7 +57,8 @@ def blocks(text: str) -> list[Block]:
 def commands(block: Block) -> Iterator[tuple[str, str]]:
     """The commands of a `console` block, each with the output shown below it; of a `bash` block each line."""
     if block.language == "bash":
-        yield from ((line, "") for line in block.text.splitlines() if line.strip() and not line.startswith("#"))
+        lines = block.text.replace("\\\n", " ").splitlines()
+        yield from ((line, "") for line in lines if line.strip() and not line.startswith("#"))
         return
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")

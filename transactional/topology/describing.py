@@ -93,9 +93,8 @@ def table_rows(topology: Topology) -> list[list[str]]:
 
 
 def _place(component: Mapping[str, Any]) -> list[str]:
-    """Where a component finishes that need not finish in the driver."""
-    place = str(component.get("finishes", ""))
-    return [place] if "job" in place else []
+    """That a component need not finish in the driver; where it may, in full, is in the JSON."""
+    return ["driver or job"] if "job" in str(component.get("finishes", "")) else []
 
 
 def _grouping(given: dict[str, Any]) -> str:

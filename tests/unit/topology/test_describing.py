@@ -34,14 +34,11 @@ def test_the_flowchart_shows_phases_and_groupings() -> None:
     assert as_mermaid(picture()) == MERMAID.strip()
 
 
-JOB = "in the driver, or as a job of 2 tasks: by measured cost"
-
-
 def test_the_table_has_a_row_per_component() -> None:
     rows = table_rows(picture())
     assert rows[0] == ["spout", "MemoryTransactionalSpout", "1", "processing", "", "word string", ""]
     assert rows[3] == [
-        "C", "Passing", "2", f"processing + commit\n{JOB}", "shuffle of A\nshuffle of B", "word string", ""
+        "C", "Passing", "2", "processing + commit\ndriver or job", "shuffle of A\nshuffle of B", "word string", ""
     ]  # fmt: skip
     assert rows[4][3:] == ["commit", "shuffle of C", "word string", "opaque"]
 

@@ -290,7 +290,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "streams of two topologies": (
         lambda s: s.merge(pairs(TridentTopology("other"))),
-        "merge: a stream of topology 'other' is used in topology 'pairs': streams of two topologies never meet",
+        "merge: a stream of topology 'other' is used in topology 'pairs': the streams of a topology, and those of",
     ),
     "a wrong name": (lambda s: s.named("a b"), "stream id 'a b' must be made of letters"),
 }
