@@ -17,7 +17,7 @@ from time import process_time
 import pyarrow as pa
 
 from state import DeltaMapState, SqlMapState
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.facts import BatchFacts
 from transactional.ports import Partials

@@ -21,7 +21,7 @@ from bench import machine, reading
 from bench.figures import percentile
 from bench.results import in_lines
 from bench.timed_table import BATCHES, Table
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.updates import check_unique
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from state.delta.table import DEFAULT_PROPERTIES
+from state.delta.tables.table import DEFAULT_PROPERTIES
 
 _SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64())])
 

@@ -23,7 +23,7 @@ from transactional import Topology, TransactionalTopologyBuilder
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.observing import Notice
+from transactional.engine.history.observing import Notice
 from transactional.phases.local_executor import LocalExecutor
 from transactional.progress import Snapshot
 from transactional.telemetry.health import Health

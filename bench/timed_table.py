@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.folding import LogLayout
-from state.delta.layout import Layout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.layout import Layout
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from state.dead_letters import DeadLetterTable
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation, catalog_table
+from state.delta.tables.table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation
 from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 
 

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import (

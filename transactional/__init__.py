@@ -13,7 +13,7 @@ from transactional.bolts import (
 )
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import (
     ConfigError,
     FailedException,

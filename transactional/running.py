@@ -13,8 +13,8 @@ from transactional.config import TopologyConfig
 from transactional.config_sources import ResolvedConfig, load_config
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.observing import Observer
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.observing import Observer
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store, reader_of
 from transactional.ports import JobExecutor

@@ -16,10 +16,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from state.delta.commit import write_entry
-from state.delta.durability import Torn, set_aside, torn_files
-from state.delta.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
-from state.delta.table import DeltaLocation, is_known_protocol
+from state.delta.tables.commit import write_entry
+from state.delta.tables.durability import Torn, set_aside, torn_files
+from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
+from state.delta.tables.table import DeltaLocation, is_known_protocol
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
 from transactional.examining import Diagnosis, Problem, in_words

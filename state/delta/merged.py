@@ -1,7 +1,8 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-Two ways of writing: a small table is rewritten from memory (`state/delta/small.py`), a larger one is merged by
-delta-rs, which rewrites every file that has a touched key. A third way may be plugged in (`state.delta.layout.Writer`).
+Two ways of writing: a small table is rewritten from memory (`state/delta/tables/small.py`), a larger one is merged by
+delta-rs, which rewrites every file that has a touched key. A third way may be plugged in: a
+`Writer` of `state/delta/tables/layout.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.commit import as_attempt, by_delta_rs, commit_merge, commit_overwrite, commit_rows
-from state.delta.files import compact
-from state.delta.layout import Layout, Writer
-from state.delta.lookup import with_keys
-from state.delta.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
-from state.delta.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
-from state.delta.table import delta_schema, refused, unreadable
-from state.delta.version import TableVersion
+from state.delta.tables.commit import as_attempt, by_delta_rs, commit_merge, commit_overwrite, commit_rows
+from state.delta.tables.files import compact
+from state.delta.tables.layout import Layout, Writer
+from state.delta.tables.lookup import with_keys
+from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
+from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
+from state.delta.tables.table import delta_schema, refused, unreadable
+from state.delta.tables.version import TableVersion
 from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId

@@ -18,11 +18,11 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from state.delta.commit import as_attempt, by_delta_rs, commit_files, once
-from state.delta.layout import Held
-from state.delta.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
-from state.delta.table import DeltaLocation, load_table
-from state.delta.version import TableVersion
+from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, once
+from state.delta.tables.layout import Held
+from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
+from state.delta.tables.table import DeltaLocation, load_table
+from state.delta.tables.version import TableVersion
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import BeyondKept, OperatingError
 from transactional.names import OWNER_NOTE, REWOUND_NOTE, repair_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state.delta.staging import DRIVER_BYTES_MAX, STAGED_BYTES, staged_name, unwritten
+from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_BYTES, staged_name, unwritten
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.staged import StagedBytes

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state.delta.folding import LAYOUTS, LogLayout
-from state.delta.layout import Layout
 from state.delta.opening import (
     TableRequest,
     claim,
@@ -29,9 +27,11 @@ from state.delta.opening import (
 )
 from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
-from state.delta.sql import DIALECTS
-from state.delta.staging import FileStager, is_plain
-from state.delta.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
+from state.delta.segments.folding import LAYOUTS, LogLayout
+from state.delta.tables.layout import Layout
+from state.delta.tables.sql import DIALECTS
+from state.delta.tables.staging import FileStager, is_plain
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
 from state.delta.task_state import DeltaTaskState
 from state.fence import WRITE_TRIES, WriteRefused
 from state.map_state import MapState
@@ -137,7 +137,7 @@ class DeltaMapState(MapState[Layout]):
 
     def _ask_spark(self) -> None:
         """At the start, not at the first transaction that needs it: so what is missing shows."""
-        from state.delta.spark import delta_session, resolve
+        from state.delta.tables.spark import delta_session, resolve
 
         delta_session()
         if self.location.is_catalog_name:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from state.columns import StateColumns
-from state.delta.layout import Layout
 from state.delta.opening import reading
-from state.delta.staging import FileStager
-from state.delta.table import DeltaLocation
+from state.delta.tables.layout import Layout
+from state.delta.tables.staging import FileStager
+from state.delta.tables.table import DeltaLocation
 from state.expiring import alive
 from state.put_rows import PutRows
 from transactional.absent import Absent

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from state.delta.folding import LogLayout
-from state.delta.small import SmallTable
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.small import SmallTable
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.updates import check_unique
@@ -120,8 +120,8 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The engine `delta-rs/lookup` is for this.
     """
-    monkeypatch.setattr("state.delta.layout.CACHED_ROWS_MAX", -1)
-    monkeypatch.setattr("state.delta.lookup.SORTED_ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.tables.layout.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
 
 
 @dataclass(slots=True)

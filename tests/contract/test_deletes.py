@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from state.delta.folding import LogLayout
-from state.delta.folds_apart import FoldsApart
+from state.delta.segments.folding import LogLayout
+from state.delta.segments.folds_apart import FoldsApart
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from tests.contract.states import Place, content, counts
@@ -101,7 +101,7 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a base of three keys one is deleted, and comes back; then all are."""
-    monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
     layout = LogLayout(fold_after=1, fan_out=2, base_share=10.0)
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout, deletes=True)
     place, model = Place("delta-rs", tmp_path), dict[str, int]()

@@ -16,7 +16,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import Storage
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.repairs import repair
-from transactional.engine.journal import JournalWriter
+from transactional.engine.history.journal import JournalWriter
 from transactional.errors import OperatingError, TransactionalError
 from transactional.examining import Diagnosis, Problem
 from transactional.running import run_topology

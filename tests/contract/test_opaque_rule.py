@@ -13,9 +13,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 import state.delta.merged
-import state.delta.small
-from state.delta.sql import SPARK_SQL, visible_rows
+import state.delta.tables.small
 from state.delta.state import DeltaMapState
+from state.delta.tables.sql import SPARK_SQL, visible_rows
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from state.values import OpaqueValue, StoredValue, combined
@@ -180,7 +180,7 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
     if form == "Arrow, an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if form == "delta-rs' MERGE":
-        monkeypatch.setattr(state.delta.small, "REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", -1)
     rows, seen = FORMS[form](tmp_path, case)
     assert _plain(rows) == _plain(case.after)
     assert seen == case.seen

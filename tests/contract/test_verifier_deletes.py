@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from transactional import KeyValueState, StatefulBolt, TransactionalTopologyBuilder, Tuple, run_topology

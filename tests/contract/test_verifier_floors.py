@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
@@ -157,7 +157,7 @@ def test_a_floor_that_is_not_that_of_its_batch_is_reported(layout: str, tmp_path
 
 
 def test_a_row_that_goes_too_early_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from state.delta.small import _Rewriting
+    from state.delta.tables.small import _Rewriting
 
     has_expired = _Rewriting._has_expired
 

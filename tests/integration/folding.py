@@ -6,7 +6,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -19,10 +19,10 @@ from transactional import FailedException, TopologyConfig, TransactionalTopology
 from transactional.batch import BatchLimit, BatchMetadata
 from transactional.core.protocol import BatchPlanned
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter, read_journal
-from transactional.engine.replay import replay
+from transactional.engine.history.journal import JournalWriter, read_journal
+from transactional.engine.history.replay import replay
+from transactional.engine.history.timeline import Flight
 from transactional.engine.sizing import BatchSizer
-from transactional.engine.timeline import Flight
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore

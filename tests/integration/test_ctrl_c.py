@@ -11,7 +11,7 @@ from tests.integration.many_words import TRANSACTIONS, expected
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
 from transactional.core.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
-from transactional.engine.journal import RunStarted, read_journal
+from transactional.engine.history.journal import RunStarted, read_journal
 
 COMMITTED = r"transaction (\d+):\d+ committed"
 SUMMARY = r"(\d+) transactions committed, the last is (\d+); 0 attempts failed"

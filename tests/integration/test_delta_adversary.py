@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.doctor import put_back
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
@@ -172,7 +172,7 @@ def scene(
     if way.by_delta_rs:
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
-        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):
         place.attempt(number, number)

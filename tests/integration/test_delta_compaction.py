@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-import state.delta.files
 import state.delta.merged
-from state.delta.files import compact
+import state.delta.tables.files
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.delta.tables.files import compact
+from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, MergedMapState, Place, content, counts
 from transactional.attempt import AttemptId, TxId
 
@@ -94,9 +94,9 @@ def test_takes_the_smallest_files_and_no_more_than_make_a_large_one(
 ) -> None:
     words = one_file_each(place, 5)
     sizes_bytes = sorted(pa.table(table_of(words).get_add_actions()).column("size_bytes").to_pylist())
-    monkeypatch.setattr(state.delta.files, "TARGET_BYTES", sum(sizes_bytes[:3]))
+    monkeypatch.setattr(state.delta.tables.files, "TARGET_BYTES", sum(sizes_bytes[:3]))
     assert compact(table_of(words), words.location, OWNER) == 3
-    monkeypatch.setattr(state.delta.files, "TARGET_BYTES", sizes_bytes[0])
+    monkeypatch.setattr(state.delta.tables.files, "TARGET_BYTES", sizes_bytes[0])
     assert compact(table_of(words), words.location, OWNER) == 0
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 6)}
 

@@ -16,8 +16,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from state.columns import StateColumns
-from state.delta.layout import Layout
 from state.delta.state import DeltaMapState
+from state.delta.tables.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from tests.contract.states import OWNER, Place, always, content, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -53,7 +53,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "written by delta-rs":
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if request.param == "merged":
-        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
     return World("delta-rs", tmp_path)
 
 
@@ -202,7 +202,7 @@ class TestConflicts:
         assert content(late) == {"dog": 1}
 
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.small.REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
         world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_staged import live, merge, opened, place, segments
@@ -25,7 +25,7 @@ class TestFoldsApart:
     @pytest.fixture
     def state(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
         """Every fold is a large one; three transactions of two files each are there, and a fold of two is written."""
-        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
         state = opened(place, fold_after=2, fan_out=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
@@ -42,7 +42,7 @@ class TestFoldsApart:
         future.exception(timeout=60)
 
     def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
         layout = LogLayout(fold_after=3, fan_out=2)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
         state.open(OWNER, place.txids.__getitem__)
@@ -59,7 +59,7 @@ class TestFoldsApart:
     def test_where_the_log_has_other_paths_than_the_disk_all_goes_through_the_driver(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, txid: str
     ) -> None:
-        monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
         layout = LogLayout(fold_after=2, fan_out=2, staged_bytes=0)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, columns={"txid": txid})
         state.open(OWNER, place.txids.__getitem__)

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-import state.delta.layout
-import state.delta.lookup
 import state.delta.merged
 import state.delta.state
-from state.delta.folding import LogLayout
-from state.delta.layout import Layout
+import state.delta.tables.layout
+import state.delta.tables.lookup
 from state.delta.opening import segment_columns
-from state.delta.segments import SegmentsTable
+from state.delta.segments.folding import LogLayout
+from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
-from state.delta.version import TableVersion
+from state.delta.tables.layout import Layout
+from state.delta.tables.table import DeltaLocation
+from state.delta.tables.version import TableVersion
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
@@ -88,7 +88,7 @@ class TestFolds:
         assert [1, 2] in seen
 
     def test_are_reported_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta.segments"):
+        with caplog.at_level("INFO", logger="state.delta.segments.table"):
             merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
         assert (
             "2 segments with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6"
@@ -201,8 +201,8 @@ class TestValues:
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.layout, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta.lookup, "SORTED_ROWS_MIN", sorted_rows_min)
+        monkeypatch.setattr(state.delta.tables.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", sorted_rows_min)
         words = opened(place, layout, values="count long, note string")
         words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
         words.put(place.attempt(2, 2), {("a",): (2, None)})
@@ -216,8 +216,8 @@ class TestValues:
     def test_are_found_in_sorted_copies_by_keys_of_every_type(
         self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.layout, "CACHED_ROWS_MAX", 0)
-        monkeypatch.setattr(state.delta.lookup, "SORTED_ROWS_MIN", 0)
+        monkeypatch.setattr(state.delta.tables.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", 0)
         words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
         words.open(OWNER, place.txids.__getitem__)
         rows = {(key,): (number,) for number, key in enumerate([*KEYS[type_], None])}
@@ -229,7 +229,7 @@ class TestValues:
         self, place: Place, *, is_always_looked_up: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By one handle, whose copies are of files that a fold has replaced under the same txid."""
-        base = 10 if is_always_looked_up else state.delta.lookup.SORTED_ROWS_MIN + 10
+        base = 10 if is_always_looked_up else state.delta.tables.lookup.SORTED_ROWS_MIN + 10
         if is_always_looked_up:
             look_up_always(monkeypatch)
         words = opened(place)
@@ -360,7 +360,7 @@ class TestLayouts:
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
 
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.layout, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.tables.layout, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         words = opened(place, LogLayout(fold_after=5), properties=properties)
         merged(words, place, 1, 10)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta import layout as delta_layout
-from state.delta import log as delta_log
 from state.delta import segments as delta_segments
+from state.delta.tables import layout as delta_layout
+from state.delta.tables import log as delta_log
 from tests.rewinding import (
     KEPT_FOR_NO_TIME,
     LAYOUTS,

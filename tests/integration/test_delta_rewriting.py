@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-import state.delta.small
+import state.delta.tables.small
 from state.columns import StateColumns
 from state.delta.merged import MergedTable
-from state.delta.small import rewritten, visible
-from state.delta.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation, delta_schema
-from state.delta.version import TableVersion
+from state.delta.tables.small import rewritten, visible
+from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
+from state.delta.tables.table import DeltaLocation, delta_schema
+from state.delta.tables.version import TableVersion
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.arrow import arrow_schema
@@ -175,7 +175,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.small, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -187,7 +187,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.small, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}

@@ -18,10 +18,10 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.folding import LogLayout
-from state.delta.segments import SegmentsTable
-from state.delta.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
+from state.delta.segments.folding import LogLayout
+from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
+from state.delta.tables.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
@@ -212,7 +212,7 @@ class TestStager:
         self, tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = self.stager(tmp_path).stage(place.attempt(1, 1), self.rows("a"))
-        monkeypatch.setattr("state.delta.staging.staged_name", lambda *_: file.path)
+        monkeypatch.setattr("state.delta.tables.staging.staged_name", lambda *_: file.path)
         with pytest.raises(OperatingError, match="File exists"):
             self.stager(tmp_path).stage(place.attempt(1, 1), self.rows("b", "c"))
         assert parquet.read_table(tmp_path / file.path)["word"].to_pylist() == ["a"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
 
-import state.delta.log
-from state.delta.log import LogUpkeep
+import state.delta.tables.log
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.delta.tables.log import LogUpkeep
+from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, Fenced
 from transactional.spark_session import spark_session
@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture(autouse=True)
 def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta.log, "LOG_KEPT_S", -10)
+    monkeypatch.setattr(state.delta.tables.log, "LOG_KEPT_S", -10)
 
 
 def opened(place: Place, layout: str = "merge", **properties: str) -> DeltaMapState:

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from deltalake.table import TableMerger
 
-import state.delta.commit
 import state.delta.merged
-import state.delta.small
+import state.delta.tables.commit
+import state.delta.tables.small
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts
 
 ROOT = Path(__file__).parents[2]
 WALKS = {
     "two files": (os, "link", "merge", "merged"),
-    "an overwrite": (state.delta.commit, "write_deltalake", "merge", "merged"),
+    "an overwrite": (state.delta.tables.commit, "write_deltalake", "merge", "merged"),
     "a MERGE": (TableMerger, "execute", "merge", "merged"),
-    "a segment": (state.delta.commit, "write_deltalake", "log", "segments"),
+    "a segment": (state.delta.tables.commit, "write_deltalake", "log", "segments"),
 }
 
 
@@ -44,7 +44,7 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     if way == "an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if way == "a MERGE":
-        monkeypatch.setattr(state.delta.small, "REWRITTEN_ROWS_MAX", -1)
+        monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", -1)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     words.open(OWNER, place.txids.__getitem__)
     original: Any = getattr(where, name)
@@ -56,5 +56,5 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
     assert walked == [
-        ["state/delta/state.py", "state/map_state.py", f"state/delta/{middle}.py", "state/delta/commit.py"]
+        ["state/delta/state.py", "state/map_state.py", f"state/delta/{middle}.py", "state/delta/tables/commit.py"]
     ]

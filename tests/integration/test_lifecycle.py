@@ -12,7 +12,7 @@ from tests.integration.growing_words import WORDS_FILE, expected
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
 from transactional.core.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
-from transactional.engine.journal import RunStarted, read_journal
+from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.store import TopologyStatus
 
 ID = "growing-words"

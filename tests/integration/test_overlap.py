@@ -19,7 +19,7 @@ from tests.integration.signals import Gate, Signals
 from tests.integration.tables import counts
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.core.protocol import CommitSucceeded, ProcessingSucceeded, RecordCommit, StartCommit, StartProcessing
-from transactional.engine.journal import JournalWriter, read_journal
+from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.store import AttemptRecord
 
 pytestmark = pytest.mark.spark
@@ -111,7 +111,7 @@ def check_journal(folder: Path) -> None:
                 committing.remove(action.attempt.txid)
         most = max(most, len(processing))
     assert 2 <= most <= 3
-    replayed = finished([sys.executable, "-m", "transactional.engine.replay", "journal"], folder).lines[-1]
+    replayed = finished([sys.executable, "-m", "transactional.engine.history.replay", "journal"], folder).lines[-1]
     assert replayed.endswith("events, every action the same")
 
 

@@ -16,12 +16,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state.delta.folding import LogLayout
-from state.delta.folds_apart import FoldTask, WrittenFold
-from state.delta.segments import SegmentsTable
-from state.delta.spark_folds import write_by_spark
-from state.delta.staging import RUNS, FileStager
+from state.delta.segments.folding import LogLayout
+from state.delta.segments.folds_apart import FoldTask, WrittenFold
+from state.delta.segments.spark_folds import write_by_spark
+from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
+from state.delta.tables.staging import RUNS, FileStager
 from state.updates import rows_of
 from tests.contract.states import OWNER, Place, content
 from transactional.attempt import TxId
@@ -92,15 +92,15 @@ def test_executors_that_do_not_see_the_folder_are_one_clear_line(tmp_path: Path,
 def test_spark_folds_and_the_driver_commits(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.folds_apart.APART_ROWS", 0)
-    monkeypatch.setattr("state.delta.fold_writers.SPARK_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.fold_writers.SPARK_ROWS", 0)
     jobs = list[FoldTask]()
 
     def job(task: FoldTask) -> WrittenFold:
         jobs.append(task)
         return write_by_spark(task)
 
-    monkeypatch.setattr("state.delta.spark_folds.write_by_spark", job)
+    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", job)
     assert spark.version, "it is running, so folds go there"
     place = Place("delta-rs/log", tmp_path)
     layout = LogLayout(fold_after=2, fan_out=2, staged_bytes=0)

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state.delta.folding import LogLayout
-from state.delta.staging import RUNS
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.staging import RUNS
 from tests.contract.states import content
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig

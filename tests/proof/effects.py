@@ -20,16 +20,16 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta import commit as delta_commit
-from state.delta import folds_apart
-from state.delta import layout as delta_layout
 from state.delta import merged as delta_merged
 from state.delta import segments as delta_segments
-from state.delta import small as delta_small
-from state.delta.folds_apart import FoldsApart, WrittenFold
 from state.delta.scratch import FileScratch
-from state.delta.staged import StagedOrphans
-from state.delta.staging import FileStager
+from state.delta.segments import folds_apart
+from state.delta.segments.folds_apart import FoldsApart, WrittenFold
+from state.delta.tables import commit as delta_commit
+from state.delta.tables import layout as delta_layout
+from state.delta.tables import small as delta_small
+from state.delta.tables.staged import StagedOrphans
+from state.delta.tables.staging import FileStager
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.batch import BatchMetadata
 from transactional.store import Lease

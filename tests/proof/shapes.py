@@ -11,7 +11,7 @@ from typing import Any
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
 

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state.delta.staging import FileStager
+from state.delta.tables.staging import FileStager
 from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
 from tests.proof.effects import AFTER, BEFORE, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from tests.tidy.files import ROOT, text_files
-from transactional.engine.run_history import installed_version
+from transactional.engine.history.run_history import installed_version
 from transactional.names import DISTRIBUTION
 
 # An extra in brackets, or what pip is to install; put apart, so that this file does not hold what it looks for.

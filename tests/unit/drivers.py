@@ -15,7 +15,7 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import StoreUnavailable
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import counts

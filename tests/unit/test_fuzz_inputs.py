@@ -37,8 +37,8 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.dead_letters import values_from_json, values_to_json
-from transactional.engine.journal import RunStarted, encode, read_journal
-from transactional.engine.replay import replay
+from transactional.engine.history.journal import RunStarted, encode, read_journal
+from transactional.engine.history.replay import replay
 from transactional.errors import TransactionalError
 from transactional.letters import Exclusion, Letter
 from transactional.progress import Phase, Snapshot

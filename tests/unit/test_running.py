@@ -15,7 +15,7 @@ from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import WORD_COUNTS, builder, stored, words
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.phases.local_executor import LocalExecutor

@@ -16,7 +16,7 @@ from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.delta.state import DeltaMapState
-from state.delta.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import Command

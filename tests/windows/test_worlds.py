@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from state import DeltaMapState, SqlMapState
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after

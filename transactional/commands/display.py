@@ -30,7 +30,7 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.engine.clock import SystemClock
-from transactional.engine.timeline import Moment, Timeline
+from transactional.engine.history.timeline import Moment, Timeline
 from transactional.redaction import without_login
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.store_rules import state_of

@@ -47,7 +47,7 @@ from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.run_history import installed_version
+from transactional.engine.history.run_history import installed_version
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.running import console_of_run, make_executor

@@ -15,8 +15,8 @@ from transactional.commands.display import Display, plain_line
 from transactional.commands.logs import Logs
 from transactional.commands.standby import StandbyReporter
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter
-from transactional.engine.observing import Observer
+from transactional.engine.history.journal import JournalWriter
+from transactional.engine.history.observing import Observer
 from transactional.errors import ConfigError
 from transactional.names import DISTRIBUTION
 from transactional.telemetry.log_format import LogFormat

@@ -13,7 +13,7 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
-from transactional.engine.journal import RunStarted, read_journal
+from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.examining import Diagnosis, Problem
 from transactional.names import joining_of

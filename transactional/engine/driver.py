@@ -36,9 +36,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables
-from transactional.engine.leadership import Leadership
-from transactional.engine.letter_spout import check_retries
-from transactional.engine.observing import (
+from transactional.engine.history.observing import (
     Ended,
     Leading,
     Notice,
@@ -47,12 +45,14 @@ from transactional.engine.observing import (
     RunObserver,
     StandingBy,
 )
-from transactional.engine.run_history import RunSummary, end_of
+from transactional.engine.history.run_history import RunSummary, end_of
+from transactional.engine.history.timeline import Moment, Timeline
+from transactional.engine.history.troubles import Troubles
+from transactional.engine.leadership import Leadership
+from transactional.engine.letter_spout import check_retries
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
-from transactional.engine.timeline import Moment, Timeline
-from transactional.engine.troubles import Troubles
 from transactional.errors import CommitStuck, FatalError, StoreUnavailable, fatal_error
 from transactional.execution.step_work import StepExecutor
 from transactional.guarantees import Guarantee

@@ -19,10 +19,10 @@ from typing import Any, Final
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import fence_tables
-from transactional.engine.minutes import Minutes
-from transactional.engine.observing import Committed, LeaseRenewed, Notice, StoreWritten
-from transactional.engine.run_history import about, kept, lags_of
-from transactional.engine.timeline import Timeline
+from transactional.engine.history.minutes import Minutes
+from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, StoreWritten
+from transactional.engine.history.run_history import about, kept, lags_of
+from transactional.engine.history.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from transactional.attempt import NO_TRANSACTION, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.engine.fencing import close_tables, fence, known_txid, open_table
-from transactional.engine.run_history import installed_version
+from transactional.engine.history.run_history import installed_version
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.examining import ExaminableSpout
 from transactional.ports import Spout

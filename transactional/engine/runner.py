@@ -29,8 +29,8 @@ from transactional.core.protocol import (
     ProgressMade,
 )
 from transactional.engine.clock import SystemClock
+from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
-from transactional.engine.observing import Maintained, Notice
 from transactional.engine.tidying import Targets, Tidying
 from transactional.errors import AttemptLost, ConfigError, FatalError, TransactionalError
 from transactional.facts import BatchFacts, facts_after

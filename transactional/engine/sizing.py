@@ -46,7 +46,7 @@ from typing import Final
 from transactional.batch import BatchLimit, BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.engine.cost_estimate import CostEstimate
-from transactional.engine.timeline import Flight
+from transactional.engine.history.timeline import Flight
 from transactional.errors import ConfigError
 from transactional.ports import SizedSpout
 from transactional.topology.topology import Topology

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from transactional.batch import BatchMetadata
 from transactional.core.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
-from transactional.engine.observing import (
+from transactional.engine.history.observing import (
     Committed,
     Ended,
     Leading,
@@ -28,8 +28,8 @@ from transactional.engine.observing import (
     Recovered,
     StoreWritten,
 )
-from transactional.engine.run_history import installed_version
-from transactional.engine.timeline import Flight, Moment, Timeline
+from transactional.engine.history.run_history import installed_version
+from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.store_history import EndedHow
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)

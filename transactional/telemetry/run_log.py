@@ -18,7 +18,7 @@ from transactional.core.protocol import (
     ResumeRequested,
     StopRequested,
 )
-from transactional.engine.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
+from transactional.engine.history.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
 from transactional.store_history import EndedHow
 
 LOGGER: Final = "transactional.run"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from transactional.engine.observing import Observer
+from transactional.engine.history.observing import Observer
 from transactional.errors import ConfigError
 from transactional.telemetry.health import Health
 from transactional.telemetry.metrics import Metrics

@@ -20,9 +20,9 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.core.protocol import AbortAttempt, Action, AttemptFailed, Event, RecordFailure
-from transactional.engine.observing import Committed, Leading, Notice
-from transactional.engine.run_history import installed_version
-from transactional.engine.timeline import NEVER, Flight, Moment, Timeline
+from transactional.engine.history.observing import Committed, Leading, Notice
+from transactional.engine.history.run_history import installed_version
+from transactional.engine.history.timeline import NEVER, Flight, Moment, Timeline
 from transactional.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.store_history import EndedHow

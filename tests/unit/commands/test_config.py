@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.command_line import RUN, Command
 from transactional.config import TopologyConfig
-from transactional.engine.journal import RunStarted, read_journal
+from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.loading import open_for_reading
 
 

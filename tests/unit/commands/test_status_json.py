@@ -12,7 +12,7 @@ from tests.unit.fakes import builder, counts, words
 from transactional.commands.status_json import attempt_json, status_json, steps_of
 from transactional.core.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter, read_journal
+from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, table_rows

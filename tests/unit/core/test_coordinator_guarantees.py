@@ -11,7 +11,7 @@ from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata, Offset, PendingMessage
 from transactional.config import TopologyConfig
 from transactional.core.protocol import BatchPlanned, PlanBatch, ProcessingSucceeded, RecordAttempt, RecordCommit
-from transactional.engine.journal import decode, encode
+from transactional.engine.history.journal import decode, encode
 from transactional.guarantees import Guarantee
 from transactional.progress import Phase, Snapshot
 

@@ -10,7 +10,7 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig as Config
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
-from transactional.engine.journal import decode, encode
+from transactional.engine.history.journal import decode, encode
 from transactional.letters import Exclusion, Letter
 from transactional.progress import Phase, Snapshot
 

@@ -13,7 +13,7 @@ from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
-from transactional.engine.journal import JournalWriter
+from transactional.engine.history.journal import JournalWriter
 from transactional.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder

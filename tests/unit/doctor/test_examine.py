@@ -26,7 +26,7 @@ from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter
+from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
 from transactional.examining import Problem
 from transactional.running import make_executor, run_topology

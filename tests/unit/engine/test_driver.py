@@ -29,7 +29,7 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind

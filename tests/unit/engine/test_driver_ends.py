@@ -13,7 +13,7 @@ from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Halt, RecordCommit, RecordFailure
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import (
     CommitStuck,
     ConfigError,

@@ -27,7 +27,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import Fenced
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed

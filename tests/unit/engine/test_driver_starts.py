@@ -15,7 +15,7 @@ from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
 from transactional.attempt import AttemptId, TxId
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import Lease

@@ -17,7 +17,7 @@ from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import main as cli
 from transactional.commands.running import stop_on_signals
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.run_history import RunSummary
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import StoreUnavailable, TopologyChanged
 from transactional.store import DesiredState, Lease, TopologyStatus
 from transactional.testing import ManualClock, MemoryCoordinatorStore

@@ -22,8 +22,8 @@ from transactional.core.protocol import (
     RecordCommit,
     StartCommit,
 )
+from transactional.engine.history.timeline import Moment, Timeline
 from transactional.engine.sizing import BatchSizer, size_of
-from transactional.engine.timeline import Moment, Timeline
 
 TARGET_MS = 1_000
 SETTLED_WITHIN = 10

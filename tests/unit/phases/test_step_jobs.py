@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.folding import LogLayout
-from state.delta.staging import RUNS
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.staging import RUNS
 from state.memory import MemoryMapState, MemoryTable
 from tests.contract.states import content
 from tests.unit.fakes import builder, counts, opaque_words, stored

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from state.delta.folding import LogLayout
+from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState

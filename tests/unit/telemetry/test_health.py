@@ -6,7 +6,7 @@ from tests.unit.drivers import World
 from tests.unit.telemetry.runs import lease
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Tick
-from transactional.engine.observing import Ended, Leading, StandingBy
+from transactional.engine.history.observing import Ended, Leading, StandingBy
 from transactional.progress import Snapshot
 from transactional.store_history import EndedHow, RunEnd
 from transactional.telemetry.health import Health

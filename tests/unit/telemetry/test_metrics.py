@@ -9,13 +9,21 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.drivers import World
-from tests.unit.engine.test_troubles import failing
+from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import AbortAttempt, PlanBatch, RecordAttempt, RecordCommit, RecordFailure, Tick
-from transactional.engine.observing import Committed, Ended, Leading, LeaseRenewed, Maintained, Recovered, StoreWritten
-from transactional.engine.timeline import Flight, Moment
+from transactional.engine.history.observing import (
+    Committed,
+    Ended,
+    Leading,
+    LeaseRenewed,
+    Maintained,
+    Recovered,
+    StoreWritten,
+)
+from transactional.engine.history.timeline import Flight, Moment
 from transactional.errors import SourceUnavailable
 from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd

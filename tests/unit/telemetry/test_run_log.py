@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.drivers import World
-from tests.unit.engine.test_troubles import failing
+from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.core.protocol import DrainRequested, RecordFailure, StopRequested, Tick
-from transactional.engine.observing import (
+from transactional.engine.history.observing import (
     Committed,
     Ended,
     Leading,
@@ -24,7 +24,7 @@ from transactional.engine.observing import (
     StandingBy,
     StoreWritten,
 )
-from transactional.engine.timeline import Flight, Moment
+from transactional.engine.history.timeline import Flight, Moment
 from transactional.errors import BatchLost, Fenced, SourceUnavailable
 from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd

@@ -11,12 +11,12 @@ import pytest
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
-from state.delta.table import catalog_table
+from state.delta.tables.table import catalog_table
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
-from transactional.engine.journal import JournalWriter
+from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError
 from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
-from state.delta.log import entry_name
+from state.delta.tables.log import entry_name
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.syncing import sync, with_folders
 

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.columns import StateColumns
-from state.delta.sql import DATA_FUSION
-from state.delta.staging import attempt_of
-from state.delta.table import DeltaLocation, delta_schema, unreadable
+from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.staging import attempt_of
+from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
 from state.sums import SumCheck
 from state.updates import rows_of
 from state.values import combined_values

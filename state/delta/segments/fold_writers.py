@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from state.delta.folds_apart import FoldTask, WrittenFold
+from state.delta.segments.folds_apart import FoldTask, WrittenFold
 
 SPARK_ROWS = 20_000_000
 """Folds of so many rows are Spark jobs, where this process has a session for them."""
@@ -16,6 +16,7 @@ def writer_of(task: FoldTask) -> Callable[[], WrittenFold]:
     """What writes a fold: Spark a very large one, if it is running with Delta, else a thread of this process."""
     if task.fold.rows < SPARK_ROWS or "pyspark" not in sys.modules:
         return task.write
-    from state.delta import spark, spark_folds
+    from state.delta.segments import spark_folds
+    from state.delta.tables import spark
 
     return partial(spark_folds.write_by_spark, task) if spark.can_fold() else task.write

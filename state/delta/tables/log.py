@@ -20,7 +20,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.delta.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.names import LOG_COMMITS_PROPERTY, fold_of, repair_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from transactional.attempt import TxId
 from transactional.core.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
-from transactional.engine.observing import Recovered
+from transactional.engine.history.observing import Recovered
 
 
 class Troubles:

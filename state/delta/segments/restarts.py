@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from state.columns import StateColumns
-from state.delta.sql import Dialect
+from state.delta.tables.sql import Dialect
 from transactional.errors import ConfigError
 
 _EXPIRY = ("max", "last")

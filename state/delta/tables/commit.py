@@ -27,11 +27,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
-from state.delta.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
-from state.delta.small import DataFile
-from state.delta.sql import DATA_FUSION, MergeClauses
-from state.delta.table import features_used, properties_with, refused
-from state.delta.version import OwnVersion, TableVersion
+from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
+from state.delta.tables.small import DataFile
+from state.delta.tables.sql import DATA_FUSION, MergeClauses
+from state.delta.tables.table import features_used, properties_with, refused
+from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.names import EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE

@@ -10,8 +10,8 @@ from tests.unit.drivers import DRAINED, Recorder, World
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailure
-from transactional.engine.observing import Notice, Recovered
-from transactional.engine.troubles import Troubles
+from transactional.engine.history.observing import Notice, Recovered
+from transactional.engine.history.troubles import Troubles
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
 from transactional.progress import Phase
 from transactional.store_history import EndedHow, RunEnd

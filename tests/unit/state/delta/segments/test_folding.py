@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from state.columns import StateColumns
-from state.delta.folding import Fold, LogLayout, Segment, SegmentQuery, check_same_combine, due_fold, whole_fold
-from state.delta.sql import SPARK_SQL
+from state.delta.segments.folding import (
+    Fold,
+    LogLayout,
+    Segment,
+    SegmentQuery,
+    check_same_combine,
+    due_fold,
+    whole_fold,
+)
+from state.delta.tables.sql import SPARK_SQL
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.columns import StateColumns
-from state.delta.table import features_of, is_known_protocol
+from state.delta.tables.table import features_of, is_known_protocol
 from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId
 

@@ -14,7 +14,7 @@ from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
-from transactional.engine.timeline import Flight
+from transactional.engine.history.timeline import Flight
 from transactional.guarantees import Guarantee
 from transactional.progress import Snapshot
 from transactional.store import AttemptRecord, Lease

@@ -1,7 +1,7 @@
 """`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method of it says so.
 
 It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
-version that was judged (`state/delta/commit.py`).
+version that was judged (`state/delta/tables/commit.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
-from state.delta.durability import TableSyncs
-from state.delta.log import LogUpkeep, check_not_foreign, entries_between, entries_since_own
-from state.delta.sql import DATA_FUSION
-from state.delta.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
+from state.delta.tables.durability import TableSyncs
+from state.delta.tables.log import LogUpkeep, check_not_foreign, entries_between, entries_since_own
+from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
 from state.expiring import Floors, app_transactions, by_app_transactions
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId

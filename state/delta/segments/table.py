@@ -18,10 +18,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta import folds_apart
-from state.delta.commit import as_attempt, commit_overwrite, commit_properties, noted, settle_feature, under_fence
-from state.delta.fold_writers import writer_of
-from state.delta.folding import (
+from state.delta.segments import folds_apart
+from state.delta.segments.fold_writers import writer_of
+from state.delta.segments.folding import (
     Fold,
     LogLayout,
     Segment,
@@ -33,9 +32,18 @@ from state.delta.folding import (
     stored_combine,
     whole_fold,
 )
-from state.delta.folds_apart import FoldsApart
-from state.delta.layout import Layout, Writer
-from state.delta.lookup import (
+from state.delta.segments.folds_apart import FoldsApart
+from state.delta.segments.restarts import check_expiry
+from state.delta.tables.commit import (
+    as_attempt,
+    commit_overwrite,
+    commit_properties,
+    noted,
+    settle_feature,
+    under_fence,
+)
+from state.delta.tables.layout import Layout, Writer
+from state.delta.tables.lookup import (
     EVERY_TXID,
     Files,
     SegmentCopies,
@@ -45,12 +53,11 @@ from state.delta.lookup import (
     read_files,
     with_keys,
 )
-from state.delta.restarts import check_expiry
-from state.delta.sql import DATA_FUSION, Dialect, alive_view, in_range
-from state.delta.staged import StagedOrphans, check_staged, commit_staged, read_staged
-from state.delta.staging import FileStager, is_plain
-from state.delta.table import delta_schema, features_used, refused, unreadable
-from state.delta.version import TableVersion
+from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range
+from state.delta.tables.staged import StagedOrphans, check_staged, commit_staged, read_staged
+from state.delta.tables.staging import FileStager, is_plain
+from state.delta.tables.table import delta_schema, features_used, refused, unreadable
+from state.delta.tables.version import TableVersion
 from state.expiring import NO_FLOORS, TIME, Floors, time_scalar
 from state.fence import WriteRefused
 from state.sums import SumBounds, SumCheck

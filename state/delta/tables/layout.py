@@ -1,7 +1,7 @@
 """The port of a state's Delta table, whatever its layout; and what both layouts do alike.
 
 `MergedTable` (one row per key) and `SegmentsTable` (what each transaction adds) stand behind it. A `Writer` is another
-way for the rows of a transaction to get into a table; all of them end in one Delta commit of `state/delta/commit.py`.
+way for the rows of a transaction to get into a table; all of them end in one Delta commit of `commit.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
-from state.delta.commit import as_attempt, commit_files, settle_expiry
-from state.delta.files import Removals, delete_old_files
-from state.delta.lookup import check_sums, with_keys
-from state.delta.sql import Dialect
-from state.delta.staged import check_staged, read_staged
-from state.delta.table import delta_schema
-from state.delta.version import TableVersion
+from state.delta.tables.commit import as_attempt, commit_files, settle_expiry
+from state.delta.tables.files import Removals, delete_old_files
+from state.delta.tables.lookup import check_sums, with_keys
+from state.delta.tables.sql import Dialect
+from state.delta.tables.staged import check_staged, read_staged
+from state.delta.tables.table import delta_schema
+from state.delta.tables.version import TableVersion
 from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
 from state.sums import SumCheck

@@ -1,4 +1,4 @@
-"""Runs a journal through fresh coordinators and compares: `python -m transactional.engine.replay FILE`."""
+"""Runs a journal through fresh coordinators and compares: `python -m transactional.engine.history.replay FILE`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
-from transactional.engine.journal import JournalLine, RunStarted, read_journal
+from transactional.engine.history.journal import JournalLine, RunStarted, read_journal
 from transactional.errors import CorruptRecord, TransactionalError
 
 

@@ -24,8 +24,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, copy_files
 
-from state.delta.log import NOTHING_AFTERWARDS, commit_path
-from state.delta.table import DeltaLocation
+from state.delta.tables.log import NOTHING_AFTERWARDS, commit_path
+from state.delta.tables.table import DeltaLocation
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024

@@ -41,8 +41,8 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
-from transactional.engine.journal import JournalWriter, RunStarted, decode, encode, read_journal
-from transactional.engine.replay import replay
+from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
+from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
 from transactional.progress import Phase, Snapshot
 from transactional.testing import ManualClock
@@ -213,7 +213,7 @@ def test_events_need_a_coordinator() -> None:
 
 def test_the_command_line_replays_a_file(journal: JournalWriter, tmp_path: Path) -> None:
     World().run(observers=[journal])
-    command = [sys.executable, "-m", "transactional.engine.replay", str(tmp_path / "journal")]
+    command = [sys.executable, "-m", "transactional.engine.history.replay", str(tmp_path / "journal")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     count = len((tmp_path / "journal").read_text().splitlines()) - 1
     assert done.stdout == f"{count} events, every action the same\n"

@@ -17,7 +17,7 @@ from transactional.core.protocol import (
     RecordCommit,
     StartCommit,
 )
-from transactional.engine.timeline import NEVER, Moment, Timeline
+from transactional.engine.history.timeline import NEVER, Moment, Timeline
 from transactional.store import AttemptRecord
 
 FIRST = attempt(1, 1)

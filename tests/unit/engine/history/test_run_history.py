@@ -7,7 +7,7 @@ from typing import Any
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from tests.unit.drivers import World
 from transactional.batch import BatchMetadata, PartitionId
-from transactional.engine.run_history import LAGS_MAX, lags_of
+from transactional.engine.history.run_history import LAGS_MAX, lags_of
 
 
 def details_of(world: World, topology: Any = None) -> list[Any]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from state.delta.folding import SegmentQuery
-from state.delta.folds_apart import FoldTask, WrittenFold, in_range
-from state.delta.spark import failing, job_session
-from state.delta.sql import SPARK_SQL
-from state.delta.staging import RUNS, footer_statistics, staged_name
-from state.delta.version import TableVersion
+from state.delta.segments.folding import SegmentQuery
+from state.delta.segments.folds_apart import FoldTask, WrittenFold, in_range
+from state.delta.tables.spark import failing, job_session
+from state.delta.tables.sql import SPARK_SQL
+from state.delta.tables.staging import RUNS, footer_statistics, staged_name
+from state.delta.tables.version import TableVersion
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.staged import StagedFile

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Final
 
 from transactional.batch import BatchMetadata
-from transactional.engine.timeline import Flight
+from transactional.engine.history.timeline import Flight
 from transactional.store_history import MinuteRecord
 
 MINUTE_MS: Final = 60_000

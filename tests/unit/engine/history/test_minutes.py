@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.engine.minutes import BUCKETS_MS, MINUTE_MS, Minutes
-from transactional.engine.timeline import Flight, Moment
+from transactional.engine.history.minutes import BUCKETS_MS, MINUTE_MS, Minutes
+from transactional.engine.history.timeline import Flight, Moment
 from transactional.store_history import MinuteRecord
 
 WORDS = PartitionId("words", 0)

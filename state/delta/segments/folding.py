@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from state.columns import StateColumns
-from state.delta.restarts import counted_rows, has_restarts
-from state.delta.sql import Dialect, combined_sql
-from state.delta.staging import STAGED_BYTES
+from state.delta.segments.restarts import counted_rows, has_restarts
+from state.delta.tables.sql import Dialect, combined_sql
+from state.delta.tables.staging import STAGED_BYTES
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.names import COMBINE_PROPERTY
