@@ -20,7 +20,7 @@ from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import Command
-from transactional.errors import TransactionalError
+from transactional.errors import TRY_AGAIN, TransactionalError
 from transactional.redaction import reason_of, without_login
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -185,7 +185,7 @@ def test_what_is_said_of_an_object_store_that_does_not_answer(
         (*of_letters, "--replay", "--master", "none"),
     ):
         done = command(*arguments)
-        assert done.code == 1
+        assert done.code == TRY_AGAIN
         [line] = done.err.splitlines()
         assert line.startswith(("TX300: Delta table s3://bucket/", "TX300: secrets can't be verified: "))
         assert f"http://***@{NOBODY}/bucket" in line
