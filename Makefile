@@ -14,7 +14,7 @@ FOLDERS := tests/simulation tests/windows tests/docs tests/integration/test_delt
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
-		printf '  make %-10s %s\n' "$$target" "$$what"; done
+		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
 run: java $(READY) ## Run the global count example on a local Spark (needs Java)
 	@$(IN_VENV) -m examples.transactional_global_count

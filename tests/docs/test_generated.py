@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def test_the_reference_is_fresh(page: str) -> None:
 
 def test_the_reference_folder_holds_nothing_else() -> None:
     assert {path.stem for path in (DOCS / "reference").iterdir()} == set(PAGES)
+
+
+DOORS = ["transactional", "transactional.trident", "transactional.reliable", "transactional.queries"]
+DOORS += ["transactional.testing", "spouts", "state"]
+IN_A_SENTENCE = {"ABSENT", "AttemptId", "Emitted", "TxId"}
+"""Names that stand for a type or one value, without a section of their own."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_public_name_is_in_the_reference_or_among_the_errors(door: str) -> None:
+    described = {name.rpartition(".")[2] for page in PAGES.values() for name in page.names}
+    known = described | {*error_classes().values()} | IN_A_SENTENCE
+    assert [name for name in import_module(door).__all__ if name not in known] == []
 
 
 def test_the_state_diagram_is_fresh() -> None:
