@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 HOUR_MS = 3_600_000
+EARLIEST_US = -670_000 * 24 * HOUR_MS * 1_000
+"""In the year 135: nothing waits for an earlier time, from which differences might be too large for a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,23 @@ def facts_after(before: BatchFacts | None, now_ms: int, known: Iterable[tuple[Ev
     idle, by more than the allowed delay. Neither time goes back, also if a partition appears that is far behind.
     """
     time_ms = now_ms if before is None else max(before.time_ms, now_ms)
-    late_before = [seen.event_us - of.max_delay_ms * 1_000 for of, seen in known if not _is_idle(of, seen, time_ms)]
+    # Since the batch before, nobody has looked whether a partition has a record: not while that batch took its time,
+    # nor while nothing ran.
+    awaited = _awaited(known, time_ms if before is None else before.time_ms)
+    late_before = [max(seen.event_us, EARLIEST_US) - of.max_delay_ms * 1_000 for of, seen in awaited]
     if before is None:
         return BatchFacts(time_ms, min(late_before, default=None))
     found = [late for late in (before.late_before_us, min(late_before, default=None)) if late is not None]
     return BatchFacts(time_ms, max(found, default=None), before.time_ms, before.late_before_us)
 
 
-def _is_idle(of: EventTime, seen: LastSeen, time_ms: int) -> bool:
-    return of.idle_after_ms is not None and time_ms - seen.time_ms > of.idle_after_ms
+def _awaited(known: Iterable[tuple[EventTime, LastSeen]], looked_ms: int) -> list[tuple[EventTime, LastSeen]]:
+    """The partitions that were not idle when it was last looked; if all were, those that had been the last not to be.
+    Else windows would stay open where transactions take longer than a partition may be silent."""
+    until = [(each, _waited_until(*each, looked_ms)) for each in known]
+    looked_ms = min(looked_ms, max((last_ms for _, last_ms in until), default=looked_ms))
+    return [each for each, last_ms in until if last_ms >= looked_ms]
+
+
+def _waited_until(of: EventTime, seen: LastSeen, looked_ms: int) -> int:
+    return looked_ms if of.idle_after_ms is None else seen.time_ms + of.idle_after_ms

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transactional.core.windows import DAY_US, FIRST_US, LAST_US, Windows, times_of
 from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after
+from transactional.trident.windowing import are_late
 
 AT = EventTime("at", 2)
+AT_IDLE = EventTime("at", idle_after_ms=10)
 
 
 def test_the_first_batch_is_planned_now() -> None:
@@ -39,7 +43,37 @@ def test_an_idle_partition_holds_nothing_up() -> None:
     slow, quick = (EventTime("at", idle_after_ms=10), LastSeen(3_000, 100)), (EventTime("at"), LastSeen(9_000, 0))
     assert facts_after(None, 110, [slow, quick]).late_before_us == 3_000
     assert facts_after(None, 111, [slow, quick]).late_before_us == 9_000
-    assert facts_after(None, 111, [slow]).late_before_us is None
+
+
+def test_if_all_are_idle_the_last_ones_to_be_so_count() -> None:
+    slow, quick = (AT_IDLE, LastSeen(3_000, 100)), (AT_IDLE, LastSeen(9_000, 105))
+    assert facts_after(None, 1_000, [slow, quick]).late_before_us == 9_000
+    assert facts_after(None, 1_000, [slow]).late_before_us == 3_000
+
+
+def test_time_goes_on_if_transactions_take_longer_than_a_partition_may_be_silent() -> None:
+    before, found = BatchFacts(0), []
+    for number in range(1, 4):
+        silent, read = LastSeen(1_000, 0), LastSeen(1_000_000 * number, before.time_ms)
+        before = facts_after(before, 60 * number, [(AT_IDLE, silent), (AT_IDLE, read)])
+        found.append(before.late_before_us)
+    assert found == [1_000, 2_000_000, 3_000_000]
+
+
+def test_no_partition_is_idle_because_nothing_ran() -> None:
+    slow, quick = (AT_IDLE, LastSeen(3_000, 95)), (AT_IDLE, LastSeen(9_000, 100))
+    assert facts_after(BatchFacts(100), 106, [slow, quick]).late_before_us == 3_000
+    assert facts_after(BatchFacts(100), 100_000, [slow, quick]).late_before_us == 3_000
+    assert facts_after(BatchFacts(106), 100_001, [slow, quick]).late_before_us == 9_000
+
+
+def test_nothing_waits_for_a_time_from_which_no_difference_can_be_stored() -> None:
+    found = facts_after(BatchFacts(1), 2, [(EventTime("at", max_delay_ms=10), LastSeen(-(2**63), 1))])
+    assert found.late_before_us == FIRST_US - 10_000
+    times = times_of(found, by_transaction=False)
+    column = pa.array([-(2**63), FIRST_US, None, LAST_US], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    longest = Windows(36_500 * DAY_US, 36_500 * DAY_US)
+    assert are_late(longest, column, times).to_pylist() == [True, False, True, True]
 
 
 def test_what_is_too_far_ahead_of_the_clock_does_not_count() -> None:

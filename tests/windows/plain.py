@@ -81,8 +81,12 @@ class Plain:
     def _threshold(self, known: int, time: int) -> int | None:
         if self.by_transaction:
             return time
-        partitions = self.high[known - 1].values() if known else ()
-        slowest = [us - self.max_delay for us, seen in partitions if not self._is_idle(time - seen)]
+        partitions = list(self.high[known - 1].values()) if known else []
+        looked = self.times[-1] if self.times else time
+        awaited = [each for each in partitions if not self._is_idle(looked - each[1])]
+        if not awaited:
+            awaited = [each for each in partitions if each[1] == max(seen for _, seen in partitions)]
+        slowest = [max(us, FIRST_US) - self.max_delay for us, _ in awaited]
         candidates = [us for us in (*self.thresholds[-1:], *([min(slowest)] if slowest else [])) if us is not None]
         return max(candidates, default=None)
 
