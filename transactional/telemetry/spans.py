@@ -83,7 +83,7 @@ class Traces:
                 case AbortAttempt(attempt, reason) if attempt not in failed:
                     flight = self._timeline.find(attempt)
                     if flight is not None and flight.step != "aborting":
-                        self._failed(flight, at_ms, f"given up: {reason}", flight.step)
+                        self._failed(flight, at_ms, f"given up: {reason}", flight.step, "given_up")
             self._timeline.note_action(action, at)
 
     def notice(self, at_ms: int, notice: Notice) -> None:
@@ -114,12 +114,13 @@ class Traces:
             self._last = {txid: last for txid, last in self._last.items() if txid > attempt.txid}
             self._first_ms = {txid: ms for txid, ms in self._first_ms.items() if txid > attempt.txid}
 
-    def _failed(self, flight: Flight, at_ms: int, reason: str, phase: str) -> None:
+    def _failed(self, flight: Flight, at_ms: int, reason: str, phase: str, kind: str | None = None) -> None:
+        """`kind` is what failed; by default the code that the reason begins with."""
         attempt = flight.attempt
         self._first_ms.setdefault(attempt.txid, flight.issued.wall_ms)
         if (whole := self._sampled(attempt.txid)) is not None:
             text = without_login(next(iter(reason.splitlines()), ""))
-            about = {"error.type": text.partition(" ")[0].rstrip(":"), "transactional.phase": phase}
+            about = {"error.type": kind or text.partition(" ")[0].rstrip(":"), "transactional.phase": phase}
             self._attempt(whole, flight, at_ms, about, Status(StatusCode.ERROR, text))
         self._last[attempt.txid] = attempt
 
@@ -129,7 +130,7 @@ class Traces:
         flight = Flight(record.attempt, Moment(began_ms, 0), 0, "processing", Moment(began_ms, 0), None, record.batch)
         if record.planned_at_ms is not None:
             flight.planned = Moment(record.planned_at_ms, 0)
-        self._failed(flight, at_ms, f"lost: the process {owner} was gone", record.phase)
+        self._failed(flight, at_ms, f"lost: the process {owner} was gone", record.phase, "lost")
 
     def _attempt(
         self, whole: SpanContext, flight: Flight, end_ms: int, about: Mapping[str, Any], status: Status

@@ -107,6 +107,7 @@ def test_a_failed_attempt_is_in_the_same_trace_and_the_next_one_links_to_it(monk
 
 
 def test_attempts_that_were_given_up_are_told_once() -> None:
+    """With one kind of error for all of them, so that they can be counted apart from those that failed."""
     world, told = World(), Told()
     topology = world.topology()
     left = [1]
@@ -122,6 +123,8 @@ def test_attempts_that_were_given_up_are_told_once() -> None:
     ids = [span.context.span_id for span in attempts_of(told.spans)]
     assert len(ids) == len(set(ids))
     assert facts_of(attempts_of(told.of(1))[0])["transactional.phase"] == "committing"
+    kinds = {facts_of(span).get("error.type") for span in attempts_of(told.spans)}
+    assert kinds == {None, "TX301", "given_up"}
 
 
 def test_a_process_that_takes_over_continues_the_trace() -> None:
