@@ -50,15 +50,6 @@ class Windows:
         """The end of the last window that contains a time."""
         return us // self.every_us * self.every_us + self.length_us
 
-    def starts_of(self, us: int) -> list[int]:
-        """The windows that contain a time, from the first to the last."""
-        last = us // self.every_us * self.every_us
-        return [
-            last - back
-            for back in range((self.length_us - 1) // self.every_us * self.every_us, -1, -self.every_us)
-            if last - back + self.length_us > us
-        ]
-
     def is_late(self, us: int | None, late_before: int | None) -> bool:
         """Whether nothing can be counted at this time any more; nothing ever could at no time, or an absurd one."""
         if us is None or not FIRST_US <= us < LAST_US:
