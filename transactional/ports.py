@@ -363,6 +363,10 @@ class WindowedAggregate(PersistentAggregate, Protocol):
         """The fields of that stream."""
 
     @property
+    def windows_shown(self) -> str:
+        """Their length and what else a row's meaning depends on; kept with the topology's progress."""
+
+    @property
     def closes_without_input(self) -> bool:
         """Whether windows close also if nothing is read, because time passes."""
 

@@ -114,7 +114,7 @@ def rewind(topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: st
 def check_tables(topology: Topology, status: TopologyStatus) -> None:
     """Raise `TopologyChanged` unless every table that the store knows is the topology's: else one would stay ahead."""
     stored = status.fingerprint.get("committers", {})
-    given = {each.id: each.state.identity() for each in topology.committers if each.state is not None}
+    given = topology.fingerprint()["committers"]
     for name, identity in sorted(stored.items()):
         if name not in given or json.loads(fingerprint_json(given[name])) != identity:
             known = ", ".join(f"{key}={value}" for key, value in sorted(identity.items()))

@@ -231,9 +231,14 @@ class Topology:
 
     def fingerprint(self) -> dict[str, Any]:
         """What must stay the same for the stored progress to remain usable."""
-        committers = {c.id: dict(c.state.identity()) for c in self.committers if c.state is not None}
+        committers = {c.id: {**c.state.identity(), **_windows(c)} for c in self.committers if c.state is not None}
         told = {"spout": dict(self.spout.identity()), "committers": committers}
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
+
+
+def _windows(component: Component) -> dict[str, str]:
+    """What rows of windows mean depends on how long these are."""
+    return {"windows": component.bolt.windows_shown} if isinstance(component.bolt, WindowedAggregate) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,12 @@ class WindowedUpdate:
         return Schema((*key, *times, *values))
 
     @property
+    def windows_shown(self) -> str:
+        """Length, distance and time of the windows; in numbers, as one length can be written in several ways."""
+        of = self._window.windows
+        return f"{of.length_us} us every {of.every_us} us by {self._window.time} time"
+
+    @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
         return self._window.by_transaction

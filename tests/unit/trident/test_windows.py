@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout
-from state.memory import MemoryMapState
+from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.test_streams import Longest, Path
 from transactional.config import TopologyConfig
 from transactional.core.windows import Windows
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, TopologyChanged
 from transactional.facts import BatchFacts
 from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
@@ -123,6 +123,23 @@ def test_a_window_that_slides_keeps_panes_and_closes_as_a_whole() -> None:
         (at(15), 1, 9.0, 9, 9),
     ]
     assert {row["pane_start"] for row in open_.read().to_pylist()} == {at(40)}
+
+
+@pytest.mark.parametrize("other", [tumbling("10 seconds"), tumbling("5 seconds", time="transaction")])
+def test_windows_that_are_open_are_not_continued_as_others(other: Window) -> None:
+    store, table = MemoryCoordinatorStore(), MemoryTable()
+
+    def started(window: Window) -> None:
+        topology, stream = clicks([("home", 0, 1)])
+        windowed = stream.group_by("page").window(window)
+        windowed.persistent_aggregate(MemoryMapState(table=table), Count(), name="w")
+        built = topology.build(strict=True)
+        TopologyDriver(built, store, LocalExecutor(built), TopologyConfig(stop_when_drained=True)).run()
+
+    started(tumbling("5 seconds"))
+    started(tumbling("5000 milliseconds"))
+    with pytest.raises(TopologyChanged, match="windows: stored"):
+        started(other)
 
 
 def test_windows_of_the_transactions_own_time_have_no_late_tuples() -> None:
