@@ -9,6 +9,7 @@ SHOWN_INSTEAD = "***"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:[^\s@]{1,200})(?=@)")
 """What stands before the `@` of a URL; a password may have a slash in it."""
@@ -32,6 +33,11 @@ def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
     text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
     secrets = (value for name, value in options.items() if _SECRET.search(name))
     return _USER.sub(SHOWN_INSTEAD, without(secrets, text))
+
+
+def without_controls(text: str) -> str:
+    """The text with what would control a terminal escaped; lines and tabs remain."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def is_secret(name: str) -> bool:

@@ -31,7 +31,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
-from transactional.redaction import without_login
+from transactional.redaction import without_controls, without_login
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.store_rules import state_of
 from transactional.topology.describing import table_rows
@@ -92,8 +92,8 @@ def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def first_line(text: str | None) -> str:
-    """The text before a traceback."""
-    return next(iter((text or "").splitlines()), "")
+    """The text before a traceback; a value of a tuple may be in it, and controls no terminal."""
+    return without_controls(next(iter((text or "").splitlines()), ""))
 
 
 RECENT = 10

@@ -50,6 +50,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import installed_version
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
+from transactional.redaction import without_controls
 from transactional.running import console_of_run, make_executor
 from transactional.store_rules import FAILED
 from transactional.topology.describing import as_mermaid, described
@@ -189,7 +190,8 @@ def txns(
     print_attempts(attempts)
     for record in attempts if errors else ():
         if record.error:
-            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {record.error}")
+            shown = without_controls(record.error)
+            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {shown}")
 
 
 class Format(StrEnum):

@@ -281,6 +281,12 @@ def test_first_line(text: str | None, expected: str) -> None:
     assert first_line(text) == expected
 
 
+def test_a_value_in_an_error_controls_no_terminal() -> None:
+    assert first_line("no such word: '\x1b]0;owned\x07\x9b31m'\tsee\nat line 7") == (
+        "no such word: '\\x1b]0;owned\\x07\\x9b31m'\tsee"
+    )
+
+
 def test_attempts_fit_into_80_columns() -> None:
     longest = attempt(1_234_567, 12_345_678)
     record = AttemptRecord(
