@@ -10,7 +10,7 @@ from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease, StoreReader
-from transactional.store_rules import COMMITTED
+from transactional.store_rules import COMMITTED, REWOUND
 from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10
@@ -76,6 +76,11 @@ def _table_txid(
     if wrong is not None:
         where = " ".join(f"{name}={value}" for name, value in state.identity().items())
         raise StoreMismatch(refusal(component_id, f"its table ({where})", wrong.what, wrong.remedy))
+    if txid is not None and is_rewound(store, lease.topology_id, txid, version):
+        where = " ".join(f"{name}={value}" for name, value in state.identity().items())
+        what = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
+        remedy = "give the component a new table, or another id: this table did not go back with the others"
+        raise StoreMismatch(refusal(component_id, f"its table ({where})", what, remedy))
     return committed if txid is None else txid
 
 
@@ -83,6 +88,12 @@ def committed_by(store: StoreReader, topology_id: str, committed: TxId) -> Attem
     """The attempt that has committed the committed transaction; None if the store has nothing of it any more."""
     records = store.attempts_at(topology_id, committed)
     return next((record.attempt.attempt_id for record in records if record.phase == COMMITTED), None)
+
+
+def is_rewound(store: StoreReader, topology_id: str, txid: TxId, attempt_id: AttemptId | None) -> bool:
+    """Whether a rewind has taken an attempt back. A table that it has written was no part of the topology then."""
+    records = store.attempts_at(topology_id, txid)
+    return any(record.attempt.attempt_id == attempt_id and record.phase == REWOUND for record in records)
 
 
 def known_txid(store: StoreReader, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
