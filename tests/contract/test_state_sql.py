@@ -139,8 +139,8 @@ class StopsInside(SqlMapState):
         moving = table._moving
 
         @contextmanager
-        def stopped(attempt_id: AttemptId) -> Iterator[Connection]:
-            with moving(attempt_id) as connection:
+        def stopped(attempt_id: AttemptId, floors: Any) -> Iterator[Connection]:
+            with moving(attempt_id, floors) as connection:
                 if threading.current_thread() is not threading.main_thread():
                     self.stopped.set()
                     assert self.goes_on.wait(60)

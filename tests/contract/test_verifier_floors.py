@@ -50,9 +50,9 @@ class FailsWhenAllIsWritten(StatefulBolt):
             raise ValueError("once per such transaction")
 
 
-def words() -> list[tuple[str, datetime | None]]:
-    """Words that were seen about now, before and after; the first are at or below the first floor."""
-    random, now = Random(7), datetime.fromtimestamp(SystemClock().wall_ms() // 1_000, UTC)
+def words(later: timedelta) -> list[tuple[str, datetime | None]]:
+    """Words that were seen about now, before and after, or later; the first are at or below the first floor."""
+    random, now = Random(7), datetime.fromtimestamp(SystemClock().wall_ms() // 1_000, UTC) + later
     return [
         (f"w{random.randrange(8)}", now + timedelta(milliseconds=random.randrange(-200, 1_500)) if number % 7 else None)
         for number in range(60)
@@ -78,10 +78,10 @@ def topology_of(layout: str, folder: Path, tuples: list[Any], *, opaque: bool) -
     return builder.build()
 
 
-def run(layout: str, folder: Path, *, opaque: bool = True) -> list[Any]:
+def run(layout: str, folder: Path, *, opaque: bool = True, later: timedelta = timedelta(0)) -> list[Any]:
     """Until all is committed; the tuples."""
     FailsWhenAllIsWritten.failed = 0
-    tuples, config = words(), {"stop_when_drained": True, "retry_pause_ms": 1}
+    tuples, config = words(later), {"stop_when_drained": True, "retry_pause_ms": 1}
     topology = topology_of(layout, folder, tuples, opaque=opaque)
     summary = run_topology(topology, store=f"sqlite:///{folder}/store.db", config=config, master="none")
     assert summary.failures
@@ -165,5 +165,5 @@ def test_a_row_that_goes_too_early_is_reported(tmp_path: Path, monkeypatch: pyte
         return has_expired(self, None if floor is None else floor + 10**12, old)
 
     monkeypatch.setattr(_Rewriting, "_has_expired", too_early)
-    run("merge", tmp_path)
+    run("merge", tmp_path, later=timedelta(hours=1))
     assert Kind.PARTLY_VISIBLE in {finding.kind for finding in checked("merge", tmp_path).findings}

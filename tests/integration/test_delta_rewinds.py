@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta import segments as delta_segments
+from state.delta.segments import table as delta_segments
 from state.delta.tables import layout as delta_layout
 from state.delta.tables import log as delta_log
 from tests.rewinding import (

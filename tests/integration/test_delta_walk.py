@@ -22,7 +22,7 @@ WALKS = {
     "two files": (os, "link", "merge", "merged"),
     "an overwrite": (state.delta.tables.commit, "write_deltalake", "merge", "merged"),
     "a MERGE": (TableMerger, "execute", "merge", "merged"),
-    "a segment": (state.delta.tables.commit, "write_deltalake", "log", "segments"),
+    "a segment": (state.delta.tables.commit, "write_deltalake", "log", "segments/table"),
 }
 
 

@@ -21,9 +21,9 @@ from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
-from state.delta import segments as delta_segments
 from state.delta.scratch import FileScratch
 from state.delta.segments import folds_apart
+from state.delta.segments import table as delta_segments
 from state.delta.segments.folds_apart import FoldsApart, WrittenFold
 from state.delta.tables import commit as delta_commit
 from state.delta.tables import layout as delta_layout
