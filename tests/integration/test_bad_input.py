@@ -32,7 +32,9 @@ def run(target: str, folder: Path, *options: str, **variables: str) -> subproces
 def refusal(target: str, folder: Path, *options: str, **variables: str) -> str:
     """The one line that a run is refused with."""
     done = run(target, folder, *(options or ("--master", "none")), **variables)
-    [line] = done.stderr.splitlines()
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    [line] = lines
     error = by_code(line.partition(":")[0])
     assert error is not None
     assert (done.returncode, done.stdout) == (error.exit_code, "")
