@@ -27,6 +27,9 @@ TRIED = (
 )
 """Work, system, messages of a batch, and milliseconds that its commit waits for a far storage: none of them fitted."""
 
+ON_PAPER, CORES = 10_000_000, 24
+"""Messages a second, and tasks on as many cores, that the model is carried to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -90,6 +93,20 @@ def tried(documents: Documents) -> Iterator[tuple[str, ...]]:
         was = _period_ms(measured)
         what = f"{work}, {messages:,} a batch, {in_flight} in flight"
         yield what, f"{formatted(says)} ms", f"{formatted(was)} ms", f"{100 * (says / was - 1):+.0f} %"
+
+
+def on_paper(documents: Documents) -> Iterator[tuple[str, ...]]:
+    """What `ON_PAPER` messages a second would take, by the size of a batch, on `CORES` tasks and as many cores."""
+    if (model := fitted(documents)) is None:
+        return
+    ordered_ms = model.commit_ms + model.recording_ms + model.between_ms
+    for messages in (100_000, 200_000, 500_000, 1_000_000):
+        period_ms = 1000 * messages / ON_PAPER
+        processing_ms = model.job_ms + messages * model.message_ms * TASKS / CORES
+        share = f"{ordered_ms:.0f} of {period_ms:.0f} ms" + (
+            ": too many transactions" if ordered_ms > period_ms else ""
+        )
+        yield f"{messages:,}", f"{ON_PAPER / messages:,.0f}", f"{processing_ms:.0f} ms", share
 
 
 def _found(documents: Documents, work: str, system: str, messages: int) -> Mapping[str, Any] | None:

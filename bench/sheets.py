@@ -170,6 +170,17 @@ def predictions_sheet(documents: Documents) -> Sheet:
     return Sheet("From one transaction to the next", columns, list(model.tried(documents)))
 
 
+def paper_sheet(documents: Documents) -> Sheet:
+    """The model carried further than anything that was measured."""
+    columns = (
+        "messages a batch",
+        "transactions a second",
+        "processing of one",
+        "ordered, of the time from one to the next",
+    )
+    return Sheet("On paper", columns, list(model.on_paper(documents)))
+
+
 def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
     """What stands between the pages' marks, by name."""
 
@@ -184,6 +195,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "tables": lambda: shown(table_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
+        "paper": lambda: shown(paper_sheet(documents)),
     }
     for part in CONTESTS:
         found[part] = lambda part=part: _linked(part, documents) + shown(*_contest(part, documents))  # type: ignore[misc]

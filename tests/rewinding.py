@@ -20,9 +20,8 @@ from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
 from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
+from tests.proof.shapes import Counting
 from transactional import (
-    KeyValueState,
-    StatefulBolt,
     Topology,
     TopologyConfig,
     TopologyDriver,
@@ -54,24 +53,6 @@ def words(transactions: int = TRANSACTIONS) -> list[list[tuple[str]]]:
     """Two partitions, of each of which a transaction takes a row."""
     chosen = [NAMES[(number * number + number // 7) % len(NAMES)] for number in range(2 * transactions)]
     return [[(word,) for word in chosen[part::2]] for part in range(2)]
-
-
-class Counting(StatefulBolt):
-    """Counts words up to three, and emits each with its new count; of three nothing is left."""
-
-    state = "word string -> count long"
-    output = "word string, count long"
-
-    def init_state(self, state: KeyValueState) -> None:
-        self.counts = state
-
-    def execute(self, tuple: Tuple) -> None:
-        count = self.counts.get(tuple.word, 0) + 1
-        if count == 3:
-            self.counts.delete(tuple.word)
-        else:
-            self.counts.put(tuple.word, count)
-        self.collector.emit(tuple.word, count)
 
 
 def spell(row: Tuple) -> tuple[str]:

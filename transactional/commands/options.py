@@ -25,6 +25,13 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of TopologyConfig, such as lease_ms=20000."),
 ]
+Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="A file with the token that requests need; by default a new one each time.")
+]
+HostNames = Annotated[
+    list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
+]
 
 
 def statuses_of(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:

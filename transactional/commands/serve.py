@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from transactional.commands.display import plain_line
-from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
 from transactional.names import DISTRIBUTION
@@ -21,16 +20,10 @@ def serve(
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
     store: StoreUrl = DEFAULT_STORE,
-    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8788,
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that requests need; by default a new one each time.")
-    ] = None,
-    host_name: Annotated[
-        list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
-    ] = None,
+    token_file: TokenFile = None,
+    host_name: HostNames = None,
 ) -> None:
     """Answer a topology's queries over HTTP, whether or not it runs: GET /drpc/NAME/VALUE...
 

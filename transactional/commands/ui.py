@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from transactional.commands.display import plain_line
-from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile, TopologyId, statuses_of
 from transactional.console.needs import require_console
 from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError
@@ -19,13 +19,9 @@ from transactional.loading import load_topology, open_existing_store, open_for_r
 
 def ui(
     store: StoreUrl = DEFAULT_STORE,
-    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8787,
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that pages require; by default a new one each time.")
-    ] = None,
+    token_file: TokenFile = None,
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="Pages have buttons: activate, deactivate, drain, kill.")
     ] = False,
@@ -33,9 +29,7 @@ def ui(
         list[str] | None,
         typer.Option(metavar="MODULE:TOPOLOGY", help="A topology whose tables are to be shown and examined, too."),
     ] = None,
-    host_name: Annotated[
-        list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
-    ] = None,
+    host_name: HostNames = None,
 ) -> None:
     """Show the topologies of a store as pages in a browser, live while they run.
 

@@ -73,6 +73,7 @@ def _streams(outputs: Mapping[str, Schema]) -> dict[str, str]:
 
 def table_rows(topology: Topology) -> list[list[str]]:
     """A row per component: id, kind, parallelism, phase, inputs, what it emits, state."""
+    movable = {step.component for step in plan_steps(topology) if not step.stays}
     rows = []
     for component in described(topology)["components"]:
         inputs = [f"{_grouping(i)} {i['source']}{_of_stream(i['stream'])}" for i in component["inputs"]]
@@ -83,18 +84,13 @@ def table_rows(topology: Topology) -> list[list[str]]:
                 component["id"],
                 "\n".join([component["kind"], *component.get("steps", ())]),
                 str(component["parallelism"]),
-                "\n".join([component["phase"], *_place(component)]),
+                component["phase"] + ("\ndriver or job" if component["id"] in movable else ""),
                 "\n".join(inputs),
                 "\n".join(streams),
                 state.get("kind", ""),
             ]
         )
     return rows
-
-
-def _place(component: Mapping[str, Any]) -> list[str]:
-    """That a component need not finish in the driver; where it may, in full, is in the JSON."""
-    return ["driver or job"] if "job" in str(component.get("finishes", "")) else []
 
 
 def _grouping(given: dict[str, Any]) -> str:
