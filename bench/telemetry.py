@@ -25,7 +25,7 @@ from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.observing import Notice
 from transactional.phases.local_executor import LocalExecutor
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 from transactional.telemetry.health import Health
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.run_log import RunLog

@@ -28,9 +28,9 @@ from transactional.errors import ConfigError, ProtocolError, StoreMismatch, Tabl
 from transactional.expiry import Expiry
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
+from transactional.ports.split import WrittenPart
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.split import WrittenPart
-from transactional.staged import StagedFile
 
 
 class FencedTable(Protocol):

@@ -21,9 +21,9 @@ from transactional.bolts import Key
 from transactional.durations import Duration
 from transactional.errors import TableConflict
 from transactional.ports import Partials, StateKind
+from transactional.ports.split import WrittenPart
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.split import WrittenPart
-from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,12 +1,12 @@
-"""Sums of a stored value and a partial aggregate, exact or refused; `transactional.sums` sums up a batch's rows."""
+"""Sums of a stored value and a partial aggregate, exact or refused; a batch's are in `transactional/aggregates/`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transactional.aggregates.sums import fits, limits_of, overflow, unscaled
 from transactional.schema import Field, Schema
-from transactional.sums import fits, limits_of, overflow, unscaled
 
 if TYPE_CHECKING:
     pass

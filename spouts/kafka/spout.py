@@ -41,7 +41,7 @@ from spouts.kafka.translators import Translator, checked_translator
 from spouts.planning import Limits, Logs, PartitionLog, record_bytes
 from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
-from transactional.examining import SourceAddress
+from transactional.ports.examining import SourceAddress
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)

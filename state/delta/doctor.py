@@ -22,8 +22,8 @@ from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_forei
 from state.delta.tables.table import DeltaLocation, is_known_protocol
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
-from transactional.examining import Diagnosis, Problem, in_words
 from transactional.names import owner_of, repair_of
+from transactional.ports.examining import Diagnosis, Problem, in_words
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 _LOG = "_delta_log"

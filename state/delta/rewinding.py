@@ -26,7 +26,7 @@ from state.delta.tables.version import TableVersion
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import BeyondKept, OperatingError
 from transactional.names import OWNER_NOTE, REWOUND_NOTE, repair_of
-from transactional.rewinding import RewindTarget
+from transactional.ports.rewinding import RewindTarget
 
 _log = logging.getLogger(__name__)
 

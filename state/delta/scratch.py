@@ -15,7 +15,7 @@ from pathlib import Path
 from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_BYTES, staged_name, unwritten
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
-from transactional.staged import StagedBytes
+from transactional.ports.staged import StagedBytes
 
 
 @dataclass(frozen=True, slots=True)

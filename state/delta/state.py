@@ -38,11 +38,11 @@ from state.map_state import MapState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
-from transactional.examining import TableAddress
 from transactional.names import owner_of
 from transactional.ports import Partials, StateKind
-from transactional.rewinding import RewindTarget
-from transactional.staged import StagedFile
+from transactional.ports.examining import TableAddress
+from transactional.ports.rewinding import RewindTarget
+from transactional.ports.staged import StagedFile
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta

@@ -20,8 +20,8 @@ from transactional.absent import Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import OperatingError
+from transactional.ports.split import NeedsDriver, WrittenPart
 from transactional.schema import Schema
-from transactional.split import NeedsDriver, WrittenPart
 
 _loaded: dict[tuple[str, str], Layout] = {}
 """The tables that this process has read, by location and the table's own id: what they keep of a table is of use again

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from state.sql.registry import Registration
 from transactional.attempt import AttemptId
 from transactional.errors import ProtocolError, SchemaMismatch, StoreMismatch
-from transactional.examining import Diagnosis, Problem, in_words
+from transactional.ports.examining import Diagnosis, Problem, in_words
 
 
 class ExaminedSql:

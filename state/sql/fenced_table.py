@@ -22,7 +22,7 @@ from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.rewinding import RewindTarget
+from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, bi
 
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import BeyondKept, StoreMismatch
-from transactional.rewinding import RewindTarget
+from transactional.ports.rewinding import RewindTarget
 
 _rewinds: Final = Table(
     "transactional_rewinds",

@@ -25,10 +25,10 @@ from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
-from transactional.examining import TableAddress
 from transactional.names import owner_of
 from transactional.ports import StateKind
-from transactional.rewinding import RewindTarget
+from transactional.ports.examining import TableAddress
+from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from state.store.schema import NowMs, attempts, fences, minutes, runs, savepoint
 from state.store.statements import IS_HELD
 from transactional.attempt import AttemptId
 from transactional.store import Lease
-from transactional.store_history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
-from transactional.store_rules import storable
+from transactional.store.history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
+from transactional.store.rules import storable
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 

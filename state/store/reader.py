@@ -11,7 +11,7 @@ from state.store.rows import desired_in, minute_of, record_of, run_of, status_of
 from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
-from transactional.store_history import MinuteRecord, RunRecord, Savepoint
+from transactional.store.history import MinuteRecord, RunRecord, Savepoint
 
 _LAST: Final = 2**63 - 1
 

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Text, bindparam, delete, func, insert, or_, s
 
 from state.store.schema import NowMs, attempts, savepoints, topologies
 from state.store.statements import HOLD
-from transactional.store_rules import COMMITTED, REWOUND
+from transactional.store.rules import COMMITTED, REWOUND
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 _NUMBER = bindparam("number", type_=BigInteger)

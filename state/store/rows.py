@@ -13,8 +13,8 @@ from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, TopologyStatus
-from transactional.store_history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
-from transactional.store_rules import desired_of, lag_in
+from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.store.rules import desired_of, lag_in
 
 
 def status_of(row: Row[Any]) -> TopologyStatus:

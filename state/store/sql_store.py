@@ -21,10 +21,10 @@ from state.store.schema import StoreDatabase
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
-from transactional.progress import Phase, Snapshot
 from transactional.store import AttemptRecord, DesiredState, Lease
-from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
-from transactional.store_rules import (
+from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
+from transactional.store.progress import Phase, Snapshot
+from transactional.store.rules import (
     can_not_rewind,
     check_free,
     check_free_to_reset,

@@ -25,7 +25,7 @@ from sqlalchemy.dialects import postgresql
 
 from state.store.schema import NowMs, attempts, fences, runs, savepoints, topologies, transactions
 from transactional.store import DesiredState
-from transactional.store_rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
+from transactional.store.rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 _HELD = and_(

@@ -23,8 +23,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.expiry import Expiry
 from transactional.ports import Partials, StateKind
+from transactional.ports.staged import STAGEABLE
 from transactional.schema import Schema
-from transactional.staged import STAGEABLE
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"

@@ -11,8 +11,8 @@ from typing import Any
 from state.store.sql_store import SqlCoordinatorStore
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, Lease
+from transactional.store.progress import Phase
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 Store = MemoryCoordinatorStore | SqlCoordinatorStore

@@ -31,8 +31,8 @@ from tests.contract.storages import (
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
-from transactional.progress import Phase, Snapshot
 from transactional.store import AttemptRecord
+from transactional.store.progress import Phase, Snapshot
 
 # --- attempts ---------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,10 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
-from transactional.progress import Phase
 from transactional.store import DesiredState, Lease
-from transactional.store_history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
-from transactional.store_rules import times_of
+from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
+from transactional.store.progress import Phase
+from transactional.store.rules import times_of
 
 
 def commit_keeping(

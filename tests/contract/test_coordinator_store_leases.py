@@ -25,8 +25,8 @@ from tests.contract.storages import (
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
-from transactional.progress import Snapshot
 from transactional.store import CoordinatorStore, Lease
+from transactional.store.progress import Snapshot
 
 # --- leases -----------------------------------------------------------------------------------------------------
 

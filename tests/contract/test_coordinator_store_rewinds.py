@@ -20,9 +20,9 @@ from tests.contract.storages import (
 )
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished
-from transactional.progress import Phase
 from transactional.store import Lease
-from transactional.store_history import Keep
+from transactional.store.history import Keep
+from transactional.store.progress import Phase
 
 
 def run_of_four(store: Store) -> Lease:

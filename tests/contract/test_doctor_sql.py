@@ -18,7 +18,7 @@ from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.repairs import repair
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import OperatingError, TransactionalError
-from transactional.examining import Diagnosis, Problem
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

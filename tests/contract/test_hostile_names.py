@@ -14,8 +14,8 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.ports import StateKind
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, DesiredState
+from transactional.store.progress import Phase
 
 HOSTILE = (
     "x'; DROP TABLE transactional_states; --",

@@ -37,8 +37,8 @@ from transactional.core.protocol import Action, Event
 from transactional.errors import TransactionalError
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
-from transactional.progress import Snapshot
 from transactional.store import Lease
+from transactional.store.progress import Snapshot
 
 WORDS = [
     [("cat",), ("dog",), ("bird",), ("owl",), ("cat",), ("dog",)],

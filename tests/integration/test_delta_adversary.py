@@ -24,7 +24,7 @@ from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Other
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
-from transactional.examining import Diagnosis, Problem
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.spark_session import spark_session
 
 BEFORE = {"dog": 2, "cat": 1, "cow": 1}

@@ -29,8 +29,8 @@ from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
+from transactional.ports.staged import StagedFile
 from transactional.running import run_topology
-from transactional.staged import StagedFile
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -18,7 +18,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
 from transactional.commands.verify import source_of, tables_of
 from transactional.doctor.examine import examine
-from transactional.examining import Problem
+from transactional.ports.examining import Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

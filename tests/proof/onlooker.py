@@ -15,7 +15,7 @@ from typing import Self
 
 from tests.integration.programs import CLI, Program
 from transactional.loading import open_for_reading
-from transactional.store_history import EndedHow
+from transactional.store.history import EndedHow
 
 PAGES = ("", "t/{id}/", "t/{id}/?charts=hour", "t/{id}/attempts", "t/{id}/runs", "t/{id}/doctor", "t/{id}/letters")
 PAUSE_S = 0.1

@@ -51,7 +51,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import ProtocolError
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 
 SOURCE = "log"
 SEPARATOR = "----"

@@ -38,8 +38,8 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.ports import StateKind
-from transactional.progress import Phase, Snapshot
 from transactional.store import DesiredState
+from transactional.store.progress import Phase, Snapshot
 from transactional.testing import MemoryCoordinatorStore
 from transactional.testing.memory_topology import snapshot_of
 

@@ -28,7 +28,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import RetriesExhausted
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 
 class RemovesBeforeItCompares(WatchedCoordinator):

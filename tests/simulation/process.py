@@ -47,8 +47,8 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.groupings import Grouping, GroupingKind
-from transactional.progress import Phase
 from transactional.schema import Schema
+from transactional.store.progress import Phase
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:

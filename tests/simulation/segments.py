@@ -21,7 +21,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import FailedException, OperatingError
 from transactional.ports import Partials, Processed
-from transactional.staged import StagedFile
+from transactional.ports.staged import StagedFile
 
 TASKS_MAX = 3
 RETENTION_S = 2.0

@@ -10,9 +10,9 @@ from tests.simulation.source import shown
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
-from transactional.store_history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
+from transactional.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
+from transactional.store.progress import Phase
 from transactional.testing import MemoryCoordinatorStore
 
 

@@ -11,7 +11,7 @@ from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.shapes import shape_of
 from transactional.core.protocol import LATE, TRANSITIONS, Trigger
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 
 @dataclass(slots=True)

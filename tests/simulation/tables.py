@@ -24,9 +24,9 @@ from tests.simulation.faults import Faults
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import FailedException, Fenced, TableConflict
 from transactional.ports import Partials, StateKind
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 TOTAL = "total"
 """The table that counts all records under one key; the others count by key."""

@@ -20,9 +20,9 @@ from transactional.engine.fencing import FENCE_TRIES
 from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.ports import StateKind
-from transactional.progress import Phase
 from transactional.schema import Schema
 from transactional.store import AttemptRecord, Lease
+from transactional.store.progress import Phase
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Component, Topology
 

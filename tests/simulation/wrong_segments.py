@@ -15,7 +15,7 @@ from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.ports import Processed
-from transactional.staged import StagedFile
+from transactional.ports.staged import StagedFile
 
 
 class KeepsSegmentsOfDeadAttempts(SegmentedState):

@@ -9,6 +9,8 @@ PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 
 FLOORS = (
     ("transactional",),
+    ("transactional.arrow", "transactional.store"),
+    ("transactional.aggregates", "transactional.ports"),
     ("transactional.core", "spouts", "state"),
     ("transactional.topology", "spouts.kafka", "state.delta.tables", "state.redis", "state.sql"),
     ("transactional.execution", "state.delta.segments", "state.store"),
@@ -29,6 +31,8 @@ DOORS = {
     *("spouts", "state", "state.dead_letters", "state.providers"),
 }
 """`from transactional import …` and the like; what they need stands below them."""
+FOR_ADAPTERS = {"transactional", *(f"transactional.{room}" for room in ("aggregates", "arrow", "ports", "store"))}
+"""What spouts and states may import of `transactional`."""
 ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
 
@@ -38,9 +42,9 @@ HOMES = {
     "delta": {"state.delta.tables.spark"},
     "deltalake": {"state.delta", "state.delta.segments", "state.delta.tables", "verifier.storage"},
     "pyarrow": {
-        *("transactional.arrow", "transactional.narrowing"),
+        *("transactional.aggregates", "transactional.arrow"),
         *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
-        *("transactional.aggregates", "transactional.sums", "transactional.trident", "transactional.reliable"),
+        *("transactional.trident", "transactional.reliable"),
         *("transactional.queries", "spouts", "spouts.kafka", "state"),
         *("state.delta", "state.delta.segments", "state.delta.tables", "state.redis", "state.sql"),
         "verifier",
@@ -69,7 +73,7 @@ PURE = {
     *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
     *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
     *("transactional.facts", "transactional.guarantees", "transactional.messages"),
-    *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.progress"),
+    *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.store.progress"),
     *("transactional.redaction", "transactional.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
 }

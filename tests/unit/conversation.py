@@ -19,7 +19,7 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     Tick,
 )
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 WORDS = PartitionId("words", 0)
 THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, retry_pause_max_ms=1_000, idle_pause_ms=50)

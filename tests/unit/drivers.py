@@ -20,7 +20,7 @@ from transactional.errors import StoreUnavailable
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
 from transactional.store import AttemptRecord, Desired, Lease
-from transactional.store_history import RunEnd
+from transactional.store.history import RunEnd
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

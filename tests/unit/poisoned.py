@@ -15,9 +15,9 @@ from tests.unit.fakes import Total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology
 

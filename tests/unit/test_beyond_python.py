@@ -20,9 +20,9 @@ from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topo
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.attempt import TxId
 from transactional.bolts import Tuple
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json
 from transactional.errors import SchemaMismatch
 from transactional.execution.faults import fingerprint, letter_text, tuples
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json
 from transactional.schema import Schema
 
 FAR_US = 1_700_000_000_000_000 * 1_000

@@ -16,11 +16,11 @@ from tests.unit.telling import Told, merges
 from transactional import testing
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, Tuple
 from transactional.config import TopologyConfig
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import ConfigError, FailedException, FatalError, SchemaMismatch
 from transactional.execution.emitting import _Stream
 from transactional.groupings import DEFAULT_STREAM
 from transactional.phases.committing import CommitPhase
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import complete_topology
 from transactional.testing.recording import Recorder
 from transactional.testing.rows_spout import RowsSpout

@@ -36,14 +36,14 @@ from transactional.core.protocol import (
     RecordFailure,
     Tick,
 )
-from transactional.dead_letters import values_from_json, values_to_json
 from transactional.engine.history.journal import RunStarted, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import TransactionalError
 from transactional.letters import Exclusion, Letter
-from transactional.progress import Phase, Snapshot
+from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 from transactional.store import AttemptRecord
+from transactional.store.progress import Phase, Snapshot
 from verifier.delta_log import LogBroken, read_log
 from verifier.storage import FolderStorage
 

@@ -19,8 +19,8 @@ from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.phases.local_executor import LocalExecutor
-from transactional.progress import Snapshot
 from transactional.running import make_executor, run_topology
+from transactional.store.progress import Snapshot
 
 
 def test_a_topology_runs_over_a_store_in_a_file(tmp_path: Path) -> None:

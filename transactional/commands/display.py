@@ -33,7 +33,7 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.redaction import without_controls, without_login
 from transactional.store import AttemptRecord, TopologyStatus
-from transactional.store_rules import state_of
+from transactional.store.rules import state_of
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
 

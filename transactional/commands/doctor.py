@@ -16,7 +16,7 @@ from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.loading import load_topology, open_for_reading, open_store
 
 if TYPE_CHECKING:
-    from transactional.examining import Diagnosis
+    from transactional.ports.examining import Diagnosis
 
 
 def doctor(

@@ -52,7 +52,7 @@ from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.redaction import without_controls
 from transactional.running import console_of_run, make_executor
-from transactional.store_rules import FAILED
+from transactional.store.rules import FAILED
 from transactional.topology.describing import as_mermaid, described
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)

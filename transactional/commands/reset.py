@@ -12,7 +12,7 @@ from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, 
 from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
-from transactional.store_rules import check_free_to_reset
+from transactional.store.rules import check_free_to_reset
 
 
 def reset(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transactional.commands.display import plain_line
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 
 
 class StandbyReporter:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from transactional.store import AttemptRecord, StoreReader, TopologyStatus
-from transactional.store_history import RunRecord
-from transactional.store_rules import state_of
+from transactional.store.history import RunRecord
+from transactional.store.rules import state_of
 
 LOOKED_AT = 20
 """So many attempts are looked at for the last commit."""

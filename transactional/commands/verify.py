@@ -12,10 +12,10 @@ import typer
 from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.errors import ConfigError, OperatingError
-from transactional.examining import Addressed, ExaminableSpout, TableAddress
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology
+from transactional.ports.examining import Addressed, ExaminableSpout, TableAddress
 from transactional.redaction import reason_of
 from transactional.topology.topology import Component, Topology
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from transactional.console.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
-from transactional.store_history import MinuteRecord
-from transactional.store_rules import COMMITTED, FAILED, lag_in
+from transactional.store.history import MinuteRecord
+from transactional.store.rules import COMMITTED, FAILED, lag_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""

@@ -10,10 +10,10 @@ from transactional.console.formats import duration, first_line, moment
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.store import examine_rows
 from transactional.errors import TransactionalError
-from transactional.examining import Diagnosis
+from transactional.ports.examining import Diagnosis
 from transactional.store import DesiredState, StoreReader, TopologyStatus
-from transactional.store_history import EndedHow
-from transactional.store_rules import OPEN
+from transactional.store.history import EndedHow
+from transactional.store.rules import OPEN
 from transactional.topology.topology import Topology
 
 _LONG_MS: Final = 300_000

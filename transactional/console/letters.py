@@ -10,7 +10,7 @@ from transactional.console.formats import first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes, StoreReader
-from transactional.store_rules import COMMITTED
+from transactional.store.rules import COMMITTED
 from transactional.topology.topology import Topology
 
 LOOKED_THROUGH: Final = 500

@@ -18,8 +18,8 @@ from transactional.console.figures import (
 )
 from transactional.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
-from transactional.store_history import RunRecord
-from transactional.store_rules import times_of
+from transactional.store.history import RunRecord
+from transactional.store.rules import times_of
 
 PAGE: Final = 40
 """Rows of a list."""

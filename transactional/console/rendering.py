@@ -10,7 +10,7 @@ import jinja2
 
 from transactional.console import formats
 from transactional.console.slugs import slug_of
-from transactional.store_rules import state_of
+from transactional.store.rules import state_of
 
 STATIC: Final = Path(__file__).with_name("static")
 

@@ -11,8 +11,8 @@ from transactional.attempt import TxId
 from transactional.console import svg
 from transactional.console.formats import clock, duration
 from transactional.store import AttemptTimes
-from transactional.store_history import RunRecord
-from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+from transactional.store.history import RunRecord
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
 
 TRANSACTIONS: Final = 25
 """As many lines as can be taken in at a glance, and no browser finds heavy."""

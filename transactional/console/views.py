@@ -25,7 +25,7 @@ from transactional.console.live import Live
 from transactional.console.slugs import slug_of
 from transactional.console.staircase import bars_of, draw_staircase
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
-from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
 from transactional.topology.topology import Topology
 
 View = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transactional.attempt import AttemptId, TxId
-from transactional.examining import Problem
+from transactional.ports.examining import Problem
 
 
 @dataclass(frozen=True, slots=True)

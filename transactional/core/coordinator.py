@@ -58,7 +58,7 @@ from transactional.core.protocol import (
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, joined
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """Phases that can't be aborted (any more): after a timeout only ending the process stops them."""

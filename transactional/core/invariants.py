@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transactional.core.coordinator import Coordinator
 from transactional.errors import ProtocolError
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 _BATCH_KNOWN = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
 

@@ -30,7 +30,7 @@ from typing import Final
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.letters import Exclusion
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 # --- events: what is reported to the coordinator ------------------------------------------------------------------
 

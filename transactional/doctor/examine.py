@@ -14,7 +14,7 @@ from transactional.core.agreement import disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_store
 from transactional.engine.fencing import committed_by, known_txid
-from transactional.examining import Diagnosis, Examined, Problem, examinable
+from transactional.ports.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
 

@@ -15,10 +15,10 @@ from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.errors import ConfigError, StoreMismatch
-from transactional.examining import Diagnosis, Problem
 from transactional.names import joining_of
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
-from transactional.store_rules import PROCESSING
+from transactional.store.rules import PROCESSING
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000

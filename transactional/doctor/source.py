@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import BatchLost, ConfigError, OperatingError
-from transactional.examining import Diagnosis, ExaminableSpout, Problem
+from transactional.ports.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.store import StoreReader, TopologyStatus
-from transactional.store_rules import COMMITTED, fingerprint_changes
+from transactional.store.rules import COMMITTED, fingerprint_changes
 from transactional.topology.topology import Topology
 
 ATTEMPTS_LOOKED_AT = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transactional.core.agreement import refusal
 from transactional.errors import StoreMismatch, TransactionalError
-from transactional.examining import Problem
+from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from transactional.batch import PartitionId
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
-from transactional.examining import Diagnosis, ExaminableSpout, Problem
+from transactional.ports.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.topology.topology import Topology
 from verifier.findings import CheckImpossible, Findings
 from verifier.store import Store, StoreHistory

@@ -59,7 +59,7 @@ from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState
-from transactional.store_history import RunEnd
+from transactional.store.history import RunEnd
 from transactional.topology.places import check_places
 from transactional.topology.topology import Topology
 

@@ -10,7 +10,7 @@ from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import DiskState, TransactionState
 from transactional.store import CoordinatorStore, Lease, StoreReader
-from transactional.store_rules import COMMITTED, REWOUND
+from transactional.store.rules import COMMITTED, REWOUND
 from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10

@@ -26,8 +26,8 @@ from transactional.engine.history.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
-from transactional.store_history import RunEnd, RunRecord
-from transactional.store_rules import CARRIED_OUT, check_fingerprint, lag_in
+from transactional.store.history import RunEnd, RunRecord
+from transactional.store.rules import CARRIED_OUT, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500

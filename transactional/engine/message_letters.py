@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from transactional.batch import Offset, OffsetRange, PendingMessage
-from transactional.dead_letters import values_to_json
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 from transactional.ports import DeadLetter, PartitionReader
+from transactional.ports.dead_letters import values_to_json
 from transactional.topology.topology import Topology
 
 

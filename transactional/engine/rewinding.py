@@ -16,12 +16,12 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.engine.fencing import close_tables, fence, known_txid, open_table
 from transactional.engine.history.run_history import installed_version
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
-from transactional.examining import ExaminableSpout
 from transactional.ports import Spout
-from transactional.rewinding import RewindableState, RewindTarget
+from transactional.ports.examining import ExaminableSpout
+from transactional.ports.rewinding import RewindableState, RewindTarget
 from transactional.store import CoordinatorStore, Lease, TopologyStatus
-from transactional.store_history import EndedHow, RunAbout, RunEnd
-from transactional.store_rules import COMMITTED, fingerprint_json
+from transactional.store.history import EndedHow, RunAbout, RunEnd
+from transactional.store.rules import COMMITTED, fingerprint_json
 from transactional.topology.describing import described
 from transactional.topology.topology import Component, Topology
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.ports import TransactionState
-from transactional.rewinding import HoldingState, RewindTarget
+from transactional.ports.rewinding import HoldingState, RewindTarget
 
 _log = logging.getLogger(__name__)
 Targets = Mapping[str, Sequence[RewindTarget]]

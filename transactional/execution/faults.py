@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.bolts import BeyondPython, PartlyReadable, Tuple, known_values, tuple_class
-from transactional.dead_letters import values_to_json
 from transactional.errors import FatalError, OperatingError
 from transactional.execution.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
+from transactional.ports.dead_letters import values_to_json
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""

@@ -10,7 +10,7 @@ from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
 from transactional.ports import DeadLetter
-from transactional.staged import StagedBytes, StagedFile
+from transactional.ports.staged import StagedBytes, StagedFile
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among those of this task: makes the received items

@@ -19,9 +19,9 @@ from transactional.groupings import Grouping
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
 from transactional.ports import Aggregator, PartitionReader
+from transactional.ports.staged import Scratch, Stager
 from transactional.reading import Lookups
 from transactional.schema import Schema
-from transactional.staged import Scratch, Stager
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import Edge, StagePlan, plan_stages
 from transactional.topology.topology import Topology

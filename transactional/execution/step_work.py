@@ -13,8 +13,8 @@ from transactional.attempt import TransactionAttempt
 from transactional.execution.items import Item
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
-from transactional.split import TaskState, WrittenPart
-from transactional.staged import Scratch, StagedBytes
+from transactional.ports.split import TaskState, WrittenPart
+from transactional.ports.staged import Scratch, StagedBytes
 
 Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
 """Tuples that wait for a task, with their source and stream: here, as Arrow IPC, or where a task has left them."""

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.dead_letters import values_from_json
 from transactional.errors import CorruptRecord, SchemaMismatch
 from transactional.execution.program import TaskProgram
 from transactional.groupings import Grouping, GroupingKind
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter
+from transactional.ports.dead_letters import values_from_json
 
 
 def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | str:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
-from transactional.dead_letters import letter_rows
 from transactional.errors import OperatingError, TransactionalError
 from transactional.execution.emitting import make_emitter
 from transactional.execution.failures import TaskFailed, error_of, summed_up
@@ -29,7 +28,8 @@ from transactional.phases.step_jobs import run_as_job
 from transactional.phases.step_places import Place, StepPlaces
 from transactional.phases.step_tasks import CommitTask
 from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed, WindowedAggregate
-from transactional.staged import Scratch
+from transactional.ports.dead_letters import letter_rows
+from transactional.ports.staged import Scratch
 from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.steps import Step, plan_steps

@@ -29,7 +29,7 @@ from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import messages_of
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
-from transactional.staged import StagedBytes, StagedFile
+from transactional.ports.staged import StagedBytes, StagedFile
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:

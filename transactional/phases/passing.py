@@ -15,7 +15,7 @@ from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import StatefulOperator
 from transactional.execution.step_work import Waiting
 from transactional.ports import DeadLetter, Processed
-from transactional.staged import StagedBytes, StagedFile
+from transactional.ports.staged import StagedBytes, StagedFile
 from transactional.topology.stages import Edge
 
 Addressed = Iterable[tuple[Edge, int, list[pa.RecordBatch]]]

@@ -24,7 +24,7 @@ from transactional.execution.items import (
 )
 from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
-from transactional.staged import STAGEABLE, Scratch, ScratchState, Stager, StagingState
+from transactional.ports.staged import STAGEABLE, Scratch, ScratchState, Stager, StagingState
 from transactional.topology.functions import BoltFunction
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology

@@ -10,7 +10,7 @@ from transactional.execution.stateful import overrides_rollback
 from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
 from transactional.phases.passing import Passing
 from transactional.ports import Partials
-from transactional.split import SplitState, TaskState
+from transactional.ports.split import SplitState, TaskState
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component

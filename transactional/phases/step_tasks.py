@@ -24,7 +24,7 @@ from transactional.execution.step_work import StepFailure, StepWork, TaskDone, T
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.phases.staging import staged
 from transactional.ports import DeadLetter
-from transactional.split import NeedsDriver
+from transactional.ports.split import NeedsDriver
 from transactional.stateful import StatefulBolt
 from transactional.topology.stages import Edge
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.batch import Digest, OffsetRange, PartitionId
-from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import CorruptRecord
 from transactional.execution.emitting import Emitter
 from transactional.execution.failures import TaskFailed, guarded
@@ -44,6 +43,7 @@ from transactional.execution.trying_again import batch_of_letter, refused_letter
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter, ManyStreamsReader, PartitionReader, RefusedRecord, RefusingReader
+from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage
 from transactional.topology.topology import WorkPhase
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from transactional.bolts import BasicBolt, Bolt
-from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
 from transactional.ports import AckedSpout, MessageReader, Spout, SpoutMaker, TransactionState
+from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
 from transactional.reliable.running import RunningBolt, UntrackedBolt

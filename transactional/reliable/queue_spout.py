@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.dead_letters import values_from_json, values_to_json
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.messages import FailedMessage
+from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 
 from transactional.errors import ConfigError, OperatingError
+from transactional.ports.staged import Stager
 from transactional.spark_internals import log_level
-from transactional.staged import Stager
 
 PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
 

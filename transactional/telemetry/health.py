@@ -9,7 +9,7 @@ from typing import Any
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Ended, Leading, Notice, StandingBy
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 
 TICKS = 3
 

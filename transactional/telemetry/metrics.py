@@ -30,7 +30,7 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
-from transactional.store_history import EndedHow
+from transactional.store.history import EndedHow
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 PREFIX: Final = "transactional_"

@@ -19,7 +19,7 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.engine.history.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
-from transactional.store_history import EndedHow
+from transactional.store.history import EndedHow
 
 LOGGER: Final = "transactional.run"
 LONG_MS: Final = 1_000

@@ -9,7 +9,7 @@ from typing import Any, Final
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 
 _log: Final = logging.getLogger(__name__)
 

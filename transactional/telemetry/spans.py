@@ -25,7 +25,7 @@ from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import NEVER, Flight, Moment, Timeline
 from transactional.redaction import without_login
 from transactional.store import AttemptRecord
-from transactional.store_history import EndedHow
+from transactional.store.history import EndedHow
 
 _NS: Final = 1_000_000
 SCOPE: Final = "transactional"

@@ -13,9 +13,8 @@ from typing import Any
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.ports import Clock
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
-from transactional.store_history import (
+from transactional.store.history import (
     EndedHow,
     Keep,
     MinuteRecord,
@@ -24,7 +23,8 @@ from transactional.store_history import (
     RunRecord,
     Savepoint,
 )
-from transactional.store_rules import (
+from transactional.store.progress import Phase
+from transactional.store.rules import (
     CARRIED_OUT,
     COMMITTED,
     FAILED,

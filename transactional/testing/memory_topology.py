@@ -8,9 +8,8 @@ from itertools import islice
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.progress import Snapshot
 from transactional.store import AttemptRecord, DesiredState
-from transactional.store_history import (
+from transactional.store.history import (
     TRIMMED_PER_COMMIT,
     Keep,
     MinuteRecord,
@@ -19,7 +18,8 @@ from transactional.store_history import (
     Savepoint,
     Trouble,
 )
-from transactional.store_rules import (
+from transactional.store.progress import Snapshot
+from transactional.store.rules import (
     COMMITTED,
     GIVEN_UP,
     OPEN,

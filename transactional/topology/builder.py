@@ -9,12 +9,12 @@ from typing import Any
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.config import checked_options
 from transactional.config_sources import load_config
-from transactional.dead_letters import check_dead_letters
 from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
 from transactional.ports import EventTimeSpout, PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,

@@ -6,7 +6,7 @@ from typing import Any
 
 from transactional.errors import ConfigError
 from transactional.ports import TransactionState
-from transactional.providing import provided_state
+from transactional.ports.providing import provided_state
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 

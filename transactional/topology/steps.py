@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from transactional.bolts import Bolt
 from transactional.groupings import Grouping, GroupingKind
+from transactional.ports.split import SplitState
 from transactional.schema import Schema
-from transactional.split import SplitState
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Component, Topology, WorkPhase
 

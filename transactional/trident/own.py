@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from transactional.aggregates import Limits
+from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.bolts import Tuple
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
-from transactional.sums import reduced
 
 OWN = "own"
 """How the values of such a column are combined: by its aggregate alone."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from transactional.dead_letters import check_dead_letters
 from transactional.durations import Duration
 from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import Spout, SpoutMaker, TransactionState
+from transactional.ports.dead_letters import check_dead_letters
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology

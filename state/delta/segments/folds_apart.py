@@ -29,7 +29,7 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import fold_of
 from transactional.pools import DaemonPool
-from transactional.staged import StagedFile
+from transactional.ports.staged import StagedFile
 
 APART_ROWS = 2_000_000
 """Folds of so many rows are written apart; smaller ones take less time than one more Delta commit is worth."""

@@ -19,7 +19,7 @@ from state.delta.tables.staging import RUNS, footer_statistics, staged_name
 from state.delta.tables.version import TableVersion
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
-from transactional.staged import StagedFile
+from transactional.ports.staged import StagedFile
 from transactional.syncing import sync
 
 

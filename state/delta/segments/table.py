@@ -61,12 +61,12 @@ from state.delta.tables.version import TableVersion
 from state.expiring import NO_FLOORS, TIME, Floors, time_scalar
 from state.fence import WriteRefused
 from state.sums import SumBounds, SumCheck
+from transactional.aggregates.sums import Step, largest, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
+from transactional.ports.staged import StagedFile
 from transactional.schema import Field, Schema
-from transactional.staged import StagedFile
-from transactional.sums import Step, largest, reduced
 
 _log = logging.getLogger(__name__)
 SWEEP_INTERVAL_S = 60.0

@@ -27,10 +27,10 @@ from state.delta.tables.version import TableVersion
 from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
 from state.sums import SumCheck
+from transactional.aggregates.sums import Step, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.staged import StagedFile
-from transactional.sums import Step, reduced
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000

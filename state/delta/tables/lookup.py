@@ -30,9 +30,9 @@ from state.sums import SumCheck
 from state.updates import rows_of
 from state.values import combined_values
 from transactional.absent import ABSENT
+from transactional.aggregates.sums import Step, largest, reduced
 from transactional.attempt import TxId
 from transactional.schema import Field, Schema
-from transactional.sums import Step, largest, reduced
 
 Files = frozenset[str]
 EVERY_TXID: Final = TxId(2**63 - 1)

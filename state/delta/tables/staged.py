@@ -26,8 +26,8 @@ from state.orphans import NotedOrphans
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, ProtocolError
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.staged import StagedFile
 
 
 def check_staged(location: DeltaLocation, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:

@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from transactional.aggregates.sums import largest, limits_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.staged import StagedFile
-from transactional.sums import largest, limits_of
 from transactional.syncing import sync
 
 RUNS: Final = "_runs"

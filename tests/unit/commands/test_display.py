@@ -49,9 +49,9 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
-from transactional.store_history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.store.progress import Phase
 from transactional.testing import ManualClock
 
 WORDS = PartitionId("memory", 0)

@@ -8,9 +8,9 @@ from typing import Any
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, Lease
-from transactional.store_history import RunAbout, RunEnd
+from transactional.store.history import RunAbout, RunEnd
+from transactional.store.progress import Phase
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 START_MS = 1_763_800_000_000

@@ -15,7 +15,7 @@ from tests.unit.console.stores import HOSTILE, Past
 from transactional.console.app import pause_s
 from transactional.console.slugs import slug_of
 from transactional.errors import CorruptRecord, StoreUnavailable
-from transactional.store_history import EndedHow, RunEnd
+from transactional.store.history import EndedHow, RunEnd
 
 PAGES = (
     *("", "?charts=hour", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states"),

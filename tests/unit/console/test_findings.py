@@ -14,11 +14,11 @@ from tests.unit.console.stores import Past
 from tests.unit.drivers import DRAINED, World
 from transactional.attempt import TxId
 from transactional.console.findings import at_a_glance
-from transactional.examining import Diagnosis, Problem
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.store import DesiredState
-from transactional.store_history import EndedHow, RunEnd
-from transactional.store_rules import state_of
+from transactional.store.history import EndedHow, RunEnd
+from transactional.store.rules import state_of
 
 
 def text_of(page: str) -> str:

@@ -9,7 +9,7 @@ from tests.unit.console.stores import START_MS, Past
 from transactional.console.figures import SPANS, series_of_minutes
 from transactional.console.history import History
 from transactional.store import StoreReader
-from transactional.store_history import MinuteRecord
+from transactional.store.history import MinuteRecord
 
 MINUTE = 60_000
 

@@ -27,7 +27,7 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

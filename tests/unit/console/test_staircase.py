@@ -11,7 +11,7 @@ from tests.unit.console.stores import START_MS, Past
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.console.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
 from transactional.store import AttemptTimes
-from transactional.store_rules import COMMITTED, FAILED, GIVEN_UP, OPEN
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 
 
 def attempts_of(past: Past) -> list[AttemptTimes]:

@@ -6,7 +6,7 @@ import pytest
 
 from transactional.attempt import AttemptId, TxId
 from transactional.core.agreement import disagreement
-from transactional.examining import Problem
+from transactional.ports.examining import Problem
 
 COMMITTED = 5
 

@@ -18,7 +18,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)
 

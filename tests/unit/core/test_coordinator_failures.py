@@ -18,7 +18,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import CommitStuck, RetriesExhausted
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 
 TIMED = TopologyConfig(max_spout_pending=3, attempt_timeout_ms=1_000, commit_timeout_ms=5_000, retry_pause_ms=100)
 

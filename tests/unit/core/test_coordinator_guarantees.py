@@ -13,7 +13,7 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import BatchPlanned, PlanBatch, ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.engine.history.journal import decode, encode
 from transactional.guarantees import Guarantee
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 CONFIG = TopologyConfig(max_spout_pending=2, retry_pause_ms=100, stop_when_drained=True)
 PLANNED: list[PlanBatch] = []

@@ -21,7 +21,7 @@ from transactional.core.protocol import (
     StartProcessing,
     StopRequested,
 )
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 DRAIN = TopologyConfig(max_spout_pending=3, stop_when_drained=True, retry_pause_ms=100)
 AFTER_SEVEN = Snapshot(

@@ -20,7 +20,7 @@ from transactional.core.protocol import (
     StartProcessing,
 )
 from transactional.errors import ProtocolError
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 
 def opaque() -> Conversation:

@@ -12,7 +12,7 @@ from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
 from transactional.engine.history.journal import decode, encode
 from transactional.letters import Exclusion, Letter
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
 LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")

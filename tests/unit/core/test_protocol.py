@@ -21,7 +21,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import ProtocolError
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 
 EVENTS: dict[Trigger, Callable[[TransactionAttempt], AttemptEvent]] = {
     Trigger.BATCH_PLANNED: lambda attempt: BatchPlanned(attempt, batch(10, 20)),

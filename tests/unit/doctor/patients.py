@@ -14,7 +14,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.engine.history.journal import JournalWriter
-from transactional.examining import Diagnosis, Problem
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -28,7 +28,7 @@ from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
-from transactional.examining import Problem
+from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
 from transactional.store import TopologyStatus
 from transactional.testing import MemoryCoordinatorStore

@@ -33,7 +33,7 @@ from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
-from transactional.progress import Phase
+from transactional.store.progress import Phase
 from transactional.testing import ManualClock
 
 

@@ -17,9 +17,9 @@ from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuild
 from transactional.arrow import origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import RetriesExhausted
 from transactional.execution import emitting, faults
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 NUMBER = "number long"
 COUNT, EVERY = 100, 10

@@ -29,11 +29,11 @@ from tests.unit.poisoned import (
 )
 from transactional import TransactionalTopologyBuilder
 from transactional.bolts import Tuple
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import ConfigError, FailedException, RetriesExhausted
 from transactional.ports import StateKind
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 
 @pytest.mark.parametrize("opaque", [True, False])

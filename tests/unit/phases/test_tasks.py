@@ -18,7 +18,6 @@ from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, opaque_w
 from tests.unit.shapes import topologies
 from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
@@ -27,6 +26,7 @@ from transactional.phases.gathering import gather
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.tasks import run_task
 from transactional.ports import Partials, PartitionReader, Processed
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.topology.topology import Topology
 
 

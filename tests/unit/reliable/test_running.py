@@ -11,9 +11,9 @@ from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
 from transactional.core.protocol import RecordCommit, StartProcessing
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import ConfigError, OperatingError
 from transactional.execution.failures import TaskFailed
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import MemoryCoordinatorStore
 
 LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]

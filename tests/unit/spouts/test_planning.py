@@ -26,7 +26,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
-from transactional.progress import Snapshot
+from transactional.store.progress import Snapshot
 
 A, B, C = (PartitionId("flights", index) for index in range(3))
 NO_LIMITS = Limits()

@@ -17,9 +17,9 @@ from state.map_state import MapState
 from state.memory import MemoryMapState
 from state.updates import StateUpdate, check_unique, table_of_rows
 from transactional.aggregates import Count, Max, Min, Sum, TableAggregator
+from transactional.aggregates.sums import reduced
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
-from transactional.sums import reduced
 
 FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
 Make = Callable[[MapState[Any]], StateUpdate]

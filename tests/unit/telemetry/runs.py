@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.progress import Snapshot
 from transactional.store import Lease
-from transactional.store_history import RunAbout, RunEnd, RunRecord
+from transactional.store.history import RunAbout, RunEnd, RunRecord
+from transactional.store.progress import Snapshot
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

@@ -7,8 +7,8 @@ from tests.unit.telemetry.runs import lease
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Tick
 from transactional.engine.history.observing import Ended, Leading, StandingBy
-from transactional.progress import Snapshot
-from transactional.store_history import EndedHow, RunEnd
+from transactional.store.history import EndedHow, RunEnd
+from transactional.store.progress import Snapshot
 from transactional.telemetry.health import Health
 
 

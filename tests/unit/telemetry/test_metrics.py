@@ -25,8 +25,8 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.timeline import Flight, Moment
 from transactional.errors import SourceUnavailable
-from transactional.progress import Phase
-from transactional.store_history import EndedHow, RunEnd
+from transactional.store.history import EndedHow, RunEnd
+from transactional.store.progress import Phase
 from transactional.telemetry.metrics import Metrics
 
 PARTITION = PartitionId("orders", 0)

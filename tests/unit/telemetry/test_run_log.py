@@ -26,8 +26,8 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.timeline import Flight, Moment
 from transactional.errors import BatchLost, Fenced, SourceUnavailable
-from transactional.progress import Phase
-from transactional.store_history import EndedHow, RunEnd
+from transactional.store.history import EndedHow, RunEnd
+from transactional.store.progress import Phase
 from transactional.telemetry.run_log import LOGGER, RunLog
 
 FLIGHT = Flight(tried(1, 1), Moment(0, 0), 0, "committed", Moment(9, 9))

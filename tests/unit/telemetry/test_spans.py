@@ -19,7 +19,7 @@ from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.errors import SourceUnavailable
 from transactional.store import AttemptRecord
-from transactional.store_rules import PROCESSING
+from transactional.store.rules import PROCESSING
 from transactional.telemetry.spans import Traces, span_id_of, trace_id_of
 from transactional.testing.clock import ManualClock
 

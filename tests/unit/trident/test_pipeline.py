@@ -18,8 +18,8 @@ from tests.unit.fakes import stored
 from tests.unit.trident.shapes import LINES, Word, lines, split
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
-from transactional.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import FailedException, RetriesExhausted
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -20,7 +20,7 @@ from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 from transactional.syncing import sync
 
 T = TypeVar("T")

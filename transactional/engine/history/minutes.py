@@ -7,7 +7,7 @@ from typing import Final
 
 from transactional.batch import BatchMetadata
 from transactional.engine.history.timeline import Flight
-from transactional.store_history import MinuteRecord
+from transactional.store.history import MinuteRecord
 
 MINUTE_MS: Final = 60_000
 BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)

@@ -16,9 +16,9 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.timeline import Flight
 from transactional.guarantees import Guarantee
-from transactional.progress import Snapshot
 from transactional.store import AttemptRecord, Lease
-from transactional.store_history import RunEnd, RunRecord
+from transactional.store.history import RunEnd, RunRecord
+from transactional.store.progress import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from transactional.errors import TransactionalError
 from transactional.names import DISTRIBUTION
 from transactional.ports import PartitionedSpout, Spout
 from transactional.store import DesiredState
-from transactional.store_history import EndedHow, Keep, RunAbout, RunEnd
+from transactional.store.history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 

@@ -22,7 +22,7 @@ from transactional.core.protocol import (
     StartCommit,
 )
 from transactional.store import AttemptRecord
-from transactional.store_rules import PROCESSING
+from transactional.store.rules import PROCESSING
 
 Step = Literal["planning", "processing", "processed", "committing", "aborting", "committed"]
 

@@ -44,7 +44,7 @@ from transactional.core.protocol import (
 from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
-from transactional.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Snapshot
 from transactional.testing import ManualClock
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))

@@ -6,7 +6,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.engine.history.minutes import BUCKETS_MS, MINUTE_MS, Minutes
 from transactional.engine.history.timeline import Flight, Moment
-from transactional.store_history import MinuteRecord
+from transactional.store.history import MinuteRecord
 
 WORDS = PartitionId("words", 0)
 READ = BatchMetadata({WORDS: OffsetRange(Offset(0), Offset(9))}, {WORDS: Digest(9, 0)})

@@ -13,8 +13,8 @@ from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailur
 from transactional.engine.history.observing import Notice, Recovered
 from transactional.engine.history.troubles import Troubles
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
-from transactional.progress import Phase
-from transactional.store_history import EndedHow, RunEnd
+from transactional.store.history import EndedHow, RunEnd
+from transactional.store.progress import Phase
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

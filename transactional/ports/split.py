@@ -14,8 +14,8 @@ from transactional.absent import Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import BoltFailed
+from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.staged import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,9 +27,9 @@ from typing import Any, Final
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
-from transactional.progress import Phase
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
-from transactional.store_history import EndedHow, RunEnd, Trouble
+from transactional.store.history import EndedHow, RunEnd, Trouble
+from transactional.store.progress import Phase
 
 PROCESSING: Final = "processing"
 PROCESSED: Final = "processed"

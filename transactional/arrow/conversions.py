@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.arrow.narrowing import check_cast, check_values
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.narrowing import check_cast, check_values
 from transactional.schema import Field, Schema
 
 _PRIMITIVES = {

@@ -11,10 +11,10 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
+from transactional.aggregates.sums import Step, reduced
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError
 from transactional.schema import Schema
-from transactional.sums import Step, reduced
 
 _DECIMAL_DIGITS_MAX = 38
 _SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "float": "double", "double": "double"}

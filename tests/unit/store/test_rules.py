@@ -12,7 +12,7 @@ from transactional.attempt import AttemptId, Epoch, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import TopologyChanged
 from transactional.store import TopologyStatus
-from transactional.store_rules import check_fingerprint, fingerprint_changes, fingerprint_json, keeps_recorded
+from transactional.store.rules import check_fingerprint, fingerprint_changes, fingerprint_json, keeps_recorded
 
 KAFKA = {"kind": "kafka", "topics": ["a", "b"]}
 TOTAL = {"table": "tables/total", "key": "carrier string"}

@@ -16,7 +16,7 @@ from transactional.errors import ConfigError, CorruptRecord
 from transactional.letters import Letter
 from transactional.ports import DeadLetter, TransactionState
 from transactional.schema import Schema
-from transactional.store_rules import storable
+from transactional.store.rules import storable
 
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"

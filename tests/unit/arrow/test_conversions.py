@@ -373,7 +373,7 @@ def tasks_of_keys() -> list[int]:
 
 
 def test_a_row_belongs_to_the_same_task_in_every_process() -> None:
-    command = "from tests.unit.test_arrow import tasks_of_keys; print(tasks_of_keys())"
+    command = "from tests.unit.arrow.test_conversions import tasks_of_keys; print(tasks_of_keys())"
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo"}
     done = subprocess.run(

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.progress import Phase, Snapshot
-from transactional.store_history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
+from transactional.store.history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
+from transactional.store.progress import Phase, Snapshot
 
 
 class DesiredState(Enum):

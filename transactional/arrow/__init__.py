@@ -1,0 +1,37 @@
+"""Arrow data: conversions, and what Arrow would silently truncate."""
+
+from __future__ import annotations
+
+from transactional.arrow.conversions import (
+    RecordDigest,
+    arrow_schema,
+    arrow_type,
+    batch_from_rows,
+    conform,
+    declared_schema,
+    from_ipc,
+    origin_of,
+    rows_by_task,
+    spark_type,
+    table_from_ipc,
+    task_of_rows,
+    to_ipc,
+    with_origin,
+)
+
+__all__ = [
+    "RecordDigest",
+    "arrow_schema",
+    "arrow_type",
+    "batch_from_rows",
+    "conform",
+    "declared_schema",
+    "from_ipc",
+    "origin_of",
+    "rows_by_task",
+    "spark_type",
+    "table_from_ipc",
+    "task_of_rows",
+    "to_ipc",
+    "with_origin",
+]

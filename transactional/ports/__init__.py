@@ -1,0 +1,62 @@
+"""What the engine needs from its surroundings: spouts, states, executors, the clock; and what operators, the doctor and
+a rewind need from spouts and states."""
+
+from __future__ import annotations
+
+from transactional.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
+from transactional.ports.spouts import (
+    AckedSpout,
+    EventTimeSpout,
+    FollowsMessages,
+    ManyStreamsReader,
+    ManyStreamsSpout,
+    MessageReader,
+    PartitionedSpout,
+    PartitionReader,
+    RefusedRecord,
+    RefusingReader,
+    SizedSpout,
+    Spout,
+    SpoutMaker,
+)
+from transactional.ports.states import (
+    COMBINES,
+    Aggregator,
+    DiskState,
+    ExpiringState,
+    Partials,
+    PersistentAggregate,
+    StateKind,
+    TransactionState,
+    WindowedAggregate,
+)
+
+__all__ = [
+    "COMBINES",
+    "AckedSpout",
+    "Aggregator",
+    "Clock",
+    "DeadLetter",
+    "DiskState",
+    "EventTimeSpout",
+    "ExpiringState",
+    "FollowsMessages",
+    "JobExecutor",
+    "LateTuples",
+    "ManyStreamsReader",
+    "ManyStreamsSpout",
+    "MessageReader",
+    "Partials",
+    "PartitionReader",
+    "PartitionedSpout",
+    "PersistentAggregate",
+    "Processed",
+    "RefusedRecord",
+    "RefusingReader",
+    "SizedSpout",
+    "Spout",
+    "SpoutMaker",
+    "StateKind",
+    "TransactionState",
+    "WindowedAggregate",
+]

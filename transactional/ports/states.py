@@ -1,0 +1,225 @@
+"""The port of states: what the engine needs from the tables that a topology writes, and what else they may offer.
+
+Each port has several implementations, and one contract suite (`tests/contract`) that all of them pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from transactional.absent import Absent
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
+from transactional.facts import BatchFacts
+from transactional.ports.staged import StagedFile
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class StateKind(Enum):
+    """How a state protects itself against a replay. `value` is the word used in messages."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+class TransactionState(Protocol):
+    """A table that one committer keeps: key → values, each row with `txid`, `prev_txid` and the previous values.
+
+    Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table;
+    a table whose fence is above the caller's attempt id is not touched: `Fenced` is raised.
+    """
+
+    @property
+    def kind(self) -> StateKind:
+        """Transactional or opaque."""
+
+    @property
+    def key(self) -> Schema:
+        """The key columns."""
+
+    @property
+    def values(self) -> Schema:
+        """The value columns."""
+
+    def identity(self) -> Mapping[str, str]:
+        """What must stay the same across restarts: location, key, values, kind."""
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Create the table, or check the existing one. `owner` is `<topology id>/<component id>`.
+
+        `txid_of` returns the txid of an attempt id (or a fence) of this table. Raises `SchemaMismatch` if a table of
+        another shape exists there.
+        """
+
+    def version(self) -> AttemptId | None:
+        """Load the table; the attempt id that was last written to it, or None if there is none."""
+
+    def fence(self, attempt_id: AttemptId) -> None:
+        """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
+
+        Raises `TableConflict` if the table has changed since `version()`, `Fenced` if its version is higher; an equal
+        one is this fence's own earlier write, whose outcome was unknown. Raises `StoreMismatch` if another writer has
+        changed rows since the owner's last write, where the table can detect it: a start would build on that.
+        """
+
+    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values before `attempt.txid` of the existing keys (for this transaction's own row, the previous
+        value)."""
+
+    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
+        """All keys with their values before `attempt.txid`, in any order."""
+
+    def is_replay(self, attempt: TransactionAttempt) -> bool:
+        """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
+
+    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
+
+    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        """As `rows_before`, as the rows are once this attempt has written them."""
+
+    def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
+        """Key and value columns of the rows with `after < column <= until`: a timestamp column, in microseconds since
+        1970; `after` None: from the beginning.
+
+        The rows are those that a reader of the transaction before sees: also those that expire only now.
+        """
+
+    def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty; `ABSENT` deletes a
+        key.
+
+        Rows that an earlier attempt at this txid has changed, and that are not given, are rolled back. A transactional
+        state that already is at this txid changes no row. Either way the table's version is `attempt.attempt_id`
+        afterwards. Raises `Fenced`, or `TableConflict` if another writer got in between (nothing was written then).
+        """
+
+    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
+        """As `put`, for partial aggregates that are combined with the values before this transaction."""
+
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Maintain the table between two transactions: compact, fold, delete old files. Often does nothing.
+
+        Called in the commit thread, once `committed_txid`, the last transaction written, is committed in the
+        coordinator's store. Neither readers nor a replay see a difference. Calls `may_go_on` between two long steps.
+        Failures are logged, and retried some later time.
+        """
+
+    def close(self) -> None:
+        """Release what `open` acquired."""
+
+
+@runtime_checkable
+class DiskState(Protocol):
+    """A state that may be on a disk of this machine, where a power failure loses what was written and not synced.
+
+    A state in a database or an object store is durable once written, and need not be one.
+    """
+
+    def set_durability(self, durability: str) -> None:
+        """Called before `open`: `disk`, or `process`, with which nothing needs to be synced."""
+
+    def unsynced(self) -> Collection[Path]:
+        """The files and folders to sync so that everything written is durable. Called before the transaction commit,
+        for all states at once. Raises `OperatingError`."""
+
+    def synced(self) -> None:
+        """Called once everything that `unsynced` returned is synced."""
+
+
+@runtime_checkable
+class ExpiringState(Protocol):
+    """A state whose rows may expire: each transaction has a floor, a time at or below which rows do not exist for it.
+
+    The floor follows from the batch's facts, is recorded in the same write as the rows, and never goes back from one
+    transaction to the next.
+    """
+
+    def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
+        """Called before anything is read or written for an attempt, with the facts of its batch."""
+
+
+COMBINES = ("sum", "min", "max", "last")
+"""How a state can combine a partial aggregate with the stored value. For anything else its new value is computed before
+it is merged, as `last`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Partial aggregates of one batch: one row per key (keys are unique).
+
+    `combine` says for each value column how it is combined with the stored value: `sum`, `min`, `max`, `last`.
+    `staged` are files with more of them, which tasks have written for this state; their keys may repeat.
+    """
+
+    combine: Mapping[str, str]
+    table: pa.Table
+    staged: Sequence[StagedFile] = ()
+
+
+class PersistentAggregate(Protocol):
+    """A committer without user code: aggregates a batch and merges it into a state (Trident's persistentAggregate)."""
+
+    @property
+    def state(self) -> TransactionState:
+        """The state that is updated."""
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        """The fields that the input must have."""
+
+    def check_input(self, input: Schema, *, used_by: str) -> None:
+        """Raise `ConfigError` if the input's fields or types do not match."""
+
+    def aggregator(self) -> Aggregator:
+        """The picklable part, which runs on executors."""
+
+
+@runtime_checkable
+class WindowedAggregate(PersistentAggregate, Protocol):
+    """A `PersistentAggregate` whose state keeps windows that are open. Those that close in a transaction are emitted on
+    a stream of their own: they are read from the state as it was before the transaction, to which no tuple of it can
+    belong."""
+
+    @property
+    def closed_fields(self) -> Schema:
+        """The fields of that stream."""
+
+    @property
+    def windows_shown(self) -> str:
+        """Their length and what else a row's meaning depends on; kept with the topology's progress."""
+
+    @property
+    def closes_without_input(self) -> bool:
+        """Whether windows close also if nothing is read, because time passes."""
+
+    def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
+        """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes
+        them. None: no window closes."""
+
+    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """The windows that close, of these rows."""
+
+
+class Aggregator(Protocol):
+    """Reduces record batches to one row per key. Associative and commutative, so it may be applied in steps."""
+
+    @property
+    def combine_kinds(self) -> Mapping[str, str]:
+        """How the partial values of each value column are combined: `sum`, `min`, `max`, `last`."""
+
+    def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Input tuples → partial aggregates: key columns and value columns, one row per key. May raise for values that
+        the state would refuse; it is then called again for one tuple at a time."""
+
+    def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
+        """Partial aggregates → partial aggregates, one row per key."""

@@ -1,0 +1,27 @@
+"""The coordinator's store: the port, what is kept in it, and the rules that every implementation follows."""
+
+from __future__ import annotations
+
+from transactional.store.port import (
+    AttemptRecord,
+    AttemptTimes,
+    CoordinatorStore,
+    Desired,
+    DesiredState,
+    Lease,
+    Position,
+    StoreReader,
+    TopologyStatus,
+)
+
+__all__ = [
+    "AttemptRecord",
+    "AttemptTimes",
+    "CoordinatorStore",
+    "Desired",
+    "DesiredState",
+    "Lease",
+    "Position",
+    "StoreReader",
+    "TopologyStatus",
+]
