@@ -107,8 +107,9 @@ class TopologyConfig:
 
     window_tick_ms: int | None = None
     """In a topology with windows, a transaction without a record is made when there was nothing to read for this long,
-    so that windows close as time passes. None: every second for windows by the transactions' own time, never for
-    others. With `stop_when_drained` there is none."""
+    so that windows close as time passes. None: every second for windows by the transactions' own time; every second,
+    until all have closed, for those by event time if each of its streams has `idle_after`; never for others. With
+    `stop_when_drained` there is none."""
 
     stop_when_drained: bool = False
     """Stop once the source has no more data and everything in flight is committed."""

@@ -12,6 +12,8 @@ from typing import NamedTuple
 HOUR_MS = 3_600_000
 EARLIEST_US = -670_000 * 24 * HOUR_MS * 1_000
 """In the year 135: nothing waits for an earlier time, from which differences might be too large for a table."""
+LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
+"""In the year 9636: nothing is late because of a later time, whatever the limit is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class EventTime:
 
     A tuple may be `max_delay_ms` older than the newest one of its partition without being late. A partition without a
     record for `idle_after_ms` holds nothing up; None: it does. A tuple that is more than `max_ahead_ms` ahead of the
-    transaction's time makes no other tuple late: its time is somebody's mistake; None: there is no such limit.
+    transaction's time makes no other tuple late: its time is somebody's mistake; None: there is no such limit, but for
+    times that no window has.
     """
 
     field: str
@@ -43,11 +46,11 @@ class EventTime:
     idle_after_ms: int | None = None
     max_ahead_ms: int | None = HOUR_MS
 
-    def latest_us(self, facts: BatchFacts | None) -> int | None:
-        """The latest event time of a batch that counts; None: there is no limit."""
+    def latest_us(self, facts: BatchFacts | None) -> int:
+        """The latest event time of a batch that counts."""
         if facts is None or self.max_ahead_ms is None:
-            return None
-        return (facts.time_ms + self.max_ahead_ms) * 1_000
+            return LATEST_US - 1
+        return min((facts.time_ms + self.max_ahead_ms) * 1_000, LATEST_US - 1)
 
 
 class LastSeen(NamedTuple):
@@ -67,21 +70,31 @@ def facts_after(before: BatchFacts | None, now_ms: int, known: Iterable[tuple[Ev
     time_ms = now_ms if before is None else max(before.time_ms, now_ms)
     # Since the batch before, nobody has looked whether a partition has a record: not while that batch took its time,
     # nor while nothing ran.
-    awaited = _awaited(known, time_ms if before is None else before.time_ms)
-    late_before = [max(seen.event_us, EARLIEST_US) - of.max_delay_ms * 1_000 for of, seen in awaited]
+    awaited, silent_ms = _awaited(known, time_ms if before is None else before.time_ms)
+    late_before = [max(seen.event_us, EARLIEST_US) + (silent_ms - of.max_delay_ms) * 1_000 for of, seen in awaited]
     if before is None:
         return BatchFacts(time_ms, min(late_before, default=None))
     found = [late for late in (before.late_before_us, min(late_before, default=None)) if late is not None]
     return BatchFacts(time_ms, max(found, default=None), before.time_ms, before.late_before_us)
 
 
-def _awaited(known: Iterable[tuple[EventTime, LastSeen]], looked_ms: int) -> list[tuple[EventTime, LastSeen]]:
-    """The partitions that were not idle when it was last looked; if all were, those that had been the last not to be.
-    Else windows would stay open where transactions take longer than a partition may be silent."""
+def _awaited(
+    known: Iterable[tuple[EventTime, LastSeen]], looked_ms: int
+) -> tuple[list[tuple[EventTime, LastSeen]], int]:
+    """The partitions that were not idle when it was last looked. If all were: those that had been the last not to be,
+    and for how long all have been. So long event time has gone on by the clock, else the last windows of a source that
+    falls silent would never close."""
     until = [(each, _waited_until(*each, looked_ms)) for each in known]
-    looked_ms = min(looked_ms, max((last_ms for _, last_ms in until), default=looked_ms))
-    return [each for each, last_ms in until if last_ms >= looked_ms]
+    waited_ms = min(looked_ms, max((last_ms for _, last_ms in until), default=looked_ms))
+    return [each for each, last_ms in until if last_ms >= waited_ms], looked_ms - waited_ms
 
 
 def _waited_until(of: EventTime, seen: LastSeen, looked_ms: int) -> int:
     return looked_ms if of.idle_after_ms is None else seen.time_ms + of.idle_after_ms
+
+
+def waits_for_silence(known: Iterable[LastSeen], facts: BatchFacts, longest_us: int) -> bool:
+    """Whether a window is still to close if nothing comes any more; windows end at most `longest_us` after a time that
+    is in them."""
+    newest_us = max((seen.event_us for seen in known), default=None)
+    return newest_us is not None and (facts.late_before_us is None or facts.late_before_us < newest_us + longest_us)

@@ -10,6 +10,8 @@ DISTRIBUTION: Final = "transactional-topologies"
 
 DEAD_LETTERS: Final = "dead-letters"
 """The component that keeps dead letters. No bolt may have this id."""
+WINDOWS: Final = "windows"
+"""What a committer's entry of a fingerprint has if its table keeps windows that are open: what these are."""
 
 
 def owner_of(topology_id: str, component_id: str) -> str:

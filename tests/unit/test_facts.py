@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transactional.core.windows import DAY_US, FIRST_US, LAST_US, Windows, times_of
-from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after
+from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after, waits_for_silence
 from transactional.trident.windowing import are_late
 
 AT = EventTime("at", 2)
-AT_IDLE = EventTime("at", idle_after_ms=10)
+IDLE_MS = 10
+AT_IDLE = EventTime("at", idle_after_ms=IDLE_MS)
 
 
 def test_the_first_batch_is_planned_now() -> None:
@@ -47,8 +48,21 @@ def test_an_idle_partition_holds_nothing_up() -> None:
 
 def test_if_all_are_idle_the_last_ones_to_be_so_count() -> None:
     slow, quick = (AT_IDLE, LastSeen(3_000, 100)), (AT_IDLE, LastSeen(9_000, 105))
-    assert facts_after(None, 1_000, [slow, quick]).late_before_us == 9_000
-    assert facts_after(None, 1_000, [slow]).late_before_us == 3_000
+    silent_us = (1_000 - 105 - IDLE_MS) * 1_000
+    assert facts_after(None, 1_000, [slow, quick]).late_before_us == 9_000 + silent_us
+
+
+def test_in_silence_event_time_goes_on_by_the_clock_from_when_the_last_partition_is_let_go() -> None:
+    before, found = BatchFacts(100), []
+    for now_ms in (100 + IDLE_MS, 107 + IDLE_MS, 200, 201):
+        before = facts_after(before, now_ms, [(AT_IDLE, LastSeen(9_000, 100))])
+        found.append(before.late_before_us)
+    assert found == [9_000, 9_000, 9_000 + 7_000, 9_000 + (200 - 100 - IDLE_MS) * 1_000]
+
+
+def test_a_partition_that_is_always_waited_for_stops_the_time_of_silence() -> None:
+    known = [(AT_IDLE, LastSeen(9_000, 100)), (EventTime("at"), LastSeen(7_000, 0))]
+    assert facts_after(BatchFacts(5_000), 6_000, known).late_before_us == 7_000
 
 
 def test_time_goes_on_if_transactions_take_longer_than_a_partition_may_be_silent() -> None:
@@ -78,7 +92,19 @@ def test_nothing_waits_for_a_time_from_which_no_difference_can_be_stored() -> No
 
 def test_what_is_too_far_ahead_of_the_clock_does_not_count() -> None:
     assert EventTime("at", max_ahead_ms=5).latest_us(BatchFacts(10)) == 15_000
-    assert EventTime("at", max_ahead_ms=None).latest_us(BatchFacts(10)) is None
+
+
+def test_what_no_window_has_makes_nothing_late_even_without_a_limit() -> None:
+    assert EventTime("at", max_ahead_ms=None).latest_us(BatchFacts(10)) == LAST_US - 1
+    assert EventTime("at", max_ahead_ms=5).latest_us(BatchFacts(LAST_US)) == LAST_US - 1
+
+
+def test_silence_is_waited_for_until_the_last_window_has_closed() -> None:
+    known = [LastSeen(9_000, 100), LastSeen(5_000, 200)]
+    assert waits_for_silence(known, BatchFacts(1), 1_000)
+    assert waits_for_silence(known, BatchFacts(1, 9_999), 1_000)
+    assert not waits_for_silence(known, BatchFacts(1, 10_000), 1_000)
+    assert not waits_for_silence([], BatchFacts(1), 1_000)
 
 
 seen = st.builds(LastSeen, st.integers(0, 50_000), st.integers(0, 60))

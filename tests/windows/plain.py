@@ -31,6 +31,8 @@ class Committed:
     known: int
     now_ms: int
     tuples: tuple[Read, ...]
+    in_flight: tuple[tuple[int, int], ...] = ()
+    """By partition, the times of the transactions in flight, when it was planned, that had something of it."""
 
 
 Counts = tuple[int, int]
@@ -66,7 +68,7 @@ class Plain:
     def commit(self, transaction: Committed) -> None:
         """Close what is to be closed, then count."""
         time = max([transaction.now_ms * 1_000, *self.times[-1:]])
-        threshold = self._threshold(transaction.known, time)
+        threshold = self._threshold(transaction, time)
         self.times.append(time)
         self.thresholds.append(threshold)
         if threshold is not None:
@@ -78,15 +80,20 @@ class Plain:
             self._count(each, time if self.by_transaction else each.us, threshold)
         self._note(transaction.tuples, time)
 
-    def _threshold(self, known: int, time: int) -> int | None:
+    def _threshold(self, transaction: Committed, time: int) -> int | None:
         if self.by_transaction:
             return time
-        partitions = list(self.high[known - 1].values()) if known else []
+        known = self.high[transaction.known - 1] if transaction.known else {}
+        partitions = []
+        for partition, (us, seen) in known.items():
+            read = [planned for at, planned in transaction.in_flight if at == partition]
+            partitions.append((us, max([seen, *read])))
         looked = self.times[-1] if self.times else time
-        awaited = [each for each in partitions if not self._is_idle(looked - each[1])]
-        if not awaited:
-            awaited = [each for each in partitions if each[1] == max(seen for _, seen in partitions)]
-        slowest = [max(us, FIRST_US) - self.max_delay for us, _ in awaited]
+        awaited, silent = [each for each in partitions if not self._is_idle(looked - each[1])], 0
+        if partitions and not awaited and self.idle_after is not None:
+            last = max(seen for _, seen in partitions)
+            awaited, silent = [each for each in partitions if each[1] == last], looked - last - self.idle_after
+        slowest = [max(us, FIRST_US) - self.max_delay + silent for us, _ in awaited]
         candidates = [us for us in (*self.thresholds[-1:], *([min(slowest)] if slowest else [])) if us is not None]
         return max(candidates, default=None)
 

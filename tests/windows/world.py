@@ -99,7 +99,14 @@ class NotingRunner(PhaseRunner):
 
     def plan(self, attempt: TransactionAttempt, after: BatchMetadata, **how: Any) -> None:
         """Note, then plan some time."""
-        self.world.known[attempt.txid] = self.world.process.coordinator.committed_txid
+        coordinator = self.world.process.coordinator
+        self.world.known[attempt.txid] = coordinator.committed_txid
+        self.world.in_flight_then[attempt.txid] = tuple(
+            (partition.index, batch.facts.time_ms * 1_000)
+            for batch in coordinator.recorded.values()
+            for partition, offsets in batch.ranges.items()
+            if batch.facts is not None and offsets.start < offsets.until
+        )
         super().plan(attempt, after, **how)
 
     def _plan(self, attempt: TransactionAttempt, *arguments: Any, **how: Any) -> Any:
@@ -143,6 +150,7 @@ class World:
         self.tables: dict[str, MemoryTable] = {name: MemoryTable(name) for name in ("open", "closed", "late")}
         self.known: dict[int, int] = {}
         self.planned_at_ms: dict[int, int] = {}
+        self.in_flight_then: dict[int, tuple[tuple[int, int], ...]] = {}
         self.ids = 0
         self.start()
 
@@ -365,7 +373,7 @@ class World:
             for id_, page, at, clicks in self.rows[partition.index][offsets.start : offsets.until]:
                 tuples.append(Read(id_, page, clicks, None if at is None else since_1970(at), partition.index))
         txid = record.attempt.txid
-        return Committed(txid, self.known[txid], self.planned_at_ms[txid], tuple(tuples))
+        return Committed(txid, self.known[txid], self.planned_at_ms[txid], tuple(tuples), self.in_flight_then[txid])
 
 
 def since_1970(time: datetime) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from transactional.batch import BatchMetadata, Digest
+from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.facts import LastSeen
 from transactional.guarantees import Guarantee
 from transactional.messages import emptied, joined
@@ -35,12 +35,19 @@ def with_what_is_known(
     after: BatchMetadata, committed: BatchMetadata, recorded: Iterable[BatchMetadata]
 ) -> BatchMetadata:
     """`after`, which may be in flight, with what only the last committed batch has: event times, and the messages that
-    wait and that no batch in flight is processing."""
+    wait and that no batch in flight is processing. A partition with records in flight has been seen with them."""
+    recorded = list(recorded)
     in_flight = {message.key for batch in recorded for message in batch.again}
     pending = tuple(message for message in committed.pending if message.key not in in_flight)
     if not (committed.event_times or pending or after.pending):
         return after
-    return replace(after, event_times=committed.event_times, pending=pending)
+    event_times = {at: _last_seen(at, seen, recorded) for at, seen in committed.event_times.items()}
+    return replace(after, event_times=event_times, pending=pending)
+
+
+def _last_seen(partition: PartitionId, seen: LastSeen, recorded: Iterable[BatchMetadata]) -> LastSeen:
+    times = [b.facts.time_ms for b in recorded if b.facts is not None and partition in b.ranges and b.ranges[partition]]
+    return seen._replace(time_ms=max([seen.time_ms, *times]))
 
 
 def replayed(batch: BatchMetadata, guarantee: Guarantee) -> BatchMetadata:

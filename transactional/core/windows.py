@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from transactional.facts import EARLIEST_US, BatchFacts
+from transactional.facts import EARLIEST_US, LATEST_US, BatchFacts
 
 DAY_US = 86_400_000_000
 FIRST_US = EARLIEST_US
-LAST_US = 2_800_000 * DAY_US
+LAST_US = LATEST_US
 """Times from the year 135 up to 9636 have windows: both ends of these are in the years 1 to 9999."""
 
 

@@ -260,6 +260,7 @@ class PhaseRunner:
             self._tick_ms is not None
             and after.facts is not None
             and facts.time_ms - after.facts.time_ms >= self._tick_ms
+            and self.topology.may_close(after, self.config)
         )
 
     def _facts(self, after: BatchMetadata) -> BatchFacts:

@@ -202,6 +202,10 @@ class WindowedAggregate(PersistentAggregate, Protocol):
     def closes_without_input(self) -> bool:
         """Whether windows close also if nothing is read, because time passes."""
 
+    @property
+    def longest_us(self) -> int:
+        """How long after a time, in microseconds, the last window may end that it is in."""
+
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes
         them. None: no window closes."""

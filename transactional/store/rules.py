@@ -27,6 +27,7 @@ from typing import Any, Final
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
+from transactional.names import WINDOWS
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
 from transactional.store.progress import Phase
@@ -109,7 +110,26 @@ def keeps_recorded(
         return False
     if not accept_changes:
         check_fingerprint(status.topology_id, status.fingerprint, given)
+    _check_windows(status, given)
     return True
+
+
+def _check_windows(status: TopologyStatus, given: Mapping[str, Any]) -> None:
+    """Raise `TopologyChanged` if a table's open windows would go on as others: nobody can mean that, as they would be
+    counted wrongly."""
+    for component, stored in status.fingerprint.get(COMMITTERS, {}).items():
+        now = given.get(COMMITTERS, {}).get(component)
+        if WINDOWS not in stored or now is None or now.get(WINDOWS) == stored[WINDOWS]:
+            continue
+        others = [{name: entry for name, entry in each.items() if name != WINDOWS} for each in (stored, now)]
+        if others[0] == others[1]:
+            raise TopologyChanged(
+                f"topology {status.topology_id!r}: the table of {component!r} has open windows of "
+                f"{stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is counted in them can "
+                "not be counted again, not with --accept-changes either. Give the committer another id and its state "
+                "another table, and start with --accept-changes: they count from here on; or give the topology another "
+                "id; or let the windows be as they were"
+            )
 
 
 def _committers(fingerprint: Mapping[str, Any]) -> set[str]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from transactional.batch import PartitionId
+from transactional.batch import BatchMetadata, PartitionId
 from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
-from transactional.facts import EventTime
+from transactional.facts import EventTime, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
-from transactional.names import DEAD_LETTERS
+from transactional.names import DEAD_LETTERS, WINDOWS
 from transactional.ports import (
     ManyStreamsReader,
     ManyStreamsSpout,
@@ -165,11 +165,24 @@ class Topology:
 
     def tick_ms(self, config: TopologyConfig) -> int | None:
         """After how much time without a record a transaction is made for the windows that it closes; None: never."""
-        windowed = [c.bolt for c in self.components if isinstance(c.bolt, WindowedAggregate)]
-        if not windowed or config.stop_when_drained:
+        if not self._windowed or config.stop_when_drained:
             return None
-        by_default = TICK_MS if any(bolt.closes_without_input for bolt in windowed) else None
+        closes = any(bolt.closes_without_input for bolt in self._windowed)
+        goes_on = bool(self.event_times) and all(of.idle_after_ms is not None for of in self.event_times.values())
+        by_default = TICK_MS if closes or goes_on else None
         return by_default if config.window_tick_ms is None else config.window_tick_ms
+
+    def may_close(self, after: BatchMetadata, config: TopologyConfig) -> bool:
+        """Whether transactions without a record might close windows after this one: by default none is made once the
+        last window of a silent source has closed."""
+        if config.window_tick_ms is not None or any(bolt.closes_without_input for bolt in self._windowed):
+            return True
+        longest_us = max((bolt.longest_us for bolt in self._windowed), default=0)
+        return after.facts is not None and waits_for_silence(after.event_times.values(), after.facts, longest_us)
+
+    @property
+    def _windowed(self) -> list[WindowedAggregate]:
+        return [each.bolt for each in self.components if isinstance(each.bolt, WindowedAggregate)]
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -238,7 +251,7 @@ class Topology:
 
 def _windows(component: Component) -> dict[str, str]:
     """What rows of windows mean depends on how long these are."""
-    return {"windows": component.bolt.windows_shown} if isinstance(component.bolt, WindowedAggregate) else {}
+    return {WINDOWS: component.bolt.windows_shown} if isinstance(component.bolt, WindowedAggregate) else {}
 
 
 @dataclass(frozen=True, slots=True)

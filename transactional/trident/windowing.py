@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from transactional.arrow import arrow_schema
 from transactional.core.windows import FIRST_US, LAST_US, Windows, WindowTimes, times_of
+from transactional.errors import StoreMismatch
 from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
@@ -126,6 +127,11 @@ class WindowedUpdate:
         """By the transaction's own time they do."""
         return self._window.by_transaction
 
+    @property
+    def longest_us(self) -> int:
+        """The length of the windows."""
+        return self._window.windows.length_us
+
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which panes are read for the windows that close."""
         times = self._times(facts)
@@ -148,6 +154,7 @@ class WindowedUpdate:
         closing = of.closing(times.previous, times.late_before)
         assert closing is not None
         panes = rows[start].cast(TIMESTAMP).cast(pa.int64())
+        self._check_panes(panes)
         parts = []
         for back in range(0, of.length_us, of.pane_us):
             starts = pc.subtract(panes, _number(back))
@@ -159,6 +166,17 @@ class WindowedUpdate:
             moved = rows.set_column(rows.schema.get_field_index(start), start, starts.cast(TIMESTAMP))
             parts.append(moved.filter(is_in))
         return parts
+
+    def _check_panes(self, panes: pa.Array) -> None:
+        """Raise `StoreMismatch` for rows that were counted for other windows."""
+        pane_us = self._window.windows.pane_us
+        others = panes.filter(pc.not_equal(panes, _floored(panes, pane_us)))
+        if len(others):
+            raise StoreMismatch(
+                f"state {getattr(self.state, 'table', '?')} has open windows that begin at "
+                f"{others[0].cast(TIMESTAMP).as_py()}, which no part of {self._window.label} does: it was counted for "
+                "other windows. Give the state another table, or let the windows be as they were"
+            )
 
     def _times(self, facts: BatchFacts | None) -> WindowTimes:
         return times_of(facts, by_transaction=self._window.by_transaction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.core.carrying import carried
+from transactional.core.carrying import carried, with_what_is_known
 from transactional.facts import BatchFacts, LastSeen
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
@@ -26,3 +26,10 @@ def test_a_partition_without_an_event_time_keeps_its_own() -> None:
 
 def test_nothing_is_known_of_a_partition_without_any_event_time() -> None:
     assert carried(EMPTY_BATCH, BatchMetadata(RANGES, {A: Digest(1, 0)})).event_times == {}
+
+
+def test_a_partition_with_records_in_flight_has_been_seen_with_them() -> None:
+    committed = BatchMetadata(RANGES, event_times={A: LastSeen(40, 7), B: LastSeen(40, 7)})
+    ranges = {A: OffsetRange(Offset(2), Offset(3)), B: OffsetRange(Offset(2), Offset(2))}
+    known = with_what_is_known(committed, committed, [BatchMetadata(ranges, facts=BatchFacts(9))])
+    assert known.event_times == {A: LastSeen(40, 9), B: LastSeen(40, 7)}

@@ -18,11 +18,12 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.test_streams import Longest, Path
+from transactional.batch import BatchMetadata, PartitionId
 from transactional.config import TopologyConfig
 from transactional.core.windows import Windows
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError, TopologyChanged
-from transactional.facts import BatchFacts
+from transactional.errors import ConfigError, StoreMismatch, TopologyChanged
+from transactional.facts import BatchFacts, LastSeen
 from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
@@ -127,19 +128,35 @@ def test_a_window_that_slides_keeps_panes_and_closes_as_a_whole() -> None:
 
 @pytest.mark.parametrize("other", [tumbling("10 seconds"), tumbling("5 seconds", time="transaction")])
 def test_windows_that_are_open_are_not_continued_as_others(other: Window) -> None:
-    store, table = MemoryCoordinatorStore(), MemoryTable()
+    store, same = MemoryCoordinatorStore(), MemoryTable()
 
-    def started(window: Window) -> None:
+    def started(window: Window, table: MemoryTable = same, name: str = "w", *, accept_changes: bool = False) -> None:
         topology, stream = clicks([("home", 0, 1)])
         windowed = stream.group_by("page").window(window)
-        windowed.persistent_aggregate(MemoryMapState(table=table), Count(), name="w")
+        windowed.persistent_aggregate(MemoryMapState(table=table), Count(), name=name)
         built = topology.build(strict=True)
-        TopologyDriver(built, store, LocalExecutor(built), TopologyConfig(stop_when_drained=True)).run()
+        config = TopologyConfig(stop_when_drained=True)
+        TopologyDriver(built, store, LocalExecutor(built), config, accept_changes=accept_changes).run()
 
     started(tumbling("5 seconds"))
     started(tumbling("5000 milliseconds"))
     with pytest.raises(TopologyChanged, match="windows: stored"):
         started(other)
+    with pytest.raises(TopologyChanged, match=r"has open windows of 5000000 us.*not with --accept-changes either"):
+        started(other, accept_changes=True)
+    started(tumbling("5 seconds"), accept_changes=True)
+    started(other, MemoryTable(), "other", accept_changes=True)
+
+
+def test_rows_that_were_counted_for_other_windows_are_refused_when_they_close() -> None:
+    """Wherever they come from: a table that another topology has left, for example."""
+    topology, stream = clicks([("a", 1, 1)])
+    windows = stream.window(tumbling("10 seconds")).persistent_aggregate(MemoryMapState(), Count())
+    topology.build()
+    rows = pa.table({"window_start": pa.array([at(5)], pa.timestamp("us", tz="UTC")), "count": [1]})
+    facts = BatchFacts(1, *(int((at(s) - EPOCH).total_seconds()) * 1_000_000 for s in (30,)))
+    with pytest.raises(StoreMismatch, match=r"begin at 2026-05-01 12:00:05.*no part of tumbling\(10 seconds\)"):
+        windows.state.persisted.bolt.closed(rows, facts)
 
 
 def test_windows_of_the_transactions_own_time_have_no_late_tuples() -> None:
@@ -195,6 +212,24 @@ def test_windows_close_in_silence() -> None:
     run_until(topology, lambda: rows_of(closed) == [("a", 2)], window_tick_ms=20)
 
 
+def test_windows_of_events_close_in_silence_if_partitions_are_let_go() -> None:
+    """Event time goes on by the clock then; once all is closed, no transaction is made any more."""
+    topology, stream = clicks([("a", 1, 1), ("a", 2, 1)], idle_after="20 milliseconds")
+    closed = MemoryMapState()
+    windows = stream.group_by("page").window(tumbling("1 second")).persistent_aggregate(MemoryMapState(), Count())
+    windows.closed().group_by("page").persistent_aggregate(closed, count=Sum("count"), name="closed")
+    run_until(topology, lambda: rows_of(closed) == [("a", 2)], window_tick_ms=20)
+
+
+@pytest.mark.parametrize(("late_before_us", "expected"), [(None, True), (9_999, True), (1_010_000, False)])
+def test_silence_ends_with_the_last_window(late_before_us: int | None, *, expected: bool) -> None:
+    topology, stream = clicks([], idle_after="1 minute")
+    stream.window(tumbling("1 second")).persistent_aggregate(MemoryMapState(), Count())
+    after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(9_999)}, facts=BatchFacts(1, late_before_us))
+    assert topology.build().may_close(after, TopologyConfig()) is expected
+    assert topology.build().may_close(after, TopologyConfig(window_tick_ms=1))
+
+
 def test_a_run_that_ends_when_the_source_is_drained_does_not_wait_for_windows() -> None:
     topology, stream = clicks([("a", 1, 1)])
     closed = MemoryMapState()
@@ -206,10 +241,17 @@ def test_a_run_that_ends_when_the_source_is_drained_does_not_wait_for_windows() 
 
 @pytest.mark.parametrize(
     ("time", "given", "expected"),
-    [("event", None, None), ("event", 7, 7), ("transaction", None, 1_000), ("transaction", 7, 7)],
+    [
+        ("event", None, None),
+        ("event", 7, 7),
+        ("event, idle", None, 1_000),
+        ("transaction", None, 1_000),
+        ("transaction", 7, 7),
+    ],
 )
 def test_how_long_windows_wait_in_silence(time: str, given: int | None, expected: int | None) -> None:
-    topology, stream = clicks([])
+    time, _, idle = time.partition(", ")
+    topology, stream = clicks([], idle_after="1 minute" if idle else None)
     stream.window(tumbling("1 day", time=time)).persistent_aggregate(MemoryMapState(), Count())
     assert topology.build().tick_ms(TopologyConfig(window_tick_ms=given)) == expected
 
