@@ -115,7 +115,7 @@ def keeps_recorded(
 
 
 def _check_windows(status: TopologyStatus, given: Mapping[str, Any]) -> None:
-    """Raise `TopologyChanged` if a table's open windows would go on as others: nobody can mean that, as they would be
+    """Raise `TopologyChanged` if a table's open windows would continue as others: nobody can mean that, as they would be
     counted wrongly."""
     for component, stored in status.fingerprint.get(COMMITTERS, {}).items():
         now = given.get(COMMITTERS, {}).get(component)
