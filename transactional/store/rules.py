@@ -115,8 +115,8 @@ def keeps_recorded(
 
 
 def _check_windows(status: TopologyStatus, given: Mapping[str, Any]) -> None:
-    """Raise `TopologyChanged` if a table's open windows would continue as others: nobody can mean that, as they would be
-    counted wrongly."""
+    """Raise `TopologyChanged` if a table's open windows would continue as others: they would be counted wrongly, which
+    nobody can mean."""
     for component, stored in status.fingerprint.get(COMMITTERS, {}).items():
         now = given.get(COMMITTERS, {}).get(component)
         if WINDOWS not in stored or now is None or now.get(WINDOWS) == stored[WINDOWS]:
