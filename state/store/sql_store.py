@@ -139,8 +139,9 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     # --- transactions -------------------------------------------------------------------------------------------
 
-    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
-        """Store a new attempt as the current one of its txid, and abort those in flight at this and later txids."""
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool, alone: bool = False) -> None:
+        """Store a new attempt as the current one of its txid; give up those in flight at this and, unless it comes
+        `alone`, at later txids."""
         attempt = record.attempt
         key = {"topology": lease.topology_id, "number": attempt.txid}
         with self._database.writing() as connection:
@@ -150,7 +151,7 @@ class SqlCoordinatorStore(SqlStoreReader):
                 recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
                 return check_same_attempt(lease, attempt, status, recorded_txid)
             last = _LAST_TXID if forget_later else attempt.txid
-            connection.execute(sql.GIVE_UP, {**key, "why": None})
+            connection.execute(sql.GIVE_UP, {**key, "why": None, "last_number": attempt.txid if alone else _LAST_TXID})
             connection.execute(sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
             connection.execute(sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
             added = {"topology_id": lease.topology_id, "txid": attempt.txid, "attempt_id": attempt.attempt_id}
@@ -199,15 +200,16 @@ class SqlCoordinatorStore(SqlStoreReader):
             return None
 
     def record_failure(
-        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
-        """Store in which phase and why an attempt failed; abort later attempts in flight."""
+        """Store in which phase and why an attempt failed; give up later attempts in flight, unless it fails
+        `alone`."""
         values: dict[str, int | str] = {"reason": failure_text(phase, reason), "at_ms": at_ms}
         with self._database.writing() as connection:
             _hold(connection, lease, sql.FAIL, number=attempt.txid, **values)
-            if _changed(connection, sql.SET_FAILED, lease, attempt, **values):
-                later = {"topology": lease.topology_id, "number": attempt.txid + 1, "why": None}
-                connection.execute(sql.GIVE_UP, later)
+            if _changed(connection, sql.SET_FAILED, lease, attempt, **values) and not alone:
+                later = {"topology": lease.topology_id, "number": attempt.txid + 1, "last_number": _LAST_TXID}
+                connection.execute(sql.GIVE_UP, {**later, "why": None})
 
     def record_recovery(self, lease: Lease) -> None:
         """Store that a problem was resolved without a transaction commit."""
@@ -239,8 +241,9 @@ class SqlCoordinatorStore(SqlStoreReader):
                     return
                 raise can_not_rewind(status, txid)
             later = {"topology": lease.topology_id, "number": txid + 1}
-            connection.execute(sql.GIVE_UP, {**later, "why": None})
-            connection.execute(sql.FORGET_TRANSACTIONS, {**later, "last_number": _LAST_TXID})
+            all_later = {**later, "last_number": _LAST_TXID}
+            connection.execute(sql.GIVE_UP, {**all_later, "why": None})
+            connection.execute(sql.FORGET_TRANSACTIONS, all_later)
             connection.execute(rewinding.MARK, later)
             connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
 
@@ -319,7 +322,8 @@ class SqlCoordinatorStore(SqlStoreReader):
 def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
     """End every run that has not ended, and give up what is in flight."""
     history.end_runs(connection, topology_id, end)
-    connection.execute(sql.GIVE_UP, {"topology": topology_id, "number": 0, "why": given_up_text(end)})
+    every = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
+    connection.execute(sql.GIVE_UP, {**every, "why": given_up_text(end)})
 
 
 def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str) -> bool:

@@ -114,7 +114,8 @@ GIVE_UP = (
         _IS_OPEN,
         attempts.c.attempt_id.in_(
             select(transactions.c.attempt_id).where(
-                transactions.c.topology_id == _TOPOLOGY, transactions.c.txid >= bindparam("number")
+                transactions.c.topology_id == _TOPOLOGY,
+                transactions.c.txid.between(bindparam("number"), bindparam("last_number")),
             )
         ),
     )

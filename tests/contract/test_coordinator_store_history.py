@@ -22,6 +22,7 @@ from tests.contract.storages import (
     read,
     record_attempt,
     record_commit,
+    record_of,
     tried,
 )
 from transactional.attempt import AttemptId, TxId
@@ -117,6 +118,23 @@ def test_what_is_to_be_replayed_and_the_newest_committed_are_never_dropped(stora
     snapshot = acquire(storage.open()).snapshot
     assert (snapshot.committed_txid, snapshot.committed_batch) == (2, read(batch_of(20)))
     assert snapshot.recorded == {3: batch_of(30)}
+
+
+def test_an_attempt_that_fails_alone_leaves_later_ones_in_flight(store: Store) -> None:
+    lease = acquire(store)
+    for txid in (1, 2, 3):
+        record_attempt(store, lease, txid, txid + 1)
+    store.record_failure(lease, tried(1, 2), Phase.PROCESSING, "no", at_ms=5, alone=True)
+    store.record_attempt(lease, record_of(tried(1, 5), batch_of(0)), forget_later=False, alone=True)
+    store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "not either", at_ms=6, alone=True)
+    store.record_attempt(lease, record_of(tried(2, 6), batch_of(0)), forget_later=False, alone=True)
+    found = {str(each.attempt): each.phase for each in store.attempts(TOPOLOGY, limit=9)}
+    assert found == {"1:2": "failed", "2:3": "failed", "3:4": "processing", "1:5": "processing", "2:6": "processing"}
+    store.record_attempt(lease, record_of(tried(3, 7), batch_of(0)), forget_later=False, alone=True)
+    assert [each.phase for each in store.attempts_at(TOPOLOGY, TxId(3))] == ["processing", "given up"]
+    for number in (5, 6, 7):
+        record_commit(store, lease, tried(number - 4, number), read(batch_of(0)))
+    assert store.status(TOPOLOGY)[0].committed_txid == 3
 
 
 def test_another_topology_keeps_its_attempts(store: Store) -> None:

@@ -84,8 +84,9 @@ def line_of(action: Action) -> str:
     match action:
         case PlanBatch(attempt, after, replay):
             return f"{name} {attempt} after {shown(after)}{' (replay)' if replay else ''}"
-        case RecordAttempt(attempt, batch, forget_later):
-            return f"{name} {attempt} {shown(batch)}{' (forget later ones)' if forget_later else ''}"
+        case RecordAttempt(attempt, batch, forget_later, work_of):
+            later = " (forget later ones)" if forget_later else ""
+            return f"{name} {attempt} {shown(batch)}{later}{f' (processed by {work_of})' if work_of else ''}"
         case StartProcessing(attempt, batch) | StartCommit(attempt, batch) | RecordCommit(attempt, batch):
             return f"{name} {attempt} {shown(batch)}"
         case RecordProcessed(attempt, batch):

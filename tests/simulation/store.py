@@ -105,7 +105,7 @@ class Line:
             raise StoreUnavailable("desired: the store is down")
         return self._store.desired(topology_id)
 
-    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool, alone: bool = False) -> None:
         tries = [
             known
             for known in self._store.attempts(lease.topology_id, limit=10)
@@ -116,7 +116,7 @@ class Line:
         text = f"record {record.attempt}: {shown(record.batch)}{', forget later ones' if forget_later else ''}"
 
         def write() -> None:
-            self._store.record_attempt(lease, record, forget_later=forget_later)
+            self._store.record_attempt(lease, record, forget_later=forget_later, alone=alone)
             self._recorded(record.batch)
 
         self._write(text, write)
@@ -134,13 +134,13 @@ class Line:
         self._write(f"record {attempt} as committed", write)
 
     def record_failure(
-        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
         if "attempt_timeout_ms" in reason:
             self._faults.reached["an attempt times out"] += 1
         self._write(
             f"record {attempt} as failed in {phase.name}: {reason}",
-            lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms),
+            lambda: self._store.record_failure(lease, attempt, phase, reason, at_ms=at_ms, alone=alone),
         )
 
     def savepoints(self, topology_id: str) -> list[Savepoint]:

@@ -106,9 +106,9 @@ class HookedStore(MemoryCoordinatorStore):
         self.before("renew")
         super().renew(lease, lease_ms=lease_ms)
 
-    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+    def record_attempt(self, lease: Lease, record: AttemptRecord, **how: bool) -> None:
         self.before("record_attempt")
-        super().record_attempt(lease, record, forget_later=forget_later)
+        super().record_attempt(lease, record, **how)
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         self.before("record_processed")

@@ -15,6 +15,9 @@ Everything else is a shell around `Coordinator.handle`. Its rules (seed 004; Sto
 10. `RecordCommit(n)` precedes `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
 11. What was read is recorded before the commit phase begins if a replay is compared with it (a transactional spout's
     `RecordProcessed`), otherwise with the transaction commit.
+12. Without exactly once rule 2 does not hold: nothing is ordered, and a batch that fails comes again as recorded,
+    so nothing later depends on its attempt. Its new id may overtake theirs: they get a new one, so that ids increase in
+    the order in which they are recorded, and from one commit to the next.
 """
 
 from __future__ import annotations
@@ -104,6 +107,7 @@ class Coordinator:
         self.draining = self.finishing = False
         self._committed_batch = snapshot.committed_batch
         self._attempt_id = snapshot.attempt_id
+        self.committed_by = AttemptId(0)
         self._now_ms = 0
         self._has_begun = False
 
@@ -180,7 +184,8 @@ class Coordinator:
             batch = replace(batch, excluded=known.excluded, letters=known.letters)
         forget_later = any(later > txid for later in self.recorded)
         self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
-        return [RecordAttempt(current.attempt, batch, forget_later), StartProcessing(current.attempt, batch)]
+        work_of = self._renew(current) if current.attempt.attempt_id < self._attempt_id else None
+        return [RecordAttempt(current.attempt, batch, forget_later, work_of), StartProcessing(current.attempt, batch)]
 
     def _on_processed(self, current: ActiveAttempt, event: ProcessingSucceeded) -> list[Action]:
         txid = current.attempt.txid
@@ -195,7 +200,7 @@ class Coordinator:
 
     def _on_committed(self, current: ActiveAttempt) -> list[Action]:
         txid = current.attempt.txid
-        self.committed_txid = txid
+        self.committed_txid, self.committed_by = txid, current.attempt.attempt_id
         self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
         return [RecordCommit(current.attempt, self._committed_batch)]
@@ -206,7 +211,7 @@ class Coordinator:
         txid = event.attempt.txid
         at_fault = () if event.is_outage else event.at_fault
         failure, halt = self._failed(event.attempt, phase, event.reason, at_fault, is_outage=event.is_outage)
-        return [failure, *self._give_up_after(txid, f"transaction {txid} failed"), *halt]
+        return [failure, *self._give_up_dependent(txid, f"transaction {txid} failed"), *halt]
 
     def _on_tick(self, now_ms: int) -> list[Action]:
         self._now_ms, self._has_begun = max(self._now_ms, now_ms), True
@@ -232,7 +237,7 @@ class Coordinator:
             # A spout that does not respond at all is an outage as well; no bolt is running yet.
             is_outage = current.phase is Phase.PLANNING
             failure, halt = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
-            given_up = self._give_up(txid, reason) + self._give_up_after(txid, f"transaction {txid} timed out")
+            given_up = self._give_up(txid, reason) + self._give_up_dependent(txid, f"transaction {txid} timed out")
             return [failure, *given_up, *halt]
         return []
 
@@ -261,6 +266,9 @@ class Coordinator:
         waiting = current.phase is Phase.WAITING
         self._move(current, Trigger.GIVEN_UP)
         return [] if waiting else [AbortAttempt(current.attempt, reason)]
+
+    def _give_up_dependent(self, txid: TxId, reason: str) -> list[Action]:
+        return self._give_up_after(txid, reason) if self.guarantee is Guarantee.EXACTLY_ONCE else []
 
     def _give_up_after(self, txid: TxId, reason: str) -> list[Action]:
         later = sorted(other for other in self.active if other > txid)
@@ -342,6 +350,9 @@ class Coordinator:
     def _commit_head(self) -> Iterator[Action]:
         head = self.active.get(TxId(self.committed_txid + 1))
         if head is not None and head.phase is Phase.PROCESSED:
+            if head.attempt.attempt_id < self.committed_by:
+                batch, work_of = self.recorded[head.attempt.txid], self._renew(head)
+                yield RecordAttempt(head.attempt, batch, forget_later=False, work_of=work_of)
             self._move(head, Trigger.ITS_TURN)
             yield StartCommit(head.attempt, self.recorded[head.attempt.txid])
 
@@ -354,10 +365,24 @@ class Coordinator:
                 yield from self._issue_one(txid, after)
             elif current.phase is Phase.WAITING:
                 yield from self._ask_again(current, after)
-            current = self.active.get(txid)
-            if current is None or current.phase in (Phase.PLANNING, Phase.WAITING, Phase.ABORTING):
+            if not self._can_be_built_on(txid):
                 return
             after = self.recorded[txid]
+
+    def _can_be_built_on(self, txid: TxId) -> bool:
+        if self.guarantee is not Guarantee.EXACTLY_ONCE:
+            return txid in self.recorded
+        current = self.active.get(txid)
+        return current is not None and current.phase not in (Phase.PLANNING, Phase.WAITING, Phase.ABORTING)
+
+    def _renew(self, current: ActiveAttempt) -> TransactionAttempt:
+        """Give an attempt in flight a new id; return it with the old one."""
+        before, current.attempt = current.attempt, self._next_attempt(current.attempt.txid)
+        return before
+
+    def _next_attempt(self, txid: TxId) -> TransactionAttempt:
+        self._attempt_id = AttemptId(self._attempt_id + 1)
+        return TransactionAttempt(txid, self._attempt_id)
 
     def _issue_one(self, txid: TxId, after: BatchMetadata) -> Iterator[Action]:
         replay = txid in self.recorded
@@ -365,8 +390,7 @@ class Coordinator:
             return
         if not replay and self._issues_nothing_new():
             return
-        self._attempt_id = AttemptId(self._attempt_id + 1)
-        attempt = TransactionAttempt(txid, self._attempt_id)
+        attempt = self._next_attempt(txid)
         if replay and (self.replays_exactly or self.guarantee is not Guarantee.EXACTLY_ONCE):
             batch = self.recorded[txid] = replayed(self.recorded[txid], self.guarantee)
             self.active[txid] = ActiveAttempt(attempt, Phase.PROCESSING, self._now_ms)

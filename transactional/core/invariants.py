@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transactional.core.coordinator import Coordinator
 from transactional.errors import ProtocolError
+from transactional.guarantees import Guarantee
 from transactional.store.progress import Phase
 
 _BATCH_KNOWN = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
@@ -24,6 +25,7 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
     ids = [a.attempt.attempt_id for _, a in sorted(living.items())]
     window = coordinator.config.max_spout_pending
     recorded = sorted(coordinator.recorded)
+    is_ordered = coordinator.guarantee is Guarantee.EXACTLY_ONCE
     return [
         (all(txid == a.attempt.txid for txid, a in active.items()), "an attempt is kept under another txid"),
         (all(committed < txid <= committed + window for txid in active), "a txid outside the window is in flight"),
@@ -37,7 +39,11 @@ def _invariants(coordinator: Coordinator) -> list[tuple[bool, str]]:
             all(txid in coordinator.recorded for txid, a in active.items() if a.phase in _BATCH_KNOWN),
             "a batch is unrecorded",
         ),
-        (ids == sorted(set(ids)), "attempt ids do not grow with txids"),
+        (ids == sorted(set(ids)) or not is_ordered, "attempt ids do not grow with txids"),
+        (
+            all(active[txid].attempt.attempt_id > coordinator.committed_by for txid in committing),
+            "an attempt is committed under an id older than that of the transaction before it",
+        ),
         (recorded == list(range(committed + 1, committed + 1 + len(recorded))), "recorded txids have a gap"),
         (all(a.phase is not Phase.GONE for a in active.values()), "a finished attempt is still active"),
     ]

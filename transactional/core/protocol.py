@@ -150,11 +150,15 @@ class PlanBatch:
 @dataclass(frozen=True, slots=True)
 class RecordAttempt:
     """Store the attempt and its batch; durable before the next action. `forget_later`: the recorded batches of all
-    later txids were built on a batch other than this one and are deleted in the same write."""
+    later txids were built on a batch other than this one and are deleted in the same write.
+
+    `work_of` is the same attempt under the id that it had so far, which another transaction's attempt has overtaken.
+    """
 
     attempt: TransactionAttempt
     batch: BatchMetadata
     forget_later: bool
+    work_of: TransactionAttempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

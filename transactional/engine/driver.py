@@ -26,6 +26,7 @@ from transactional.core.protocol import (
     Halt,
     PauseRequested,
     PlanBatch,
+    RecordAttempt,
     RecordCommit,
     RecordFailure,
     ResumeRequested,
@@ -353,6 +354,8 @@ class TopologyDriver:
             case PlanBatch(attempt, after, replay):
                 limit = None if self.sizer is None else self.sizer.limit
                 self.runner.plan(attempt, after, replay=replay, limit=limit)
+            case RecordAttempt(attempt, _, _, work_of) if work_of is not None:
+                self.runner.take_over(attempt, work_of)
             case StartProcessing(attempt, batch):
                 self.runner.process(attempt, batch)
             case StartCommit(attempt, _):

@@ -24,6 +24,7 @@ from transactional.engine.history.observing import Committed, LeaseRenewed, Noti
 from transactional.engine.history.run_history import about, kept, lags_of
 from transactional.engine.history.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
+from transactional.guarantees import Guarantee
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
 from transactional.store.history import RunEnd, RunRecord
@@ -64,6 +65,7 @@ class Leadership:
         self._pause = threading.Event()
         self._minutes = Minutes()
         self._notify = notify
+        self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
     def take(self) -> None:
         """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does."""
@@ -141,7 +143,8 @@ class Leadership:
         match action:
             case RecordAttempt(attempt, batch, forget_later):
                 record = timeline[attempt].record(batch)
-                self.write("attempt", lambda: store.record_attempt(lease, record, forget_later=forget_later))
+                how = {"forget_later": forget_later, "alone": self._fails_alone}
+                self.write("attempt", lambda: store.record_attempt(lease, record, **how))
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
                 self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
@@ -166,7 +169,8 @@ class Leadership:
                 self._notify(Committed(flight, batch, details))
             case RecordFailure(attempt, phase, reason, _):
                 self._minutes.failures += 1
-                self.write("failure", lambda: store.record_failure(lease, attempt, phase, reason, at_ms=at_ms))
+                failed: dict[str, Any] = {"at_ms": at_ms, "alone": self._fails_alone}
+                self.write("failure", lambda: store.record_failure(lease, attempt, phase, reason, **failed))
 
     def record_recovery(self) -> None:
         """Write that what has failed goes well again, without a transaction commit that would say so."""

@@ -111,6 +111,12 @@ class PhaseRunner:
         self._tidying.is_waited_for(attempt)
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
+    def take_over(self, attempt: TransactionAttempt, work_of: TransactionAttempt) -> None:
+        """An attempt continues under another id: what it has processed so far is that one's."""
+        if (processed := self._processed.get(work_of)) is not None:
+            self._processed[attempt] = processed
+        self.forget(work_of)
+
     def notify_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Notify the spout of a transaction commit; returns immediately."""
         spout, processed = self.topology.spout, self._processed.get(attempt)

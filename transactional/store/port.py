@@ -230,12 +230,12 @@ class CoordinatorStore(StoreReader, Protocol):
         The most recent call applies. `wait_ms` is how long a killed one may finish what is in flight.
         """
 
-    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool, alone: bool = False) -> None:
         """Store a new attempt and its batch as the current ones of its txid; raise the attempt counter to its id.
 
         Refused with `Fenced` if the counter already is at or above the attempt id, and with `ProtocolError` if the
-        previous transaction is neither committed nor recorded: txids have no gaps. With `forget_later` the same write
-        deletes the batches of all later txids.
+        previous transaction is neither committed nor recorded: txids have no gaps. The same write gives up what is in
+        flight at this txid and, unless it comes `alone`, at later ones; with `forget_later` it deletes their batches.
         """
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
@@ -266,12 +266,12 @@ class CoordinatorStore(StoreReader, Protocol):
         """
 
     def record_failure(
-        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
         """Store why an attempt failed, and since when the topology has had a problem, unless it already had one.
 
-        Attempts in flight at later txids are given up in the same write. An attempt that was never recorded, because
-        its planning failed, only leaves the problem.
+        Unless it fails `alone`, attempts in flight at later txids are given up in the same write. An attempt that was
+        never recorded, because its planning failed, only leaves the problem.
         """
 
     def record_recovery(self, lease: Lease) -> None:

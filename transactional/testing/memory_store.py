@@ -154,8 +154,9 @@ class MemoryCoordinatorStore:
 
     # --- transactions -------------------------------------------------------------------------------------------
 
-    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool) -> None:
-        """Store a new attempt as the current one of its txid, and abort those in flight at this and later txids."""
+    def record_attempt(self, lease: Lease, record: AttemptRecord, *, forget_later: bool, alone: bool = False) -> None:
+        """Store a new attempt as the current one of its txid; give up those in flight at this and, unless it comes
+        `alone`, at later txids."""
         attempt = record.attempt
         with self._held(lease) as topology:
             follows = attempt.txid - 1 in topology.transactions or attempt.txid - 1 == topology.committed_txid
@@ -164,7 +165,8 @@ class MemoryCoordinatorStore:
                 recorded_txid = known.attempt.txid if known is not None else None
                 return check_same_attempt(lease, attempt, self._status(lease.topology_id, topology), recorded_txid)
             for txid in [txid for txid in topology.transactions if txid >= attempt.txid]:
-                give_up(topology, topology.transactions[txid])
+                if txid == attempt.txid or not alone:
+                    give_up(topology, topology.transactions[txid])
                 if forget_later:
                     del topology.transactions[txid]
             topology.attempt_id = topology.transactions[attempt.txid] = attempt.attempt_id
@@ -218,16 +220,17 @@ class MemoryCoordinatorStore:
             return None
 
     def record_failure(
-        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int
+        self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:
-        """Store in which phase and why an attempt failed; abort later attempts in flight."""
+        """Store in which phase and why an attempt failed; give up later attempts in flight, unless it fails
+        `alone`."""
         error = failure_text(phase, reason)
         with self._held(lease) as topology:
             topology.trouble = trouble_after(topology.trouble, attempt.txid, error, at_ms)
             record = in_flight(topology, attempt)
             if record is not None:
                 topology.attempts[attempt.attempt_id] = replace(record, phase=FAILED, error=error, failed_at_ms=at_ms)
-                for txid in [txid for txid in topology.transactions if txid > attempt.txid]:
+                for txid in [txid for txid in topology.transactions if txid > attempt.txid and not alone]:
                     give_up(topology, topology.transactions[txid])
 
     def record_recovery(self, lease: Lease) -> None:

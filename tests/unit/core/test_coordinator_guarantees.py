@@ -10,7 +10,15 @@ from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest,
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata, Offset, PendingMessage
 from transactional.config import TopologyConfig
-from transactional.core.protocol import BatchPlanned, PlanBatch, ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.core.protocol import (
+    BatchPlanned,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordAttempt,
+    RecordCommit,
+    StartCommit,
+    StopRequested,
+)
 from transactional.engine.history.journal import decode, encode
 from transactional.guarantees import Guarantee
 from transactional.store.progress import Phase, Snapshot
@@ -104,6 +112,82 @@ def test_a_topology_is_drained_once_no_message_waits() -> None:
     assert talk.coordinator.draining
 
 
+def test_a_batch_that_fails_fails_no_later_one() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.plan(2)
+    talk.process(2)
+    assert kinds(talk.fail(1)) == ["RecordFailure"]
+    assert talk.phases() == {2: Phase.PROCESSED}
+    assert kinds(talk.wait(100)) == ["RecordAttempt", "StartProcessing"], "of 1 alone"
+    processed = talk.current(2)
+    talk.process(1)
+    batches = {2: replace(batch(10, 20), digests=digest(10))}
+    commit, again, start, *_ = talk.committed(1)
+    assert commit == RecordCommit(attempt(1, 3), replace(batch(0, 10), digests=digest(10)))
+    assert again == RecordAttempt(attempt(2, 4), batches[2], forget_later=False, work_of=processed)
+    assert start == StartCommit(attempt(2, 4), batches[2])
+    assert talk.tell(ProcessingSucceeded(processed, digest(10))) == [], "the earlier attempt is over"
+    assert RecordCommit(attempt(2, 4), batches[2]) in talk.committed(2)
+
+
+def test_new_batches_are_planned_while_a_failed_one_waits() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    assert kinds(talk.fail(1)) == ["RecordFailure"]
+    assert kinds(talk.plan(2)) == ["RecordAttempt", "StartProcessing"]
+    talk.fail(2)
+    assert kinds(talk.wait(100)) == ["RecordAttempt", "StartProcessing"] * 2
+
+
+def test_a_batch_that_is_planned_while_an_earlier_one_comes_again_is_recorded_under_a_later_id() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    planned = talk.current(2)
+    talk.fail(1)
+    talk.wait(100)
+    record, _ = talk.plan(2)
+    assert record == RecordAttempt(attempt(2, 4), batch(10, 20), forget_later=False, work_of=planned)
+
+
+def test_a_batch_that_times_out_ends_no_later_one() -> None:
+    config = replace(CONFIG, attempt_timeout_ms=1_000)
+    talk = Conversation(None, config, guarantee=Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.wait(600)
+    talk.plan(2)
+    assert kinds(talk.wait(600)) == ["RecordFailure", "AbortAttempt"]
+    assert talk.phases() == {1: Phase.ABORTING, 2: Phase.PROCESSING}
+
+
+def test_at_most_once_a_failed_batch_takes_no_other_messages_with_it() -> None:
+    talk = conversation(Guarantee.AT_MOST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.plan(2)
+    talk.process(2)
+    talk.fail(1)
+    talk.wait(100)
+    talk.process(1)
+    talk.committed(1)
+    [commit] = [action for action in talk.committed(2) if isinstance(action, RecordCommit)]
+    assert (commit.batch.lost, commit.batch.ranges) == (0, batch(10, 20).ranges)
+
+
+def test_a_stop_gives_up_all_that_is_processed() -> None:
+    talk = conversation(Guarantee.AT_LEAST_ONCE)
+    talk.start()
+    talk.plan(1)
+    talk.plan(2)
+    assert kinds(talk.tell(StopRequested())) == ["AbortAttempt"] * 2
+
+
 def test_the_journal_keeps_failed_messages() -> None:
     event = ProcessingSucceeded(attempt(1, 1), digest(10), (MESSAGE,), 3)
     assert decode(encode(event)) == event
+    action = RecordAttempt(attempt(2, 4), batch(10, 20), forget_later=False, work_of=attempt(2, 2))
+    assert decode(encode(action)) == action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
-from transactional.core.protocol import RecordCommit, StartProcessing
+from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.errors import ConfigError, OperatingError
 from transactional.execution.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
@@ -113,6 +114,34 @@ def test_a_batch_whose_job_fails_comes_again_at_least_once(*, opaque: bool) -> N
     run(mails("at-least-once", LINES, opaque=opaque).build())
     assert set(given.sent) == set(ALL)
     assert max(given.sent.values()) > 1
+
+
+@pytest.mark.parametrize(("guarantee", "times"), [("at-least-once", 2), ("at-most-once", 1)])
+def test_a_batch_whose_job_fails_takes_no_other_one_with_it(guarantee: str, times: int) -> None:
+    """Two batches are in flight, and the job of the first one fails once the second one is processed."""
+    others_are_sent = threading.Event()
+
+    def fails(word: str, _: int) -> bool:
+        if word == "b" and not others_are_sent.is_set():
+            assert others_are_sent.wait(20)
+            raise TaskFailed(OperatingError.code, "send", "the worker died")
+        return False
+
+    def note(at_ms: int, event: Any, actions: Any) -> None:
+        if isinstance(event, ProcessingSucceeded) and event.attempt.txid == 2:
+            others_are_sent.set()
+
+    given = fresh(fails)
+    table = MemoryMapState(LETTER_KEY, LETTER_VALUES, table=MemoryTable("letters"))
+    made = mails(guarantee, [[("a",), ("b",), ("c",), ("d",)]])
+    if guarantee == "at-least-once":
+        made.set_dead_letters(table)  # a table, which only increasing attempts may write to
+    store = run(made.build(), observers=[note], max_spout_pending=2, message_retries_max=2)
+    assert (given.split["a"], given.split["c"], given.sent["c"], given.sent["d"]) == (times, 1, 1, 1)
+    batches = committed(store)
+    assert [batch.lost for batch in batches.values()] == ([0, 0] if times == 2 else [2, 0])
+    ids = [each.attempt.attempt_id for each in store.attempts("mails", limit=9) if each.phase == "committed"]
+    assert ids == sorted(ids, reverse=True)
 
 
 @pytest.mark.parametrize("opaque", [False, True])

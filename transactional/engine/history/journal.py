@@ -245,6 +245,7 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
     bool: _exactly(bool),
     Phase: Phase,
     TransactionAttempt: _attempt,
+    TransactionAttempt | None: _or_none(_attempt),
     BatchMetadata: BatchMetadata.from_json,
     BatchMetadata | None: _or_none(BatchMetadata.from_json),
     BatchLimit | None: _or_none(_limit),

@@ -4,7 +4,7 @@ the sizing of batches, and for whatever shows a run."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from transactional.attempt import TransactionAttempt
@@ -124,9 +124,12 @@ class Timeline:
         match action:
             case PlanBatch(attempt):
                 self._reach(attempt, "planning", at)
-            case RecordAttempt(attempt, batch):
-                flight = self._reach(attempt, "processing", at)
-                flight.planned, flight.batch = at, batch
+            case RecordAttempt(attempt, batch, _, work_of):
+                if work_of is not None:
+                    self._flights[attempt] = replace(self._flights.pop(work_of), attempt=attempt)
+                if work_of is None or self._flights[attempt].batch is None:
+                    flight = self._reach(attempt, "processing", at)
+                    flight.planned, flight.batch = at, batch
             case StartCommit(attempt):
                 self._reach(attempt, "committing", at).commit_started = at
             case AbortAttempt(attempt) if attempt in self._flights:
