@@ -65,6 +65,13 @@ class StateColumns:
         return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
 
     @property
+    def addable(self) -> list[tuple[str, ...]]:
+        """Columns that a table may gain later, NULL in the rows that it has then: each value together with what keeps
+        its history, and whether a row is deleted."""
+        values = [(value, self.prev(value)) for value in self.values.names]
+        return [*values, *([(self.deleted,)] if self.deletes else [])]
+
+    @property
     def _deletion(self) -> list[str]:
         return [f"`{self.deleted}` boolean"] if self.deletes else []
 

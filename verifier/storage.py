@@ -28,7 +28,7 @@ class Storage(Protocol):
         """The size of a data file; None if it does not exist."""
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """A Parquet file. Raises `FileNotFoundError`."""
+        """A Parquet file. A column that was added to the table after it is NULL. Raises `FileNotFoundError`."""
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
         """A Parquet file in parts. Raises `OSError` if it can't be read."""
@@ -69,7 +69,7 @@ class FolderStorage:
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
-            return file.read(columns)
+            return _whole(file.read(columns), columns or [])
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
         """A Parquet file in parts. Raises `OSError` if it can't be read."""
@@ -103,7 +103,7 @@ class ObjectStorage:
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
         with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
-            return file.read(columns)
+            return _whole(file.read(columns), columns or [])
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
         """A Parquet file in parts. Raises `OSError` if it can't be read."""
@@ -114,10 +114,18 @@ class ObjectStorage:
 def _parts(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
     try:
         for batch in file.iter_batches(PART_ROWS, columns=columns):
-            part = pa.Table.from_batches([batch])
+            part = _whole(pa.Table.from_batches([batch]), columns)
             yield part.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in part.schema]))
     except pa.ArrowException as error:
         raise OSError(str(error)) from error
+
+
+def _whole(rows: pa.Table, columns: list[str]) -> pa.Table:
+    """With the columns that the table was given after the file was written."""
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+    return rows
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

@@ -7,6 +7,7 @@ which a lower one was read. A writer that comes too late finds a higher version,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from state.delta.opening import (
 from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
 from state.delta.segments.folding import LAYOUTS, LogLayout
+from state.delta.tables.commit import settle_columns
 from state.delta.tables.layout import Layout
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
@@ -47,6 +49,7 @@ from transactional.ports.staged import StagedFile
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
 
+_log = logging.getLogger(__name__)
 ENGINES = ("auto", "delta-rs", "spark")
 
 
@@ -196,15 +199,22 @@ class DeltaMapState(MapState[Layout]):
         """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between
         transactions. Does nothing to a table in the merge layout. Raises `OperatingError` when it does not work.
         """
+
+        def fold(version: AttemptId) -> None:
+            self._open_table.fold(self._fence.txid_at(version))
+
+        self._between_others("could not be folded", fold)
+
+    def _between_others(self, failed: str, work: Callable[[AttemptId], None]) -> None:
+        """Do something to a table that was written, between two Delta commits of others. Raises `OperatingError`."""
         for tried in range(1, WRITE_TRIES + 1):
-            version = self.version()
-            if version is None:
+            if (version := self.version()) is None:
                 return
             try:
-                self._open_table.fold(self._fence.txid_at(version))
+                work(version)
             except WriteRefused as error:
                 if tried == WRITE_TRIES or not error.is_conflict:
-                    raise OperatingError(f"Delta table {self._resolved} could not be folded: {error}") from None
+                    raise OperatingError(f"Delta table {self._resolved} {failed}: {error}") from None
             else:
                 return
 
@@ -215,6 +225,18 @@ class DeltaMapState(MapState[Layout]):
         """
         self._open_table.loaded.check_as_left()
         super().fence(attempt_id)
+        if added := [name for name in self._open_table.loaded.lacking.names if name not in self._history_names]:
+            _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))
+
+        def gain(version: AttemptId) -> None:
+            self._fence.check(version, attempt_id)
+            settle_columns(self._open_table.loaded)
+
+        self._between_others("could not be given its new columns", gain)
+
+    @property
+    def _history_names(self) -> list[str]:
+        return list(map(self.columns.prev, self.values.names))
 
     def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """The Delta version that a rewind would restore (see the port)."""

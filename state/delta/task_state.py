@@ -23,9 +23,9 @@ from transactional.errors import OperatingError
 from transactional.ports.split import NeedsDriver, WrittenPart
 from transactional.schema import Schema
 
-_loaded: dict[tuple[str, str], Layout] = {}
-"""The tables that this process has read, by location and the table's own id: what they keep of a table is of use again
-for the next transaction's tasks."""
+_loaded: dict[tuple[str, str, str], Layout] = {}
+"""The tables that this process has read, by location, the table's own id and its columns: what they keep of a table is
+of use again for the next transaction's tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class DeltaTaskState:
         return WrittenPart(table)
 
     def _table(self) -> Layout:
-        known = str(self.location), self.table_id
+        known = str(self.location), self.table_id, str(self.columns.all)
         try:
             if known not in _loaded:
                 _loaded[known] = reading(self.location, self.owner, self.columns)

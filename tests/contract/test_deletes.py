@@ -37,9 +37,10 @@ def test_a_committer_deletes_by_its_view_of_the_state(tmp_path: Path) -> None:
         assert content(state, 1) == {"cat": 2, "dog": 1}
 
 
-def test_a_table_of_a_database_gains_the_column_with_the_first_write(tmp_path: Path) -> None:
-    place = Place("sqlite", tmp_path, url=f"sqlite:///{tmp_path}/states.db")
-    place.state().merge(place.attempt(1, 1), counts({"cat": 2, "dog": 1}))
+@pytest.mark.parametrize("engine", ["sqlite", "delta-rs", "delta-rs/log"])
+def test_a_table_gains_the_column_with_the_fence(engine: str, tmp_path: Path) -> None:
+    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+    place.state().put(place.attempt(1, 1), {("cat",): (2,), ("dog",): (1,)})
     state = place.state(deletes=True)
     assert content(place.state()) == {"cat": 2, "dog": 1}, "whoever only opens it changes nothing"
     place.fence(state, 1, 2)
@@ -52,14 +53,15 @@ def test_a_table_of_a_database_gains_the_column_with_the_first_write(tmp_path: P
     place.close()
 
 
-@pytest.mark.parametrize(("has", "asks"), [(True, False), (False, True)])
-def test_a_delta_table_has_the_column_or_not(tmp_path: Path, *, has: bool, asks: bool) -> None:
+def test_a_delta_table_whose_keys_can_be_deleted_says_so(tmp_path: Path) -> None:
     place = Place("delta-rs", tmp_path)
-    place.state(deletes=has).merge(place.attempt(1, 1), counts({"cat": 2}))
+    for deletes in (False, True):
+        state = place.state(deletes=deletes)
+        place.fence(state, 1, 1 + deletes)
+        features = DeltaTable(tmp_path / "table").metadata().configuration.get("transactional.features")
+        assert features == ("deletes" if deletes else None)
     with pytest.raises(SchemaMismatch, match="the state needs"):
-        place.state(deletes=asks)
-    features = DeltaTable(tmp_path / "table").metadata().configuration.get("transactional.features")
-    assert features == ("deletes" if has else None)
+        place.state(deletes=False)
 
 
 @pytest.mark.parametrize("layout", ["merge", "log"])

@@ -132,7 +132,7 @@ class TestOpening:
         ("key", "values", "difference"),
         [
             ("word string", "count int", "count int32"),
-            ("word string", "count long, other long", "other int64"),
+            ("word string", "count int, other long", "other int64"),
             ("Word string", "count long", "Word string"),
             ("word string, x int", "count long", "x int32"),
         ],

@@ -66,6 +66,11 @@ class SegmentColumns(StateColumns):
         return Schema((*self.written, *Schema.parse(f"`{self.txid}` long")))
 
     @property
+    def addable(self) -> list[tuple[str, ...]]:
+        """Columns that a table may gain later: values, and whether a row is deleted."""
+        return [(value,) for value in self.values.names] + ([(self.deleted,)] if self.deletes else [])
+
+    @property
     def written(self) -> Schema:
         """What a file of a segment holds: every column but the txid, which is its partition's."""
         floor = [] if self.floor is None else [f"`{self.floor}` timestamp"]
@@ -153,8 +158,11 @@ def stored_combine(properties: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], table: str) -> None:
-    """Raise `ProtocolError` when a table would be written in two ways: its rows can only be combined in one."""
-    if dict(stored) != dict(wanted):
+    """Raise `ProtocolError` when a table would be written in two ways: its rows can only be combined in one.
+
+    Columns that the table has gained since come to those that are stored.
+    """
+    if any(wanted.get(name) != how for name, how in stored.items()):
         raise ProtocolError(
             f"Delta table {table} has the log layout and was written with {dict(stored)}, now comes {dict(wanted)}; "
             "write it always by put, or always by the same aggregates, or use layout='merge'"

@@ -203,10 +203,11 @@ class SegmentsTable(Layout):
         commit_overwrite(self.loaded, rows.select(schema.names).cast(schema), properties, predicate=predicate)
 
     def settle_combine(self, combine: Mapping[str, str]) -> None:
-        """Note in the table how its values meet, before the first row; it stays so. Raises `WriteRefused`."""
+        """Note in the table how its values meet, before the first row of each; it stays so. Raises `WriteRefused`."""
         stored = stored_combine(self.loaded.properties)
         if stored is not None:
             check_same_combine(stored, combine, str(self.loaded.location))
+        if stored == combine:
             return
         check_expiry(self.columns, combine, str(self.loaded.location))
         commit_properties(self.loaded, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.loaded))
@@ -276,7 +277,7 @@ class SegmentsTable(Layout):
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
         self._check_not_folded(before)
-        combine = stored_combine(self.loaded.properties)
+        combine = self._combine()
         if combine is None:
             raise OperatingError(
                 f"Delta table {self.loaded.location} is empty: how its rows meet is known with the first one"
@@ -314,8 +315,13 @@ class SegmentsTable(Layout):
         return reader.cast(delta_schema(self.columns))
 
     def _query(self) -> SegmentQuery | None:
-        combine = stored_combine(self.loaded.properties)
+        combine = self._combine()
         return None if combine is None else SegmentQuery(self.columns, combine, DATA_FUSION)
+
+    def _combine(self) -> dict[str, str] | None:
+        """How the values meet: those that no row has yet, in any way. None: there is no row at all."""
+        stored = stored_combine(self.loaded.properties)
+        return None if stored is None else {**dict.fromkeys(self.columns.values.names, "last"), **stored}
 
     def _parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
         try:

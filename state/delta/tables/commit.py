@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
@@ -34,7 +35,7 @@ from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
-from transactional.names import EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
+from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
 from transactional.syncing import sync
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
@@ -149,6 +150,22 @@ def commit_properties(table: TableVersion, values: Mapping[str, str], properties
         snapshot.alter.set_table_properties(dict(values), raise_if_not_exists=False, commit_properties=properties)
         # A change of properties may make a checkpoint, too.
         table.settle_checkpoint()
+
+
+def settle_columns(table: TableVersion) -> None:
+    """Add the columns that the state has gained, NULL in the rows that are there. Raises `WriteRefused`.
+
+    A crash between the two Delta commits leaves columns that nobody writes to; the next start makes the second one.
+    """
+    if table.lacking.names:
+        with by_delta_rs(table) as snapshot:
+            fields = DeltaSchema.from_arrow(table.lacking).fields
+            snapshot.alter.add_columns(fields, commit_properties=under_fence(table))
+            # As a change of properties may make a checkpoint.
+            table.settle_checkpoint()
+        table.lacking = pa.schema([])
+    if table.columns.deletes:
+        settle_feature(table, DELETES_FEATURE)
 
 
 def settle_feature(table: TableVersion, feature: str) -> None:

@@ -121,11 +121,16 @@ def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txi
     `OperatingError`."""
     schema = delta_schema(columns)
     try:
+        # Files of before the state has gained a column lack it.
         rows = pa.concat_tables(
-            [parquet.read_table(Path(location.uri, file), partitioning=None) for file in sorted(files)]
+            [parquet.read_table(Path(location.uri, file), partitioning=None) for file in sorted(files)],
+            promote_options="default",
         )
     except (OSError, pa.ArrowException) as error:
         raise unreadable(location, error) from None
+    for field in schema:
+        if field.name not in (*rows.column_names, columns.txid):
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     txids = pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows)
     return rows.append_column(columns.txid, txids).select(schema.names).cast(schema)
 

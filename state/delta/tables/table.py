@@ -153,19 +153,27 @@ def check_properties(properties: Mapping[str, str], table: str) -> None:
             raise ConfigError(f"Delta table {table} has the property {name} = {text!r}; it is a number, 1 or more")
 
 
-def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> None:
-    """Raise `SchemaMismatch` when an existing table is not the one of this state, whatever the order of its columns."""
+def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> pa.Schema:
+    """The columns that an existing table lacks and will gain; their order does not matter.
+
+    Raises `SchemaMismatch` when the table is not the one of this state.
+    """
     check_properties(properties, table)
     _check_version(properties, table)
     _check_expiry(columns, properties, table)
-    expected = {column.name: column.type for column in delta_schema(columns)}
+    wanted = delta_schema(columns)
+    expected = {column.name: column.type for column in wanted}
     actual = {column.name: column.type for column in found}
-    if expected != actual:
+    lacking = expected.keys() - actual.keys()
+    gained = {name for group in columns.addable if lacking.issuperset(group) for name in group}
+    if lacking != gained or expected != {**actual, **{name: expected[name] for name in gained}}:
         raise SchemaMismatch(
             f"Delta table {table} has the columns {_described(found)}; "
-            f"the state needs {_described(delta_schema(columns))}; give the state another "
-            "table, or declare it as the table is (names are compared case by case)"
+            f"the state needs {_described(wanted)}; give the state another "
+            "table, or declare it as the table is (names are compared case by case); value columns can be added, but "
+            "nothing else can change"
         )
+    return pa.schema([column for column in wanted if column.name in gained])
 
 
 def _check_version(properties: Mapping[str, str], table: str) -> None:

@@ -44,6 +44,8 @@ class TableVersion:
         self._own: OwnVersion | None = None
         self.judged = self._snapshot.version()
         """The Delta version over which is written."""
+        self.lacking = pa.schema([])
+        """The columns that the state has gained, until they are added to the table."""
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._versions_at, self._versions = -1, dict[str, int | None]()
@@ -80,7 +82,7 @@ class TableVersion:
 
     @property
     def column_names(self) -> list[str]:
-        """The table's columns, in its own order, which no Delta commit of a state changes."""
+        """The table's columns, in its own order."""
         names: list[str] = pa.schema(self._snapshot.schema()).names
         return names
 
@@ -185,7 +187,7 @@ class TableVersion:
         protocol, name = self.snapshot.protocol(), str(self.location)
         features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
-        check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
+        self.lacking = check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
 
     # --- what Delta commits note ------------------------------------------------------------------------------------
 
