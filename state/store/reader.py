@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Executable, Row
 
 from state.store import history, rewinding
 from state.store import statements as sql
@@ -64,50 +66,45 @@ class SqlStoreReader:
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""
-        with self._database.reading() as connection:
-            if topology_id is None:
-                return [status_of(row) for row in connection.execute(sql.STATUS)]
-            return [status_of(row) for row in connection.execute(sql.STATUS_OF_ONE, {"topology": topology_id})]
+        key = {} if topology_id is None else {"topology": topology_id}
+        return [status_of(row) for row in self._rows(sql.STATUS if topology_id is None else sql.STATUS_OF_ONE, key)]
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last attempts, newest first."""
-        with self._database.reading() as connection:
-            rows = connection.execute(sql.ATTEMPTS, {"topology": topology_id, "most": limit})
-            return [record_of(row) for row in rows]
+        return [record_of(row) for row in self._rows(sql.ATTEMPTS, {"topology": topology_id, "most": limit})]
 
     def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
         """All attempts at one transaction, newest first."""
-        with self._database.reading() as connection:
-            return [
-                record_of(row) for row in connection.execute(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
-            ]
+        return [record_of(row) for row in self._rows(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})]
 
     def times(
         self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
     ) -> list[AttemptTimes]:
         """The last attempts without their batches, newest first."""
-        key = {"topology": topology_id, "most": limit, "before": _LAST if before is None else before}
-        with self._database.reading() as connection:
-            if phases:
-                return [times_of(row) for row in connection.execute(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
-            return [times_of(row) for row in connection.execute(sql.TIMES, key)]
+        key: dict[str, Any] = {"topology": topology_id, "most": limit, "before": _LAST if before is None else before}
+        if phases:
+            return [times_of(row) for row in self._rows(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
+        return [times_of(row) for row in self._rows(sql.TIMES, key)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
-        with self._database.reading() as connection:
-            return [run_of(row) for row in connection.execute(history.RUNS, {"topology": topology_id, "most": limit})]
+        return [run_of(row) for row in self._rows(history.RUNS, {"topology": topology_id, "most": limit})]
 
     def savepoints(self, topology_id: str) -> list[Savepoint]:
         """The savepoints, oldest transaction first."""
-        with self._database.reading() as connection:
-            rows = connection.execute(rewinding.SAVEPOINTS, {"topology": topology_id})
-            return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
+        rows = self._rows(rewinding.SAVEPOINTS, {"topology": topology_id})
+        return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
 
     def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
         """The minutes that started at or after `since_ms`, oldest first."""
         key = {"topology": topology_id, "since_ms": since_ms}
+        return [minute_of(row) for row in self._rows(history.MINUTES, key)]
+
+    def _rows(self, statement: Executable, key: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """All rows. They are made into records afterwards: PostgreSQL ends a transaction in which nothing happens for
+        as long as many thousand of them take."""
         with self._database.reading() as connection:
-            return [minute_of(row) for row in connection.execute(history.MINUTES, key)]
+            return connection.execute(statement, dict(key)).all()
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import inspect, make_url
 
 from state.sql.database import Database, DatabaseFailed
+from state.store import reader as reader_module
 from state.store.reader import SqlStoreReader
 from state.store.schema import SCHEMA_VERSION
 from tests.contract.storages import TOPOLOGY, Storage, acquire, commit
@@ -166,3 +167,25 @@ def test_a_role_that_may_only_read_suffices(postgres_storage: Storage, postgres_
                 reader.status()
             connection.execute(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}").format(Identifier(schema), role))
             assert told(reader) == told(store)
+
+
+def test_rows_are_made_into_records_when_the_database_transaction_is_over(
+    database: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends one that is idle while thousands of attempts are decoded."""
+    store = database.open()
+    commit(store, acquire(store), 1, 2)
+    with reader_of(database) as reader:
+        pool = reader._database._database._engine.pool
+        for made in ("status_of", "record_of", "times_of", "run_of", "minute_of"):
+            makes = getattr(reader_module, made)
+
+            def looks(row: object, makes: Callable[[object], object] = makes) -> object:
+                seen.append(pool.checkedout())  # type: ignore[attr-defined]
+                return makes(row)
+
+            monkeypatch.setattr(reader_module, made, looks)
+        seen = list[int]()
+        told(reader)
+    assert seen
+    assert set(seen) == {0}
