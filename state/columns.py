@@ -65,7 +65,7 @@ class StateColumns:
         return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
 
     @property
-    def addable(self) -> list[tuple[str, ...]]:
+    def addable(self) -> Sequence[tuple[str, ...]]:
         """Columns that a table may gain later, NULL in the rows that it has then: each value together with what keeps
         its history, and whether a row is deleted."""
         values = [(value, self.prev(value)) for value in self.values.names]

@@ -77,7 +77,7 @@ def merge(state: Any, attempt: TransactionAttempt, rows: dict[str | None, tuple[
 
 
 def rows(state: Any, committed_txid: int | None = None) -> dict[str | None, tuple[Any, ...]]:
-    return {row.pop("word"): tuple(row.values()) for row in state.read(committed_txid).to_pylist()}  # type: ignore[arg-type]
+    return {row.pop("word"): tuple(row.values()) for row in state.read(committed_txid).to_pylist()}
 
 
 @pytest.mark.parametrize("kind", [StateKind.OPAQUE, StateKind.TRANSACTIONAL])
@@ -194,7 +194,7 @@ def test_another_writer_s_upkeep_between_does_no_harm(tmp_path: Path, monkeypatc
     """The columns are added over the version that was judged; one that has moved is looked at again."""
     place = Place("delta-rs/merge", tmp_path)
     counted(place, {"cat": 3})
-    settle, came = commit.settle_columns, []
+    settle, came = commit.settle_columns, list[TableVersion]()
 
     def disturbed(table: TableVersion) -> None:
         if not came:
@@ -212,7 +212,7 @@ def test_who_was_taken_over_meanwhile_adds_nothing(tmp_path: Path, monkeypatch: 
     place = Place("delta-rs", tmp_path)
     counted(place, {"cat": 3})
     late, other = opened(place, AFTER), opened(place, BEFORE)
-    write, came = Layout.write_version, []
+    write, came = Layout.write_version, list[Layout]()
 
     def overtaken(table: Layout, attempt_id: AttemptId, *given: Any) -> None:
         write(table, attempt_id, *given)

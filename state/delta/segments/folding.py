@@ -66,9 +66,10 @@ class SegmentColumns(StateColumns):
         return Schema((*self.written, *Schema.parse(f"`{self.txid}` long")))
 
     @property
-    def addable(self) -> list[tuple[str, ...]]:
+    def addable(self) -> Sequence[tuple[str, ...]]:
         """Columns that a table may gain later: values, and whether a row is deleted."""
-        return [(value,) for value in self.values.names] + ([(self.deleted,)] if self.deletes else [])
+        deleted = [self.deleted] if self.deletes else []
+        return [(name,) for name in (*self.values.names, *deleted)]
 
     @property
     def written(self) -> Schema:
