@@ -118,7 +118,7 @@ def measure_steps(folder: Path, transactions: int = 200) -> dict[str, dict[str, 
 
 
 def _step_by_step(table: Table, times: dict[str, list[float]]) -> None:
-    """The steps of a transaction's write, as `MapState` makes them."""
+    """The steps of a transaction's write, as `TableState` makes them."""
     handle, combine = table.state.handle, {"count": table.how}
     rows, attempt = table.batches[(table.txid + 1) % BATCHES].slice(0, 1_000), table.attempt()
     steps: dict[str, Callable[[], object]] = {

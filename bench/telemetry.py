@@ -25,7 +25,7 @@ from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.observing import Notice
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 from transactional.telemetry.health import Health
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.run_log import RunLog
@@ -44,10 +44,10 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[Observe] = []
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: Any) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: Any) -> None:
         """The run begins."""
         self.calls.append(
-            lambda to: to.begin(at_ms, snapshot, config, **how) if hasattr(to, "begin") else None,
+            lambda to: to.begin(at_ms, progress, config, **how) if hasattr(to, "begin") else None,
         )
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:

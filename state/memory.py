@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from state.columns import check_combine, check_time_column
 from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import Verdict
-from state.map_state import FencedTable, MapState
 from state.put_rows import PutRows
 from state.sums import SumCheck
+from state.table_state import FencedTable, TableState
 from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
 from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
@@ -116,7 +116,7 @@ class MemoryReader:
         """Nothing to close."""
 
 
-class MemoryMapState(MapState[FencedTable]):
+class MemoryMapState(TableState[FencedTable]):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an

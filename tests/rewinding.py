@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
-from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
+from state.table_state import TableState
 from tests.proof.shapes import Counting
 from transactional import (
     Topology,
@@ -46,7 +46,7 @@ LAYOUTS: Mapping[str, LogLayout | str] = {
     "staged": LogLayout(fold_after=5, fan_out=2, staged_bytes=0),
 }
 Contents = Mapping[str, Mapping[Any, Any]]
-States = Callable[..., MapState[Any]]
+States = Callable[..., TableState[Any]]
 
 
 def words(transactions: int = TRANSACTIONS) -> list[list[tuple[str]]]:
@@ -78,7 +78,7 @@ def delta_states(folder: Path, layout: str, properties: Mapping[str, str] | None
     """States in Delta tables in a folder."""
     has = properties or {"delta.checkpointInterval": "7"}
 
-    def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> MapState[Any]:
+    def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> TableState[Any]:
         return DeltaMapState(folder / name, key, values, layout=LAYOUTS[layout], deletes=deletes, properties=has)
 
     return state

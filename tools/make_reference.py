@@ -179,7 +179,7 @@ PAGES = {
             "state.sql.state.SqlMapState",
             "state.redis.state.RedisMapState",
             "state.dead_letters.DeadLetterTable",
-            "state.map_state.MapState",
+            "state.table_state.TableState",
             "state.updates.StateUpdate",
             "transactional.aggregates.Aggregate",
             "transactional.aggregates.Count",

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class TableHistory:
     """A table's log as far back as it goes without a hole, oldest entry first."""
 
     location: DeltaLocation
@@ -40,7 +40,7 @@ class History:
     entries: Sequence[Entry]
 
     @classmethod
-    def read(cls, location: DeltaLocation, owner: str, newest: int) -> History:
+    def read(cls, location: DeltaLocation, owner: str, newest: int) -> TableHistory:
         """Up to this Delta version. Raises `OperatingError`."""
         files, found = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
         for version in range(newest, -1, -1):
@@ -116,7 +116,7 @@ class History:
 
 def version_within_reach(location: DeltaLocation, owner: str, newest: int, target: RewindTarget) -> int:
     """The Delta version to restore. Raises `BeyondKept`, which names the oldest transaction that can be reached."""
-    history = History.read(location, owner, newest)
+    history = TableHistory.read(location, owner, newest)
     try:
         version = history.version_at(target)
         check_whole(location, version)
@@ -132,7 +132,7 @@ def version_within_reach(location: DeltaLocation, owner: str, newest: int, targe
 def held_for(table: TableVersion, targets: Sequence[RewindTarget]) -> Held:
     """What going back to the targets takes; what of it is gone already is logged. Raises `OperatingError`."""
     versions, paths = list[int](), set[str]()
-    history = History.read(table.location, table.owner, table.delta_version) if targets else None
+    history = TableHistory.read(table.location, table.owner, table.delta_version) if targets else None
     for target in targets:
         assert history is not None
         try:
@@ -168,7 +168,7 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     if version == table.judged:
         return commit_files(table, [], as_attempt(table, fence_id, None))
     then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
-    history = History.read(table.location, table.owner, table.judged)
+    history = TableHistory.read(table.location, table.owner, table.judged)
     noted = [Transaction(app_id, then.transaction_version(app_id) or 0) for app_id in history.noted_since(version)]
     note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
     properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})

@@ -36,7 +36,7 @@ from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
 from state.delta.task_state import DeltaTaskState
 from state.fence import WRITE_TRIES, WriteRefused
-from state.map_state import MapState
+from state.table_state import TableState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 ENGINES = ("auto", "delta-rs", "spark")
 
 
-class DeltaMapState(MapState[Layout]):
+class DeltaMapState(TableState[Layout]):
     """Key → values in a Delta table: one row per key, with the transaction that wrote it and what was there before.
 
     `table` is a path or URI, or `catalog_table(name)`. `key` is a name, several names, or a DDL string with types

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from state.map_state import MapState
 from state.redis.server import Server
 from state.redis.table import FencedRedisTable
 from state.redis.values import RowCodec
+from state.table_state import TableState
 from state.value_limits import ValueLimits
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError
@@ -24,7 +24,7 @@ from transactional.redaction import without_login
 from transactional.schema import Schema
 
 
-class RedisMapState(MapState[FencedRedisTable]):
+class RedisMapState(TableState[FencedRedisTable]):
     """Key → values in a Redis server: one field of a hash per key, with the transaction that wrote it and what was
     before.
 
@@ -76,7 +76,7 @@ class RedisMapState(MapState[FencedRedisTable]):
         return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known (see `MapState`)."""
+        """Fix the columns, once the schema of the input is known (see `TableState`)."""
         super().bind(key, values)
         self._check_types()
 

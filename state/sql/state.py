@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state.map_state import MapState
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
@@ -20,6 +19,7 @@ from state.sql.registry import Registration
 from state.sql.rewinding import undone
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
+from state.table_state import TableState
 from state.updates import table_of_rows
 from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from state.sql.doctor import ExaminedSql
 
 
-class SqlMapState(MapState[FencedSqlTable]):
+class SqlMapState(TableState[FencedSqlTable]):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
     `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
@@ -111,7 +111,7 @@ class SqlMapState(MapState[FencedSqlTable]):
         return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known (see `MapState`)."""
+        """Fix the columns, once the schema of the input is known (see `TableState`)."""
         super().bind(key, values)
         self._check_types()
 

@@ -108,7 +108,7 @@ def begin_run(connection: Connection, lease: Lease, name: str | None, about: Run
         "described": json.dumps(dict(about.topology)),
         "settings": json.dumps(dict(about.settings)),
         "sources": json.dumps(dict(about.sources)),
-        "began_at_txid": lease.snapshot.committed_txid,
+        "began_at_txid": lease.progress.committed_txid,
     }
     connection.execute(BEGIN_RUN, row)
 

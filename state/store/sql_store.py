@@ -23,7 +23,7 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.store import AttemptRecord, DesiredState, Lease
 from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 from transactional.store.rules import (
     can_not_rewind,
     check_free,
@@ -107,8 +107,8 @@ class SqlCoordinatorStore(SqlStoreReader):
             }
             connection.execute(sql.TAKE, {"topology": topology_id, **taken})
             fence_id = AttemptId(before.attempt_id + 1)
-            snapshot = self._snapshot(connection, row, fence_id)
-            lease = Lease(topology_id, Epoch(before.epoch + 1), owner, snapshot, fence_id, desired)
+            progress = self._progress(connection, row, fence_id)
+            lease = Lease(topology_id, Epoch(before.epoch + 1), owner, progress, fence_id, desired)
             history.begin_run(connection, lease, name, about or RunAbout())
             return lease
 
@@ -293,8 +293,8 @@ class SqlCoordinatorStore(SqlStoreReader):
         new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": "{}"}
         connection.execute(create, {"topology_id": topology_id, **new})
 
-    def _snapshot(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Snapshot:
-        return Snapshot(
+    def _progress(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Progress:
+        return Progress(
             TxId(topology.committed_txid),
             self._committed_batch(connection, topology),
             self._recorded(connection, topology.topology_id),

@@ -37,7 +37,7 @@ def commit_until(store: Store, txids: int) -> list[int]:
         committed = 0
         try:
             lease = acquire(store, "all of them")
-            committed = lease.snapshot.committed_txid
+            committed = lease.progress.committed_txid
             if committed >= txids:
                 return mine
             _commit_some(store, lease, txids, mine)
@@ -47,7 +47,7 @@ def commit_until(store: Store, txids: int) -> list[int]:
 
 def _commit_some(store: Store, lease: Lease, txids: int, mine: list[int]) -> None:
     attempt_id = lease.fence_id
-    for txid in range(lease.snapshot.committed_txid + 1, txids + 1):
+    for txid in range(lease.progress.committed_txid + 1, txids + 1):
         attempt_id = AttemptId(attempt_id + 1)
         attempt, batch = tried(txid, attempt_id), batch_of(10 * txid)
         store.record_attempt(lease, record_of(attempt, batch), forget_later=True)

@@ -32,7 +32,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
 from transactional.store import AttemptRecord
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 # --- attempts ---------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def test_a_record_comes_back_as_it_was_written(storage: Storage, store: Store) -
     record = AttemptRecord(tried(1, 2), "processing", batch, 2**40, 2**41, 2**42, 1, 2, 3, "naïve\nerror ✗")
     store.record_attempt(lease, record, forget_later=False)
     assert storage.open().attempts(TOPOLOGY, limit=1) == [record]
-    assert acquire(storage.open()).snapshot.recorded == {1: batch}
+    assert acquire(storage.open()).progress.recorded == {1: batch}
 
 
 def test_a_recorded_attempt_raises_the_counter(storage: Storage, store: Store) -> None:
@@ -58,8 +58,8 @@ def test_a_recorded_attempt_raises_the_counter(storage: Storage, store: Store) -
     record_attempt(store, lease, 1, 2)
     record_attempt(store, lease, 2, 7, start=10)
     assert store.status(TOPOLOGY)[0].attempt_id == 7
-    snapshot = acquire(storage.open()).snapshot
-    assert snapshot == Snapshot(TxId(0), EMPTY_BATCH, {TxId(1): batch_of(0), TxId(2): batch_of(10)}, AttemptId(8))
+    progress = acquire(storage.open()).progress
+    assert progress == Progress(TxId(0), EMPTY_BATCH, {TxId(1): batch_of(0), TxId(2): batch_of(10)}, AttemptId(8))
 
 
 @pytest.mark.parametrize("attempt_id", [1, 2, 4])
@@ -88,7 +88,7 @@ def test_attempt_ids_only_grow_over_restarts(storage: Storage) -> None:
         store = storage.open()
         lease = acquire(store)
         drawn += [lease.fence_id, lease.fence_id + 1]
-        assert lease.snapshot.attempt_id == lease.fence_id
+        assert lease.progress.attempt_id == lease.fence_id
         commit(store, lease, txid, lease.fence_id + 1)
         store.release(lease)
     assert drawn == sorted(set(drawn))
@@ -103,7 +103,7 @@ def test_a_replay_takes_the_place_of_the_attempt_before(storage: Storage, store:
     store.record_attempt(lease, record_of(tried(2, 5), batch_of(21)), forget_later=False)
     phases = {str(record.attempt): record.phase for record in store.attempts(TOPOLOGY, limit=9)}
     assert phases == {"1:2": "processing", "2:3": "failed", "2:5": "processing", "3:4": "given up"}
-    recorded = acquire(storage.open()).snapshot.recorded
+    recorded = acquire(storage.open()).progress.recorded
     assert recorded == {1: batch_of(10), 2: batch_of(21), 3: batch_of(30)}
 
 
@@ -112,7 +112,7 @@ def test_what_stood_on_another_batch_can_be_forgotten_in_the_same_write(storage:
     for txid in (1, 2, 3, 4):
         record_attempt(store, lease, txid, 1 + txid, start=10 * txid)
     record_attempt(store, lease, 2, 6, start=22, forget_later=True)
-    assert acquire(storage.open()).snapshot.recorded == {1: batch_of(10), 2: batch_of(22)}
+    assert acquire(storage.open()).progress.recorded == {1: batch_of(10), 2: batch_of(22)}
     phases = {str(record.attempt): record.phase for record in store.attempts(TOPOLOGY, limit=9)}
     assert {each: phases[each] for each in ("2:3", "3:4", "4:5")} == dict.fromkeys(("2:3", "3:4", "4:5"), "given up")
 
@@ -132,7 +132,7 @@ def test_what_was_read_is_stored_with_the_batch(storage: Storage, store: Store) 
     [record] = store.attempts(TOPOLOGY, limit=1)
     assert (record.phase, record.rows, record.processed_at_ms) == ("processed", 10, 1_234)
     assert record.batch == read(batch_of(0))
-    assert acquire(storage.open()).snapshot.recorded == {1: read(batch_of(0))}
+    assert acquire(storage.open()).progress.recorded == {1: read(batch_of(0))}
 
 
 @pytest.mark.parametrize("attempt", [tried(1, 2), tried(1, 9)])
@@ -156,8 +156,8 @@ def test_a_transaction_commit_moves_the_committed_batch(storage: Storage, store:
     lease = acquire(store)
     attempt = commit(store, lease, 1, 2, at_ms=1_009)
     record_attempt(store, lease, 2, 3, start=20)
-    snapshot = acquire(storage.open()).snapshot
-    assert snapshot == Snapshot(TxId(1), read(batch_of(10)), {TxId(2): batch_of(20)}, AttemptId(4))
+    progress = acquire(storage.open()).progress
+    assert progress == Progress(TxId(1), read(batch_of(10)), {TxId(2): batch_of(20)}, AttemptId(4))
     newest = store.attempts(TOPOLOGY, limit=2)[1]
     assert newest == AttemptRecord(
         attempt, "committed", read(batch_of(10)), 10, 1_000, 1_001, 1_002, 1_003, 1_009, error=None
@@ -175,7 +175,7 @@ def test_what_was_read_is_stored_with_the_transaction_commit(
         record_commit(each, lease, attempt, batch, at_ms=1_009)
         [record] = each.attempts(TOPOLOGY, limit=1)
         assert record == AttemptRecord(attempt, "committed", batch, 10, 1_000, 1_001, 1_002, 1_003, 1_009, error=None)
-    assert acquire(storage.open()).snapshot == Snapshot(TxId(2), batch, {}, AttemptId(4))
+    assert acquire(storage.open()).progress == Progress(TxId(2), batch, {}, AttemptId(4))
 
 
 @pytest.mark.parametrize("write", ["record_processed", "record_commit"])
@@ -348,8 +348,8 @@ def test_old_attempts_are_forgotten_but_never_the_newest_committed(storage: Stor
     assert [str(record.attempt) for record in store.attempts(TOPOLOGY, limit=9)] == ["4:9", "3:8", "3:7", "2:6", "2:5"]
     assert store.forget_before(lease, at_ms=99_000) == 1
     assert [str(record.attempt) for record in store.attempts(TOPOLOGY, limit=9)] == ["4:9", "3:8", "3:7"]
-    snapshot = acquire(storage.open()).snapshot
-    assert (snapshot.committed_txid, snapshot.committed_batch, list(snapshot.recorded)) == (3, read(batch_of(30)), [4])
+    progress = acquire(storage.open()).progress
+    assert (progress.committed_txid, progress.committed_batch, list(progress.recorded)) == (3, read(batch_of(30)), [4])
 
 
 def test_nothing_is_forgotten_before_the_first_transaction_commit(store: Store) -> None:

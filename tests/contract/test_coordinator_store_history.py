@@ -115,9 +115,9 @@ def test_what_is_to_be_replayed_and_the_newest_committed_are_never_dropped(stora
     store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "no", at_ms=5)
     commit_keeping(store, lease, 2, 5, Keep(1, since_ms=9_999))
     assert shown(store) == ["3:4", "2:5"]
-    snapshot = acquire(storage.open()).snapshot
-    assert (snapshot.committed_txid, snapshot.committed_batch) == (2, read(batch_of(20)))
-    assert snapshot.recorded == {3: batch_of(30)}
+    progress = acquire(storage.open()).progress
+    assert (progress.committed_txid, progress.committed_batch) == (2, read(batch_of(20)))
+    assert progress.recorded == {3: batch_of(30)}
 
 
 def test_an_attempt_that_fails_alone_leaves_later_ones_in_flight(store: Store) -> None:
@@ -258,7 +258,7 @@ def test_a_run_that_ends_by_an_error_shows_it_to_what_was_in_flight(store: Store
     store.release(lease, end=RunEnd(EndedHow.FAILED, "TX406", "the topic is gone \0"))
     newest = store.attempts(TOPOLOGY, limit=1)[0]
     assert (newest.phase, newest.error) == ("given up", "the run ended: TX406: the topic is gone \\0")
-    assert acquire(store).snapshot.recorded == {2: batch_of(20)}
+    assert acquire(store).progress.recorded == {2: batch_of(20)}
 
 
 def test_a_run_that_is_gone_is_lost_once_the_next_one_begins(storage: Storage, store: Store) -> None:
@@ -298,7 +298,7 @@ def test_a_topology_that_was_reset_starts_anew_but_shuts_its_past_out(storage: S
     with pytest.raises(Fenced):
         store.renew(lease, lease_ms=LONG_MS)
     new = acquire(store, fingerprint={**FINGERPRINT, "spout": {"kind": "other"}})
-    assert (new.snapshot.committed_txid, new.snapshot.recorded) == (0, {})
+    assert (new.progress.committed_txid, new.progress.recorded) == (0, {})
     assert new.fence_id > 3  # above every version that a table of before can have
     assert len(store.attempts("other", limit=9)) == 1
 

@@ -26,7 +26,7 @@ from transactional.attempt import AttemptId, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
 from transactional.store import CoordinatorStore, Lease
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ def test_it_is_a_coordinator_store(store: Store) -> None:
 def test_the_first_lease_starts_from_nothing(store: Store) -> None:
     lease = acquire(store)
     assert (lease.topology_id, lease.owner, lease.epoch, lease.fence_id) == (TOPOLOGY, "first", 1, 1)
-    assert lease.snapshot == Snapshot(TxId(0), EMPTY_BATCH, {}, AttemptId(1))
+    assert lease.progress == Progress(TxId(0), EMPTY_BATCH, {}, AttemptId(1))
 
 
 def test_the_status_shows_the_lease(storage: Storage, store: Store) -> None:
@@ -151,7 +151,7 @@ def test_the_refusal_shows_when_the_successor_has_left_as_well(storage: Storage,
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_topology_that_the_store_does_not_know_is_refused(store: Store, write: str) -> None:
-    unknown = Lease("nowhere", acquire(store).epoch, "first", Snapshot(), AttemptId(1))
+    unknown = Lease("nowhere", acquire(store).epoch, "first", Progress(), AttemptId(1))
     with pytest.raises(Fenced, match="the store does not know this topology"):
         WRITES[write](store, unknown)
     assert len(store.status()) == 1
@@ -206,11 +206,11 @@ def test_before_the_first_transaction_commit_a_topology_may_change(storage: Stor
     record_attempt(store, acquire(store), 1, 2)
     moved = {**FINGERPRINT, "committers": {"total": {"table": "tabels/total"}}}
     lease = acquire(storage.open(), fingerprint=moved)
-    assert lease.snapshot.recorded == {1: batch_of(0)}  # the same source: the batch is of use
+    assert lease.progress.recorded == {1: batch_of(0)}  # the same source: the batch is of use
     lease = acquire(storage.open(), fingerprint=OTHER)
-    assert lease.snapshot.recorded == {}
+    assert lease.progress.recorded == {}
     record_attempt(store, lease, 1, lease.fence_id + 1, start=70)
-    assert acquire(storage.open(), fingerprint=OTHER).snapshot.recorded == {1: batch_of(70)}
+    assert acquire(storage.open(), fingerprint=OTHER).progress.recorded == {1: batch_of(70)}
 
 
 def test_a_batch_that_a_replay_is_held_against_stays_with_its_source(storage: Storage, store: Store) -> None:
@@ -221,7 +221,7 @@ def test_a_batch_that_a_replay_is_held_against_stays_with_its_source(storage: St
     with pytest.raises(TopologyChanged, match=r"spout\.topics"):
         acquire(storage.open(), fingerprint=OTHER)
     moved = {**FINGERPRINT, "committers": {"total": {"table": "tabels/total"}}}
-    assert acquire(storage.open(), fingerprint=moved).snapshot.recorded == {1: read(batch_of(0))}
+    assert acquire(storage.open(), fingerprint=moved).progress.recorded == {1: read(batch_of(0))}
 
 
 def test_a_committer_may_join_but_not_leave(storage: Storage, store: Store) -> None:

@@ -141,7 +141,7 @@ def test_a_run_under_another_name_resumes_the_topology(storage: Storage, store: 
     store.release(lease)
     assert store.status(TOPOLOGY)[0].name == "deploy-7"
     later = acquire(storage.open(), "second", name="deploy-8")
-    assert later.snapshot.committed_txid == 1
+    assert later.progress.committed_txid == 1
     assert store.status(TOPOLOGY)[0].name == "deploy-8"
     with pytest.raises(Fenced):
         record_attempt(store, lease, 2, 9)

@@ -66,8 +66,8 @@ def test_an_older_store_is_opened_with_all_that_is_in_it(database: Storage, vers
     assert phases == [(tried(2, 3), "processing"), (tried(1, 2), "committed")]
     assert store.txid_of(TOPOLOGY, "total", AttemptId(1)) == 1
     lease = acquire(store, name="deploy-7")
-    assert lease.snapshot.committed_batch == read(batch_of(10))
-    assert lease.snapshot.recorded == {TxId(2): batch_of(20)}
+    assert lease.progress.committed_batch == read(batch_of(10))
+    assert lease.progress.recorded == {TxId(2): batch_of(20)}
     assert [str(each.attempt) for each in store.attempts(TOPOLOGY, limit=9) if each.phase == "given up"] == ["2:3"]
     commit(store, lease, 2, 5)
     assert store.desire(TOPOLOGY, DesiredState.INACTIVE)
@@ -110,7 +110,7 @@ def test_a_coordinator_of_version_2_goes_on_while_the_store_is_brought_up(databa
     )
     [status] = store.status(TOPOLOGY)
     assert (status.committed_txid, status.committed_at_ms, status.lag, status.run) == (2, 77, None, None)
-    assert acquire(store).snapshot.committed_batch == batch_of(20)
+    assert acquire(store).progress.committed_batch == batch_of(20)
     assert [run.epoch for run in store.runs(TOPOLOGY, limit=9)] == [3]
 
 

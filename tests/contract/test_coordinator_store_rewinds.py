@@ -53,16 +53,16 @@ def test_an_earlier_transaction_is_the_committed_one_again(store: Store, txid: i
     [status] = store.status(TOPOLOGY)
     assert (status.committed_txid, status.rewinding_to, status.trouble) == (txid, None, None)
     lease = acquire(store)
-    assert lease.snapshot.committed_txid == txid
-    assert lease.snapshot.committed_batch == read(batch_of(10 * txid))
-    assert lease.snapshot.recorded == {}
+    assert lease.progress.committed_txid == txid
+    assert lease.progress.committed_batch == read(batch_of(10 * txid))
+    assert lease.progress.recorded == {}
     assert lease.fence_id == 10
 
 
 def test_back_to_the_beginning(store: Store) -> None:
     store.release(rewound(store, 0))
     lease = acquire(store)
-    assert (lease.snapshot.committed_txid, dict(lease.snapshot.committed_batch.ranges)) == (0, {})
+    assert (lease.progress.committed_txid, dict(lease.progress.committed_batch.ranges)) == (0, {})
     commit(store, lease, 1, 11)
     assert store.status(TOPOLOGY)[0].committed_txid == 1
 
@@ -105,7 +105,7 @@ def test_nobody_starts_while_it_is_not_finished(storage: Storage, store: Store) 
     with pytest.raises(Fenced):
         store.finish_rewind(dead, TxId(2))
     other.release(again)
-    assert acquire(other).snapshot.committed_txid == 2
+    assert acquire(other).progress.committed_txid == 2
 
 
 def test_finished_twice_is_finished(store: Store) -> None:
@@ -158,7 +158,7 @@ def test_a_reset_is_the_other_way_out(store: Store) -> None:
     store.begin_rewind(lease, TxId(2))
     store.release(lease)
     assert store.reset(TOPOLOGY)
-    assert acquire(store).snapshot.committed_txid == 0
+    assert acquire(store).progress.committed_txid == 0
 
 
 # --- savepoints -----------------------------------------------------------------------------------------------------

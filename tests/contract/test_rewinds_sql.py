@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from state import SqlMapState
-from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
+from state.table_state import TableState
 from tests.contract.storages import Storage
 from tests.rewinding import Died, Steps, build, contents, dies_at, end_lease, expected, run, stepping, store_url
 from transactional.attempt import TxId
@@ -32,7 +32,7 @@ class World:
         self.folder, self.url, self.store = folder, url, SqlCoordinatorStore(store_url(folder))
 
     def topology(self, transactions: int = LENGTH) -> Topology:
-        def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> MapState[Any]:
+        def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> TableState[Any]:
             return SqlMapState(self.url, name, key, values, deletes=deletes)
 
         return build(self.folder, state, transactions=transactions, letters=False)

@@ -225,7 +225,7 @@ def test_a_leader_that_is_stopped_inside_a_write_is_replaced_on_postgres(postgre
     with stopped_leader(postgres_storage) as leader:
         wait_until(lambda: take_over(store))
         lease = acquire(store, "successor")
-        assert (lease.snapshot.committed_txid, lease.snapshot.recorded) == (0, {1: batch_of(0)})
+        assert (lease.progress.committed_txid, lease.progress.recorded) == (0, {1: batch_of(0)})
         commit(store, lease, 1, lease.fence_id + 1)
         before = content(store)
         leader.send_signal(signal.SIGCONT)
@@ -245,7 +245,7 @@ def test_a_leader_that_is_stopped_inside_a_write_holds_up_sqlite_until_it_goes_o
         leader.send_signal(told)
         output, _ = leader.communicate()
     assert output == ("done done" if told == signal.SIGCONT else "")
-    assert acquire(store, "successor").snapshot.committed_txid == committed_txid
+    assert acquire(store, "successor").progress.committed_txid == committed_txid
 
 
 # --- lost connections -------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from transactional.errors import TransactionalError
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.store import Lease
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 WORDS = [
     [("cat",), ("dog",), ("bird",), ("owl",), ("cat",), ("dog",)],
@@ -176,7 +176,7 @@ class OpaqueStillSpout(Still, OpaqueMemoryTransactionalSpout):
 class Begun:
     """An observer that tells from when on it leads."""
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
         say(LEADS)
         POINT.pass_by(LEADING)
 

@@ -10,7 +10,7 @@ A block may hold several commands; their actions follow one another. `1:1` is tx
 6 and 7 of partition 0. A store of four fields listens to the actions, so `restart` knows what a new process would.
 
     start [opaque] [option=number …]    a coordinator with nothing stored, told the time 0
-    restart                             a new process: lease, fence id, snapshot of what was stored
+    restart                             a new process: lease, fence id, progress of what was stored
     planned ATTEMPT PARTITION…          the spout has a batch      nothing ATTEMPT      the spout has nothing
     processed ATTEMPT [RECORDS]         processing succeeded       progress ATTEMPT     it goes forward
     committed ATTEMPT                   all committers are done    failed ATTEMPT WHY   it failed, nothing of it runs
@@ -51,7 +51,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import ProtocolError
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 SOURCE = "log"
 SEPARATOR = "----"
@@ -123,10 +123,10 @@ class Stored:
                 self.committed_txid, self.committed_batch = attempt.txid, batch
                 del self.recorded[attempt.txid]
 
-    def acquire(self) -> Snapshot:
+    def acquire(self) -> Progress:
         """As a lease does it: a fence id is drawn from the same counter as attempt ids."""
         self.attempt_id = AttemptId(self.attempt_id + 1)
-        return Snapshot(self.committed_txid, self.committed_batch, dict(self.recorded), self.attempt_id)
+        return Progress(self.committed_txid, self.committed_batch, dict(self.recorded), self.attempt_id)
 
 
 class Scenario:
@@ -137,7 +137,7 @@ class Scenario:
         self.replays_exactly = True
         self.config = TopologyConfig()
         self.stored = Stored()
-        self.coordinator = Coordinator(Snapshot(), self.config, replays_exactly=True)
+        self.coordinator = Coordinator(Progress(), self.config, replays_exactly=True)
 
     def run(self, text: str) -> str:
         return "\n".join(self._block(block) for block in text.rstrip("\n").split("\n\n"))
@@ -196,13 +196,13 @@ class Scenario:
         drained = bool(int(numbers.pop("stop_when_drained", 0)))
         given: dict[str, Any] = {name: int(number) for name, number in numbers.items()}
         self.config = TopologyConfig(**given, stop_when_drained=drained)
-        self.coordinator = Coordinator(Snapshot(), self.config, replays_exactly=self.replays_exactly)
+        self.coordinator = Coordinator(Progress(), self.config, replays_exactly=self.replays_exactly)
         return self._tell(Tick(self.now_ms))
 
     def _restart(self) -> list[str]:
-        snapshot = self.stored.acquire()
-        self.coordinator = Coordinator(snapshot, self.config, replays_exactly=self.replays_exactly)
-        return [f"(fence id {snapshot.attempt_id})", *self._tell(Tick(self.now_ms))]
+        progress = self.stored.acquire()
+        self.coordinator = Coordinator(progress, self.config, replays_exactly=self.replays_exactly)
+        return [f"(fence id {progress.attempt_id})", *self._tell(Tick(self.now_ms))]
 
     def _tell(self, event: Event) -> list[str]:
         try:

@@ -39,9 +39,9 @@ from transactional.core.protocol import (
 )
 from transactional.ports import StateKind
 from transactional.store import DesiredState
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 from transactional.testing import MemoryCoordinatorStore
-from transactional.testing.memory_topology import snapshot_of
+from transactional.testing.memory_topology import progress_of
 
 FAULTY_MS = 15_000
 CALM_MS = 60_000
@@ -355,7 +355,7 @@ class Simulation:
         """
         topology, coordinator = self.store._topologies["simulated"], process.driver.coordinator
         if topology.epoch == process.driver.leadership.lease.epoch:
-            stored = snapshot_of(topology)
+            stored = progress_of(topology)
             known = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
             stored_now = {txid for txid, current in coordinator.active.items() if current.phase in known}
             recorded = {
@@ -368,7 +368,7 @@ class Simulation:
                 stored = replace(stored, recorded=known_there)
             elif not coordinator.replays_exactly:
                 recorded = {txid: batch.with_digests({}) for txid, batch in recorded.items()}
-            live = Snapshot(coordinator.committed_txid, coordinator._committed_batch, recorded, stored.attempt_id)
+            live = Progress(coordinator.committed_txid, coordinator._committed_batch, recorded, stored.attempt_id)
             if live != stored:
                 raise Wrong(f"the coordinator knows {live}, the store {stored}")
 

@@ -269,7 +269,7 @@ class Process:
         if self.faults.strikes("old attempts are trimmed"):
             self.store.forget_before(driver.leadership.lease, at_ms=max(0, self.world.now_ms - 5_000))
         coordinator = self.world.coordinator_class(
-            driver.leadership.lease.snapshot,
+            driver.leadership.lease.progress,
             config,
             replays_exactly=self.world.replays_exactly,
             sets_aside=self.world.sets_aside,

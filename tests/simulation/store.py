@@ -80,7 +80,7 @@ class Line:
         except TopologyInUse:
             self._faults.reached["a lease is refused"] += 1
             raise
-        if lease.snapshot.recorded:
+        if lease.progress.recorded:
             self._faults.reached["a restart replays what was recorded"] += 1
         if lease.desired.state is not DesiredState.ACTIVE:
             self._faults.reached["a restart finds what was wished"] += 1

@@ -254,7 +254,7 @@ class ForgetsWhatIsInFlight(MemoryCoordinatorStore):
     def acquire(self, topology_id: str, *others: Any, **options: Any) -> Lease:
         lease = super().acquire(topology_id, *others, **options)
         self._topologies[topology_id].transactions.clear()
-        return replace(lease, snapshot=replace(lease.snapshot, recorded={}))
+        return replace(lease, progress=replace(lease.progress, recorded={}))
 
 
 class TrimsTheCommittedBatch(MemoryCoordinatorStore):
@@ -262,7 +262,7 @@ class TrimsTheCommittedBatch(MemoryCoordinatorStore):
 
     def acquire(self, topology_id: str, *others: Any, **options: Any) -> Lease:
         lease = super().acquire(topology_id, *others, **options)
-        return replace(lease, snapshot=replace(lease.snapshot, committed_batch=BatchMetadata({})))
+        return replace(lease, progress=replace(lease.progress, committed_batch=BatchMetadata({})))
 
 
 STORES: tuple[type[MemoryCoordinatorStore], ...] = (

@@ -19,7 +19,7 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     Tick,
 )
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 WORDS = PartitionId("words", 0)
 THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, retry_pause_max_ms=1_000, idle_pause_ms=50)
@@ -46,9 +46,9 @@ def kinds(actions: list[Action]) -> list[str]:
 class Conversation:
     """Talks to one coordinator about batches of one partition, ten offsets each unless told otherwise."""
 
-    def __init__(self, snapshot: Snapshot | None = None, config: TopologyConfig = THREE_AT_ONCE, **given: Any) -> None:
+    def __init__(self, progress: Progress | None = None, config: TopologyConfig = THREE_AT_ONCE, **given: Any) -> None:
         how: Any = {"replays_exactly": True, **given}
-        self.coordinator = Coordinator(snapshot or Snapshot(), config, **how)
+        self.coordinator = Coordinator(progress or Progress(), config, **how)
         self.now_ms = 0
 
     def tell(self, event: Event) -> list[Action]:

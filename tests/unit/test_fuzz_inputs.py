@@ -43,7 +43,7 @@ from transactional.letters import Exclusion, Letter
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 from transactional.store import AttemptRecord
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 from verifier.delta_log import LogBroken, read_log
 from verifier.storage import FolderStorage
 
@@ -272,7 +272,7 @@ def test_a_file_that_is_no_store(tmp_path: Path, content: bytes) -> None:
 
 
 STARTED = RunStarted(
-    Snapshot(TxId(0), BATCH, {TxId(1): BATCH}, AttemptId(1)), TopologyConfig(attempts_max=1), False, True
+    Progress(TxId(0), BATCH, {TxId(1): BATCH}, AttemptId(1)), TopologyConfig(attempts_max=1), False, True
 )
 WORDS = [
     Tick(17),

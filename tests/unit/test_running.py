@@ -20,7 +20,7 @@ from transactional.errors import ConfigError
 from transactional.loading import open_store
 from transactional.phases.local_executor import LocalExecutor
 from transactional.running import make_executor, run_topology
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 
 def test_a_topology_runs_over_a_store_in_a_file(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ class Started:
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Not looked at."""
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
         self.config = config
 
 

@@ -190,8 +190,8 @@ class World:
         pools: Any = runner
         pools._planning = pools._processing = pools._commits = Pool(self.waiting)
         exactly = topology.spout.replays_exactly
-        snapshot = self.process.leadership.lease.snapshot
-        self.process.begin(Coordinator(snapshot, config, replays_exactly=exactly), runner)
+        progress = self.process.leadership.lease.progress
+        self.process.begin(Coordinator(progress, config, replays_exactly=exactly), runner)
 
     def topology(self) -> Topology:
         """Counts by page and window, what has closed, how often, and what was late."""

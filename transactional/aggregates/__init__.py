@@ -8,11 +8,11 @@ from transactional.aggregates.columns import (
     CountOf,
     First,
     Last,
-    Limits,
     Max,
     Min,
     Sum,
     TableAggregator,
+    ValueCheck,
 )
 
-__all__ = ["Aggregate", "Count", "CountOf", "First", "Last", "Limits", "Max", "Min", "Sum", "TableAggregator"]
+__all__ = ["Aggregate", "Count", "CountOf", "First", "Last", "Max", "Min", "Sum", "TableAggregator", "ValueCheck"]

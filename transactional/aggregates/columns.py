@@ -137,7 +137,7 @@ def _ordered(field: str, input_type: str) -> str:
     return input_type
 
 
-class Limits(Protocol):
+class ValueCheck(Protocol):
     """What a state refuses of what Arrow can represent."""
 
     def check(self, rows: pa.Table, width: int) -> None:
@@ -153,7 +153,7 @@ class TableAggregator:
     values: Schema
     aggregates: tuple[tuple[str, Aggregate], ...]
     state: str = "a state"
-    limits: Limits | None = None
+    limits: ValueCheck | None = None
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transactional.commands.display import plain_line
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 
 class StandbyReporter:
@@ -17,9 +17,9 @@ class StandbyReporter:
         self.topology_id = topology_id
         plain_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: object) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
         """The lease has been taken, and every table is fenced."""
-        plain_line(f"leading topology {self.topology_id} from transaction {snapshot.committed_txid + 1} on")
+        plain_line(f"leading topology {self.topology_id} from transaction {progress.committed_txid + 1} on")
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Later events are printed by other observers."""

@@ -30,7 +30,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Examination:
     """What the doctor found. `unexamined` are committers without a table that can be opened here; `problem`: why the
     examination failed."""
 
@@ -83,11 +83,11 @@ def _of_attempts(store: StoreReader, status: TopologyStatus, now_ms: int) -> Ite
             )
 
 
-def examined(topology: Topology | None, store: StoreReader, topology_id: str, store_url: str | None) -> Report:
+def examined(topology: Topology | None, store: StoreReader, topology_id: str, store_url: str | None) -> Examination:
     """The doctor's findings: of a topology that is known here all, of any other those in the store's rows."""
     try:
         if topology is not None:
-            return Report(examine(topology, store, store_url), unexamined(topology))
-        return Report([] if store_url is None else list(examine_rows(topology_id, store_url)))
+            return Examination(examine(topology, store, store_url), unexamined(topology))
+        return Examination([] if store_url is None else list(examine_rows(topology_id, store_url)))
     except (TransactionalError, OSError) as error:
-        return Report(problem=first_line(str(error)))
+        return Examination(problem=first_line(str(error)))

@@ -17,7 +17,7 @@ from transactional.console.figures import (
     tiles_of,
     tuples_by_edge,
 )
-from transactional.console.findings import Report, at_a_glance
+from transactional.console.findings import Examination, at_a_glance
 from transactional.console.graph import draw_graph, graph_of
 from transactional.console.history import History
 from transactional.console.letters import LOOKED_THROUGH, table_of, with_letters
@@ -232,7 +232,7 @@ def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) 
 
 
 def doctor(
-    store: StoreReader, status: TopologyStatus, now_ms: int, known: Topology | None, report: Report | None
+    store: StoreReader, status: TopologyStatus, now_ms: int, known: Topology | None, report: Examination | None
 ) -> View:
     """What is wrong: at a glance, and by the doctor's last examination."""
     return {

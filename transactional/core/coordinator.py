@@ -61,7 +61,7 @@ from transactional.core.protocol import (
 from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, joined
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """Phases that can't be aborted (any more): after a timeout only ending the process stops them."""
@@ -87,7 +87,7 @@ class Coordinator:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        progress: Progress,
         config: TopologyConfig,
         *,
         replays_exactly: bool,
@@ -98,15 +98,15 @@ class Coordinator:
         self.guarantee = guarantee
         self.replays_exactly = replays_exactly
         self.sets_aside = sets_aside
-        self.committed_txid = snapshot.committed_txid
+        self.committed_txid = progress.committed_txid
         self.active: dict[TxId, ActiveAttempt] = {}
-        self.recorded: dict[TxId, BatchMetadata] = dict(snapshot.recorded)
+        self.recorded: dict[TxId, BatchMetadata] = dict(progress.recorded)
         self.paused = self.stopping = self.halted = False
         # Nothing new is issued: the source is exhausted (after a failure it is polled again), or by an operator's
         # request.
         self.draining = self.finishing = False
-        self._committed_batch = snapshot.committed_batch
-        self._attempt_id = snapshot.attempt_id
+        self._committed_batch = progress.committed_batch
+        self._attempt_id = progress.attempt_id
         self.committed_by = AttemptId(0)
         self._now_ms = 0
         self._has_begun = False

@@ -46,7 +46,7 @@ class Journal:
             raise ConfigError(f"there is no journal {path}")
         for _, event, actions in read_journal(path):
             if isinstance(event, RunStarted):
-                fences.add(event.snapshot.attempt_id)
+                fences.add(event.progress.attempt_id)
             if isinstance(event, ProcessingSucceeded) and event.attempt.attempt_id in attempts:
                 # The only record of what an opaque spout's transaction has read, if its commit is not in the journal.
                 txid, batch = attempts[event.attempt.attempt_id]
@@ -131,7 +131,7 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
     places = {table.component: standing_of(table, journal) for table in tables}
     last, ahead = _last_and_ahead(places)
     with _lease(topology, store) as lease:
-        before = lease.snapshot.committed_txid
+        before = lease.progress.committed_txid
         if before >= last.txid:
             raise StoreMismatch(f"the store is at transaction {before}, no less than the tables, at {last.txid}")
         committed = _committed(lease, last, journal)
@@ -191,7 +191,7 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
     attempts: list[TransactionAttempt] = []
     before = lease.fence_id
     first_known = min(journal.committed, default=last.txid)
-    for number in range(lease.snapshot.committed_txid + 1, last.txid + 1):
+    for number in range(lease.progress.committed_txid + 1, last.txid + 1):
         txid = TxId(number)
         known = last.attempt_id if txid == last.txid else journal.committed.get(txid)
         if known is None and txid > first_known:
@@ -211,7 +211,7 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
 def _given_up(lease: Lease, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
     """The other attempts at these transactions: a table may have been written by them temporarily."""
     for attempt_id, (txid, _) in journal.attempts.items():
-        if lease.fence_id < attempt_id < last.attempt_id and lease.snapshot.committed_txid < txid <= last.txid:
+        if lease.fence_id < attempt_id < last.attempt_id and lease.progress.committed_txid < txid <= last.txid:
             yield TransactionAttempt(txid, attempt_id)
 
 
@@ -248,7 +248,7 @@ def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal:
                 store.record_fence(fence, joining_of(table.component), txid)
             store.record_fence(fence, table.component, txid)
     if not store.has_fence(lease.topology_id, table.component) and lease.fence_id not in versions:
-        store.record_fence(lease, table.component, lease.snapshot.committed_txid)
+        store.record_fence(lease, table.component, lease.progress.committed_txid)
 
 
 def _count_up_to(topology: Topology, store: CoordinatorStore, attempt_id: int) -> None:

@@ -219,10 +219,10 @@ class TopologyDriver:
         return drained or self._obeyed is DesiredState.KILLED
 
     def _loop(self) -> RunSummary:
-        snapshot = self.leadership.lease.snapshot
+        progress = self.leadership.lease.progress
         guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
         aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
-        coordinator = Coordinator(snapshot, self.config, replays_exactly=exactly, sets_aside=aside, guarantee=guarantee)
+        coordinator = Coordinator(progress, self.config, replays_exactly=exactly, sets_aside=aside, guarantee=guarantee)
         self.runner = PhaseRunner(
             self.topology,
             self.executor,
@@ -233,10 +233,10 @@ class TopologyDriver:
             config=self.config,
             notify=lambda notice: self._events.put(Noticed(notice)),
         )
-        if snapshot.committed_txid:
+        if progress.committed_txid:
             # Repeated: the process that committed it may have died before it notified the spout.
-            attempt = TransactionAttempt(snapshot.committed_txid, self.leadership.lease.fence_id)
-            self.runner.notify_committed(attempt, snapshot.committed_batch)
+            attempt = TransactionAttempt(progress.committed_txid, self.leadership.lease.fence_id)
+            self.runner.notify_committed(attempt, progress.committed_batch)
         try:
             self.begin(coordinator, self.runner)
             while not self.coordinator.done:
@@ -248,7 +248,7 @@ class TopologyDriver:
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
         self._notify_of_the_rest()
-        return RunSummary(TxId(snapshot.committed_txid + 1), self.coordinator.committed_txid, self.failures)
+        return RunSummary(TxId(progress.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
     def _notify_of_the_rest(self) -> None:
         """What the threads have noticed since the last event, such as the maintenance after the last commit."""
@@ -264,11 +264,11 @@ class TopologyDriver:
         """
         self.coordinator, self.runner = coordinator, runner
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
-        at_ms, snapshot = self.clock.wall_ms(), self.leadership.lease.snapshot
+        at_ms, progress = self.clock.wall_ms(), self.leadership.lease.progress
         how: Any = {"replays_exactly": coordinator.replays_exactly, "sets_aside": coordinator.sets_aside}
         for observer in self.observers:
             if isinstance(observer, RunObserver):
-                observer.begin(at_ms, snapshot, self.config, **how, guarantee=coordinator.guarantee)
+                observer.begin(at_ms, progress, self.config, **how, guarantee=coordinator.guarantee)
         if self._noticing:
             self.notify(Leading(self.leadership.lease, *self.leadership.inherited()))
         self._look_what_is_held()

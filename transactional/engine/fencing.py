@@ -69,7 +69,7 @@ def _table_txid(
     component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease, *, has_joined: bool
 ) -> TxId:
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
-    committed, version = lease.snapshot.committed_txid, state.version()
+    committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
     by = committed_by(store, lease.topology_id, committed)
     wrong = disagreement(version, txid, committed, has_joined=has_joined, committed_by=by)

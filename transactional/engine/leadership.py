@@ -110,10 +110,10 @@ class Leadership:
 
     def inherited(self) -> tuple[RunRecord | None, list[AttemptRecord]]:
         """The run before this one, and the attempts that were in flight at its end, as far as the store knows them."""
-        store, snapshot = self.store, self.lease.snapshot
+        store, progress = self.store, self.lease.progress
         try:
             runs = store.runs(self.topology.id, limit=2)
-            last = [store.attempts_at(self.topology.id, txid) for txid in snapshot.recorded]
+            last = [store.attempts_at(self.topology.id, txid) for txid in progress.recorded]
         except StoreUnavailable:
             return None, []
         before = next((run for run in runs if run.epoch < self.lease.epoch), None)

@@ -17,7 +17,7 @@ from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
-from transactional.topology.stages import Edge
+from transactional.topology.stages import StageEdge
 
 ROWS_PER_BATCH = 10_000
 """Tuples emitted one by one are collected into record batches of this many rows."""
@@ -35,7 +35,7 @@ class Receiver(Protocol):
 class _Stream:
     """One stream of a component in one task."""
 
-    def __init__(self, component: str, name: str, schema: pa.Schema, task: int, edges: Iterable[Edge]) -> None:
+    def __init__(self, component: str, name: str, schema: pa.Schema, task: int, edges: Iterable[StageEdge]) -> None:
         self.component, self.name, self.schema, self.width = component, name, schema, len(schema)
         self.inner: list[Receiver] = []
         self.aggregators: dict[str, Aggregator] = {}
@@ -43,7 +43,7 @@ class _Stream:
         self.pending: dict[str, list[pa.RecordBatch]] = {}
         self.spreaders = [Spreader(edge, task) for edge in edges]
         self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.spreaders)
-        self.addressed: dict[Edge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.spreaders}
+        self.addressed: dict[StageEdge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.spreaders}
         self.rows: list[tuple[Any, ...]] = []
         self.direct_rows: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
         self.sent: dict[Subscription, int] = {}
@@ -136,7 +136,7 @@ class Emitter:
         component: str,
         outputs: Mapping[str, Schema],
         task: int,
-        edges: Iterable[Edge],
+        edges: Iterable[StageEdge],
         *,
         looks_closer: bool = False,
     ) -> None:
@@ -245,7 +245,7 @@ class Emitter:
                 "pre_prepare"
             )
 
-    def addressed(self) -> Iterator[tuple[Edge, int, list[pa.RecordBatch]]]:
+    def addressed(self) -> Iterator[tuple[StageEdge, int, list[pa.RecordBatch]]]:
         """The output for other tasks: edge, task, record batches."""
         for stream in self.streams.values():
             for edge, by_task in stream.addressed.items():

@@ -23,7 +23,7 @@ from transactional.ports.staged import Scratch, Stager
 from transactional.reading import Lookups
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
-from transactional.topology.stages import Edge, StagePlan, plan_stages
+from transactional.topology.stages import StageEdge, StagePlan, plan_stages
 from transactional.topology.topology import Topology
 
 
@@ -106,7 +106,7 @@ class TaskProgram:
     is_run_once: bool = False
     """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
 
-    def slot(self, edge: Edge, task: int) -> int:
+    def slot(self, edge: StageEdge, task: int) -> int:
         """The slot (partition number in its level) of a task of the edge's target."""
         return self.slot_of[(edge.target_stage, task)]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from transactional.arrow import rows_by_task, task_of_rows
 from transactional.errors import SchemaMismatch
 from transactional.groupings import GroupingKind
-from transactional.topology.stages import Edge
+from transactional.topology.stages import StageEdge
 
 Part = tuple[int, pa.RecordBatch]
 
@@ -19,7 +19,7 @@ class Spreader:
     """Distributes what one task emits over one edge. The same batches in the same order are always distributed
     alike."""
 
-    def __init__(self, edge: Edge, task: int) -> None:
+    def __init__(self, edge: StageEdge, task: int) -> None:
         self.edge = edge
         self.task_count = edge.task_count
         self._next_task = task

@@ -25,7 +25,7 @@ from transactional.phases.changes import changed_rows, closed_rows, lookups_of
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import run_as_job
-from transactional.phases.step_places import Place, StepPlaces
+from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.phases.step_tasks import CommitTask
 from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed, WindowedAggregate
 from transactional.ports.dead_letters import letter_rows
@@ -44,7 +44,7 @@ class CommitTold:
     took_ms: Mapping[str, int]
     sent: Mapping[tuple[str, str, str], int]
     letters: int
-    places: Mapping[str, Place]
+    places: Mapping[str, StepPlace]
     """Where the steps ran that need not run in the driver, and why."""
 
 
@@ -89,7 +89,7 @@ class CommitPhase:
             self._scratch = scratch_of(self.topology)
         passing = Passing.of(attempt, processed)
         self._take_letters(passing)
-        took_ms, places = dict[str, int](), dict[str, Place]()
+        took_ms, places = dict[str, int](), dict[str, StepPlace]()
         for step, component in self.steps:
             began_s = time.monotonic()
             place = self._run_step(step, component, passing, self._places)
@@ -115,14 +115,14 @@ class CommitPhase:
         plan = self.program.plan
         return component in plan.early or plan.phases[component] is WorkPhase.PROCESSING
 
-    def _run_step(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> Place:
+    def _run_step(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> StepPlace:
         size_bytes = 0 if step.stays else passing.size_bytes(component.id, component.parallelism)
         place = places.place(step, passing.rows[component.id], size_bytes)
         if component.is_update:
             self._merge(component, passing)
         elif place.is_job and self.jobs is not None:
             if not run_as_job(step, component, passing, self.jobs, partial(places.keep_in_driver, step)):
-                place = Place(False, "its state can be read in the driver only")
+                place = StepPlace(False, "its state can be read in the driver only")
                 self._finish(component, passing)
         else:
             used = self._finish(component, passing)

@@ -16,9 +16,9 @@ from transactional.execution.stateful import StatefulOperator
 from transactional.execution.step_work import Waiting
 from transactional.ports import DeadLetter, Processed
 from transactional.ports.staged import StagedBytes, StagedFile
-from transactional.topology.stages import Edge
+from transactional.topology.stages import StageEdge
 
-Addressed = Iterable[tuple[Edge, int, list[pa.RecordBatch]]]
+Addressed = Iterable[tuple[StageEdge, int, list[pa.RecordBatch]]]
 """Record batches for the task of a bolt."""
 
 

@@ -27,7 +27,7 @@ REMEMBERED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepPlace:
     """Where a step runs, and why."""
 
     is_job: bool
@@ -54,23 +54,25 @@ class StepPlaces:
         self._choice, self._slots = choice, slots
         self._measured: dict[str, _Measured] = {}
 
-    def place(self, step: Step, tuples: int, size_bytes: int) -> Place:
+    def place(self, step: Step, tuples: int, size_bytes: int) -> StepPlace:
         """Where a step over so many tuples of this size runs."""
         known = self._of(step)
         if stays := step.stays or known.stays:
-            return Place(False, stays)
+            return StepPlace(False, stays)
         if self._choice == "driver" or self._slots is None:
-            return Place(False, "all steps do" if self._choice == "driver" else "there is nothing to run jobs")
+            return StepPlace(False, "all steps do" if self._choice == "driver" else "there is nothing to run jobs")
         if self._choice == "jobs":
-            return Place(True, "all steps do that can")
+            return StepPlace(True, "all steps do that can")
         if size_bytes > DRIVER_BYTES_MAX:
-            return Place(True, f"{size_bytes >> 20} MiB of tuples are too many for the driver")
+            return StepPlace(True, f"{size_bytes >> 20} MiB of tuples are too many for the driver")
         if not known.driver and not known.job:
-            return Place(False, "nothing is measured yet")
+            return StepPlace(False, "nothing is measured yet")
         driver_ms, job_ms = self._expected(known, step, tuples)
-        return Place(job_ms < MARGIN * driver_ms, f"about {driver_ms:.0f} ms in the driver, {job_ms:.0f} ms as a job")
+        return StepPlace(
+            job_ms < MARGIN * driver_ms, f"about {driver_ms:.0f} ms in the driver, {job_ms:.0f} ms as a job"
+        )
 
-    def learn(self, step: Step, place: Place, tuples: int, took_ms: float) -> None:
+    def learn(self, step: Step, place: StepPlace, tuples: int, took_ms: float) -> None:
         """A step over so many tuples took this long."""
         if tuples >= TUPLES_MIN:
             known = self._of(step)

@@ -26,7 +26,7 @@ from transactional.phases.staging import staged
 from transactional.ports import DeadLetter
 from transactional.ports.split import NeedsDriver
 from transactional.stateful import StatefulBolt
-from transactional.topology.stages import Edge
+from transactional.topology.stages import StageEdge
 
 
 class CommitTask(TaskLoop):
@@ -36,7 +36,7 @@ class CommitTask(TaskLoop):
         super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)
         self.letters: list[DeadLetter] = []
         self.partials: list[tuple[str, pa.Table]] = []
-        self.addressed: list[tuple[Edge, int, list[pa.RecordBatch]]] = []
+        self.addressed: list[tuple[StageEdge, int, list[pa.RecordBatch]]] = []
 
     def finish(self, operator: Operator) -> None:
         """Finish the batch."""

@@ -44,7 +44,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter, ManyStreamsReader, PartitionReader, RefusedRecord, RefusingReader
 from transactional.ports.dead_letters import values_from_json, values_to_json
-from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Edge, Stage
+from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
 from transactional.topology.topology import WorkPhase
 
 
@@ -175,7 +175,7 @@ class _Task(TaskLoop):
         order = (self.stage.index, self.task, 0)
         return TaskFailure(order, failed.component, failed.code, f"{self.info}: {failed}", failed.at_fault)
 
-    def _is_task(self, edge: Edge) -> bool:
+    def _is_task(self, edge: StageEdge) -> bool:
         """Spark computes a DataFrame bolt, and the commit phase has not started."""
         stage = edge.target_stage
         return stage != COMMIT_STAGE and not self.program.plan.stages[stage].is_dataframe

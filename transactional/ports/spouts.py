@@ -102,7 +102,7 @@ class Spout(Protocol):
 
 
 @runtime_checkable
-class PartitionedSpout(Protocol):
+class MeasuredSpout(Protocol):
     """A spout that knows its lag by partition."""
 
     def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.store.history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 
 class DesiredState(Enum):
@@ -44,7 +44,7 @@ class Lease:
     topology_id: str
     epoch: Epoch
     owner: str
-    snapshot: Snapshot
+    progress: Progress
     fence_id: AttemptId
     """An attempt id drawn with the lease; higher than any that an earlier coordinator can have written to a table."""
     desired: Desired = Desired()

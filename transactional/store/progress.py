@@ -23,7 +23,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Progress:
     """What a coordinator starts from: all that the store knows about a topology's progress.
 
     `recorded` holds the recorded batches of the txids above `committed_txid`.

@@ -121,7 +121,7 @@ class Metrics:
                 self._of("leading").set(1)
                 self._of("taken_over").set(int(is_lost))
                 self._of("run_start_timestamp_seconds").set(at_ms / 1_000)
-                self._of("committed_txid").set(lease.snapshot.committed_txid)
+                self._of("committed_txid").set(lease.progress.committed_txid)
             case Ended():
                 self._of("leading").set(0)
                 self._leased_until_s = 0.0

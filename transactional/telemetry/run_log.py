@@ -70,7 +70,7 @@ class RunLog:
 
     def _leads(self, leading: Leading) -> None:
         lease, before = leading.lease, leading.before
-        txid = lease.snapshot.committed_txid + 1
+        txid = lease.progress.committed_txid + 1
         about = {"owner": lease.owner, "epoch": lease.epoch, "next_txid": txid}
         self._line(logging.INFO, "started", f"is run by {lease.owner} from transaction {txid} on", **about)
         if before is not None and (before.end is None or before.end.how is EndedHow.LOST):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 _log: Final = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ class Softly:
         self.observer, self.what = observer, what
         self._has_failed = False
 
-    def begin(self, at_ms: int, snapshot: Snapshot, config: TopologyConfig, **how: Any) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: Any) -> None:
         """The run begins."""
         if isinstance(self.observer, RunObserver):
-            self._try(self.observer.begin, at_ms, snapshot, config, **how)
+            self._try(self.observer.begin, at_ms, progress, config, **how)
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Process an event."""

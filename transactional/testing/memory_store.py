@@ -57,8 +57,8 @@ from transactional.testing.memory_topology import (
     in_flight,
     newest_first,
     processed,
+    progress_of,
     rewind,
-    snapshot_of,
     trim,
 )
 from transactional.testing.memory_topology import (
@@ -115,7 +115,7 @@ class MemoryCoordinatorStore:
             topology.desire(desired.state, topology.stop_at_ms if desired.stop_in_ms else None)
             run = RunRecord(topology.epoch, owner, name, about or RunAbout(), now_ms, topology.committed_txid)
             topology.runs[topology.epoch] = run
-            return Lease(topology_id, topology.epoch, owner, snapshot_of(topology), topology.attempt_id, desired)
+            return Lease(topology_id, topology.epoch, owner, progress_of(topology), topology.attempt_id, desired)
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
         """Store the fingerprint of a run that has started successfully."""

@@ -18,7 +18,7 @@ from transactional.store.history import (
     Savepoint,
     Trouble,
 )
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 from transactional.store.rules import (
     COMMITTED,
     GIVEN_UP,
@@ -59,10 +59,10 @@ class MemoryTopology:
         self.desired, self.stop_at_ms = state, stop_at_ms
 
 
-def snapshot_of(topology: MemoryTopology) -> Snapshot:
+def progress_of(topology: MemoryTopology) -> Progress:
     """What a coordinator starts from."""
     newest = topology.committed_attempt_id
-    return Snapshot(
+    return Progress(
         topology.committed_txid,
         EMPTY_BATCH if newest is None else topology.attempts[newest].batch,
         {txid: topology.attempts[topology.transactions[txid]].batch for txid in sorted(topology.transactions)},

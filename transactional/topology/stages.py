@@ -24,7 +24,7 @@ COMMIT_STAGE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class StageEdge:
     """A subscription that crosses stages: from component `source` to the stage that begins with component `target`."""
 
     source: str
@@ -55,7 +55,7 @@ class StagePlan:
     """
 
     stages: tuple[Stage, ...]
-    edges: dict[str, tuple[Edge, ...]]
+    edges: dict[str, tuple[StageEdge, ...]]
     aggregated: dict[str, tuple[str, ...]]
     phases: dict[str, WorkPhase]
     early: frozenset[str]
@@ -138,15 +138,15 @@ class _Planner:
             and self.tasks[stage] == component.parallelism
         )
 
-    def _edges(self) -> dict[str, tuple[Edge, ...]]:
-        edges: dict[str, tuple[Edge, ...]] = {}
+    def _edges(self) -> dict[str, tuple[StageEdge, ...]]:
+        edges: dict[str, tuple[StageEdge, ...]] = {}
         for component in self.topology.components:
             if component.is_update or self._is_inside(component):
                 continue
             for grouping in component.inputs:
                 in_time = self.phases[grouping.source] is WorkPhase.PROCESSING and component.id in self.stage_of
                 stage = self.stage_of[component.id] if in_time else COMMIT_STAGE
-                edge = Edge(grouping.source, component.id, grouping, stage, component.parallelism)
+                edge = StageEdge(grouping.source, component.id, grouping, stage, component.parallelism)
                 edges[grouping.source] = (*edges.get(grouping.source, ()), edge)
         return edges
 

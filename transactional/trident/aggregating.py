@@ -33,7 +33,7 @@ class Avg:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class WantedColumns:
     """What is to be computed: aggregates by column; and, of those, columns of their own."""
 
     aggregates: Aggregates
@@ -47,7 +47,7 @@ class Columns:
         return not any(isinstance(each, Reducer) for each in self.aggregates.values())
 
 
-def named_aggregates(alone: Any, named: Aggregates) -> Columns:
+def named_aggregates(alone: Any, named: Aggregates) -> WantedColumns:
     """The aggregates by the names of their columns; one that stands alone has the name of its class."""
     wanted = dict(named)
     if alone is not None:
@@ -65,7 +65,7 @@ def named_aggregates(alone: Any, named: Aggregates) -> Columns:
                 if columns.setdefault(part, needed) != needed:
                     raise ConfigError(f"{name}={aggregate} needs the column {part!r}; give yours another name")
             finished[name] = _average(pc.field(total), pc.field(count))
-    return Columns(columns, finished, tuple(wanted))
+    return WantedColumns(columns, finished, tuple(wanted))
 
 
 def _average(total: Expression, count: Expression) -> Expression:
@@ -127,7 +127,7 @@ def column_types(operation: str, key: tuple[str, ...], aggregates: Aggregates, f
 
 
 def aggregate_step(
-    operation: str, key: tuple[str, ...], columns: Columns, fields: Schema, *, is_final: bool, is_whole: bool
+    operation: str, key: tuple[str, ...], columns: WantedColumns, fields: Schema, *, is_final: bool, is_whole: bool
 ) -> Aggregated:
     """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. One that sees all
     tuples of the batch, and has no key, makes a row of nothing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
-from transactional.trident.graph import Cut, Graph, Node, Persisted
+from transactional.trident.graph import Cut, Persisted, StreamGraph, StreamNode
 from transactional.trident.joins import Join
 from transactional.trident.looking_up import LookUp
 from transactional.trident.pipeline import Pipeline
@@ -17,7 +17,7 @@ _LOCAL = Cut(GroupingKind.LOCAL_OR_SHUFFLE)
 
 
 def declare(
-    graph: Graph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool = False
+    graph: StreamGraph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool = False
 ) -> dict[int, tuple[str, str]]:
     """Add the bolts and states of a graph to a builder, which knows the spout. `default` is the number of tasks.
 
@@ -28,14 +28,16 @@ def declare(
     return compiler.made
 
 
-def spout_tasks(graph: Graph, default: int) -> int:
+def spout_tasks(graph: StreamGraph, default: int) -> int:
     """The number of tasks that read the spout."""
     spout = next(node.number for node in graph.nodes if node.origin is not None and not node.origin.is_late)
     return _tasks(graph, _segments(graph), default)[spout]
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool) -> None:
+    def __init__(
+        self, graph: StreamGraph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool
+    ) -> None:
         self.graph, self.builder, self.is_query = graph, builder, is_query
         self.readers = [graph.consumers(node.number) for node in graph.nodes]
         self.segments = _segments(graph)
@@ -70,19 +72,19 @@ class _Compiler:
             declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks, state=persisted.state)
         _subscribe(declarer, persisted.cut, origin)
 
-    def _ends_chain(self, node: Node) -> bool:
+    def _ends_chain(self, node: StreamNode) -> bool:
         """Whether what a node makes leaves its component."""
         if self.readers[node.number] != 1 or node.join is not None:
             return True
         return all(_begins_chain(reader) for reader in self.graph.nodes if node.number in reader.parents)
 
-    def _component(self, node: Node) -> tuple[str, str]:
+    def _component(self, node: StreamNode) -> tuple[str, str]:
         """The component and stream of a node's tuples, which is declared if it is not yet."""
         if node.number not in self.made:
             self.made[node.number] = self._declared(node)
         return self.made[node.number]
 
-    def _declared(self, node: Node) -> tuple[str, str]:
+    def _declared(self, node: StreamNode) -> tuple[str, str]:
         if node.origin is not None:
             return node.origin.component, node.origin.stream
         chain = [node]
@@ -108,10 +110,10 @@ class _Compiler:
             declarer.reading(*(step.read for step in steps if isinstance(step, LookUp)))
         return declarer.id, DEFAULT_STREAM
 
-    def _parent(self, node: Node) -> Node:
+    def _parent(self, node: StreamNode) -> StreamNode:
         return self.graph.nodes[node.parents[0]]
 
-    def _id(self, chain: list[Node]) -> str:
+    def _id(self, chain: list[StreamNode]) -> str:
         """`b-<n>-<names>`: names that were given, otherwise those of the steps."""
         names = [node.name for node in chain if node.name]
         names = names or [node.step.short for node in chain if node.step is not None]
@@ -121,7 +123,7 @@ class _Compiler:
         return "-".join([f"b-{self.bolts - 1}", *names])[:_ID_CHARACTERS].rstrip("-_.")
 
 
-def _begins_chain(node: Node) -> bool:
+def _begins_chain(node: StreamNode) -> bool:
     return node.cut is not None or node.origin is not None or len(node.parents) != 1
 
 
@@ -142,7 +144,7 @@ def _subscribe(declarer: BoltDeclarer, cut: Cut, origin: tuple[str, str]) -> Non
             declarer.local_or_shuffle_grouping(component, stream=stream)
 
 
-def _segments(graph: Graph) -> list[int]:
+def _segments(graph: StreamGraph) -> list[int]:
     """For each node the one with which its part of the topology begins, between two repartitions."""
     found: list[int] = []
     spout: int | None = None
@@ -158,7 +160,7 @@ def _segments(graph: Graph) -> list[int]:
     return found
 
 
-def _tasks(graph: Graph, segments: list[int], default: int) -> dict[int, int]:
+def _tasks(graph: StreamGraph, segments: list[int], default: int) -> dict[int, int]:
     """The number of tasks of each segment: what hints say, or the topology's; one in the commit phase."""
     late: list[bool] = []
     for node in graph.nodes:

@@ -11,7 +11,7 @@ from transactional.ports import TransactionState
 from transactional.schema import Schema
 from transactional.topology.places import table_of
 from transactional.topology.wiring import check_id
-from transactional.trident.graph import Cut, Graph, Node, Persisted
+from transactional.trident.graph import Cut, Persisted, StreamGraph, StreamNode
 
 _UNNAMED = "memory"
 """What tables in memory are called; they need no name that stays."""
@@ -30,7 +30,7 @@ class Declarations:
     """Everything that has been declared on a topology."""
 
     def __init__(self, topology_id: str, *, queried: Declarations | None = None, query: str = "") -> None:
-        self.topology_id, self.graph = topology_id, Graph()
+        self.topology_id, self.graph = topology_id, StreamGraph()
         self.event_times: dict[str, str] = {}
         """By stream of the spout, its field with the event time."""
         self.queried, self.query = queried, query
@@ -39,7 +39,7 @@ class Declarations:
     def __str__(self) -> str:
         return f"query {self.query!r}" if self.queried is not None else f"topology {self.topology_id!r}"
 
-    def persist(self, operation: str, update: Update, source: Node, cut: Cut, name: str | None) -> Persisted:
+    def persist(self, operation: str, update: Update, source: StreamNode, cut: Cut, name: str | None) -> Persisted:
         """Add the committer of a state. Raises `ConfigError` if the state, or its name, has been used."""
         if self.queried is not None:
             raise ConfigError(f"{operation}: {self} only reads; keep a state in the topology itself")

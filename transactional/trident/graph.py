@@ -9,7 +9,7 @@ from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.ports import TransactionState
 from transactional.schema import Schema
 from transactional.trident.joins import Join
-from transactional.trident.steps import Step
+from transactional.trident.steps import StreamStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class StreamNode:
     """One operation. A node without `step`, `cut`, `origin` and `join` changes nothing: several parents are merged."""
 
     schema: Schema
     number: int = -1
     parents: tuple[int, ...] = ()
-    step: Step | None = None
+    step: StreamStep | None = None
     cut: Cut | None = None
     origin: Origin | None = None
     name: str = ""
@@ -65,13 +65,13 @@ class Persisted:
 
 
 @dataclass(slots=True)
-class Graph:
+class StreamGraph:
     """All nodes and states of a topology, in the order in which they were declared."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[StreamNode] = field(default_factory=list)
     persisted: list[Persisted] = field(default_factory=list)
 
-    def add(self, node: Node) -> Node:
+    def add(self, node: StreamNode) -> StreamNode:
         """Number a node, and keep it."""
         numbered = replace(node, number=len(self.nodes))
         self.nodes.append(numbered)

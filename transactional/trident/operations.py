@@ -17,7 +17,7 @@ from transactional.trident import steps
 from transactional.trident.declarations import Declarations
 from transactional.trident.expressions import as_expression, checked_filter, field, type_of
 from transactional.trident.functions import check_function, declared_output, parsed
-from transactional.trident.graph import Cut, Node
+from transactional.trident.graph import Cut, StreamNode
 
 
 class Operations:
@@ -28,7 +28,7 @@ class Operations:
     that can be known without tuples is a `ConfigError` at the line that makes it.
     """
 
-    def __init__(self, declarations: Declarations, node: Node) -> None:
+    def __init__(self, declarations: Declarations, node: StreamNode) -> None:
         self._declarations, self._node = declarations, node
 
     @property
@@ -169,22 +169,22 @@ class Operations:
     def parallelism_hint(self, tasks: int) -> Self:
         """The number of tasks of everything since the last repartition, or since the spout."""
         check_parallelism("parallelism_hint", tasks)
-        return self._add(Node(self.fields, parents=(self._node.number,), tasks=tasks))
+        return self._add(StreamNode(self.fields, parents=(self._node.number,), tasks=tasks))
 
     def named(self, name: str) -> Self:
         """Give the component that makes this stream a name, which is part of its id."""
         check_id("stream", name)
-        return self._add(Node(self.fields, parents=(self._node.number,), name=name))
+        return self._add(StreamNode(self.fields, parents=(self._node.number,), name=name))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _then(self, step: steps.Step) -> Self:
-        return self._add(Node(step.after, parents=(self._node.number,), step=step))
+    def _then(self, step: steps.StreamStep) -> Self:
+        return self._add(StreamNode(step.after, parents=(self._node.number,), step=step))
 
     def _cut(self, cut: Cut) -> Self:
-        return self._add(Node(self.fields, parents=(self._node.number,), cut=cut))
+        return self._add(StreamNode(self.fields, parents=(self._node.number,), cut=cut))
 
-    def _add(self, node: Node) -> Self:
+    def _add(self, node: StreamNode) -> Self:
         return type(self)(self._declarations, self._declarations.graph.add(node))
 
     def _require(self, names: Iterable[Any], used_by: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from transactional.aggregates import Limits
+from transactional.aggregates import ValueCheck
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.bolts import Tuple
@@ -87,7 +87,7 @@ class OwnAggregator:
     aggregates: tuple[tuple[str, Any], ...]
     input: Schema
     label: str
-    limits: Limits | None = None
+    limits: ValueCheck | None = None
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:

@@ -16,13 +16,13 @@ from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 from transactional.trident.looking_up import LookUp
-from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, Step, TimedStep
+from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 
 
 class Pipeline(ArrowBatchBolt):
     """Runs steps one after the other. Columns become rows once for adjacent steps on rows, and rows columns."""
 
-    def __init__(self, steps: Iterable[Step], output: Schema) -> None:
+    def __init__(self, steps: Iterable[StreamStep], output: Schema) -> None:
         self.steps = tuple(steps)
         self.output = str(output)  # type: ignore[misc]
         self._passes = [

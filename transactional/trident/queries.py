@@ -13,7 +13,7 @@ from transactional.topology.topology import Query
 from transactional.topology.wiring import check_id
 from transactional.trident.compiling import declare
 from transactional.trident.declarations import Declarations
-from transactional.trident.graph import Graph, Node, Origin
+from transactional.trident.graph import Origin, StreamGraph, StreamNode
 from transactional.trident.looking_up import LookUp
 from transactional.trident.questions import Questions
 from transactional.trident.streams import Stream
@@ -28,7 +28,7 @@ class DeclaredQuery:
 
     name: str
     fields: Schema
-    graph: Graph
+    graph: StreamGraph
     result: int
 
 
@@ -37,12 +37,12 @@ def declared_query(of: Declarations, name: str, fields: Schema, function: Callab
     check_id("query", name)
     declarations = Declarations(of.topology_id, queried=of, query=name)
     graph = declarations.graph
-    stream = Stream(declarations, graph.add(Node(fields, origin=Origin(QUESTIONS, "default", is_late=False))))
+    stream = Stream(declarations, graph.add(StreamNode(fields, origin=Origin(QUESTIONS, "default", is_late=False))))
     returned: Any = function(stream)
     if not isinstance(returned, Stream) or returned._declarations is not declarations:
         raise ConfigError(f"query {name!r} must return a stream that is made of its questions; got {returned!r}")
     # What the stream is read by besides must not end up in one component with it.
-    result = graph.add(Node(returned.fields, parents=(returned._node.number,)))
+    result = graph.add(StreamNode(returned.fields, parents=(returned._node.number,)))
     return DeclaredQuery(name, fields, graph, result.number)
 
 

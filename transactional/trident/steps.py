@@ -21,7 +21,7 @@ Rows = Iterable[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step(ABC):
+class StreamStep(ABC):
     """One operation on tuples. `label` is what `describe` and messages call it, `after` are the fields it makes."""
 
     label: str
@@ -34,7 +34,7 @@ class Step(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class RowStep(Step):
+class RowStep(StreamStep):
     """Calls a function with every row. `before` are the fields of the row."""
 
     before: Schema
@@ -118,7 +118,7 @@ class Peek(RowStep):
             yield row
 
 
-class ArrowStep(Step):
+class ArrowStep(StreamStep):
     """Makes a record batch of a record batch."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class ArrowStep(Step):
         """The batch that it makes of one."""
 
 
-class TimedStep(Step):
+class TimedStep(StreamStep):
     """Makes a record batch of a record batch, and of the facts of the transaction's batch."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class Apply(ArrowStep):
         return self.function(batch)
 
 
-class GatheringStep(Step):
+class GatheringStep(StreamStep):
     """Keeps what it is given, and continues at the end of the batch."""
 
     @abstractmethod

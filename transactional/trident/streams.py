@@ -13,10 +13,10 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
-from transactional.trident.aggregating import Columns, Picked, aggregate_step, completed_step, named_aggregates
+from transactional.trident.aggregating import Picked, WantedColumns, aggregate_step, completed_step, named_aggregates
 from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
 from transactional.trident.declarations import Declarations, Update, check_state
-from transactional.trident.graph import Cut, Node, Origin, Persisted
+from transactional.trident.graph import Cut, Origin, Persisted, StreamNode
 from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
 from transactional.trident.looking_up import look_up
 from transactional.trident.operations import Operations
@@ -180,7 +180,7 @@ class GroupedStream:
         return self._persisted(state, named_aggregates(aggregate, aggregates), name)
 
     def _persisted(
-        self, state: Any, columns: Columns, name: str | None, wrapped: Callable[[Any], Any] | None = None
+        self, state: Any, columns: WantedColumns, name: str | None, wrapped: Callable[[Any], Any] | None = None
     ) -> TridentState:
         """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
         return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
@@ -199,7 +199,7 @@ class GroupedStream:
         self,
         stream: Stream,
         operation: str,
-        columns: Columns,
+        columns: WantedColumns,
         fields: Schema,
         *,
         is_final: bool = False,
@@ -207,7 +207,7 @@ class GroupedStream:
     ) -> Stream:
         return stream._then(aggregate_step(operation, self.key, columns, fields, is_final=is_final, is_whole=is_whole))
 
-    def _finished(self, stream: Stream, columns: Columns) -> Stream:
+    def _finished(self, stream: Stream, columns: WantedColumns) -> Stream:
         if not columns.finished:
             return stream
         return stream.with_columns(**columns.finished).project(*self.key, *columns.names)
@@ -253,7 +253,7 @@ class TridentState:
 
     def _emitted(self, stream: str, fields: Schema) -> Stream:
         """What its update emits on one of its streams, with the columns that are computed of others."""
-        node = Node(fields, origin=Origin(self.name, stream, is_late=True))
+        node = StreamNode(fields, origin=Origin(self.name, stream, is_late=True))
         emitted = Stream(self.declarations, self.declarations.graph.add(node))
         return emitted.with_columns(**self.finished) if self.finished else emitted
 
@@ -274,7 +274,7 @@ def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
     parents = tuple(stream._node.number for stream in streams)
     if len(set(parents)) < len(parents):
         raise ConfigError("merge: a stream is given twice, so its tuples would count twice")
-    return Stream(declarations, declarations.graph.add(Node(streams[0].fields, parents=parents)))
+    return Stream(declarations, declarations.graph.add(StreamNode(streams[0].fields, parents=parents)))
 
 
 def joined(
@@ -303,14 +303,14 @@ def joined(
     kinds = checked_kinds(how, len(sides))
     fields = joined_schema(sides, keeps_all=keeps_all, output=output)
     join = Join(sides, kinds, fields, keeps_all=keeps_all)
-    return Stream(declarations, declarations.graph.add(Node(fields, parents=tuple(parents), join=join)))
+    return Stream(declarations, declarations.graph.add(StreamNode(fields, parents=tuple(parents), join=join)))
 
 
 def persisted_aggregates(
     stream: Stream,
     key: tuple[str, ...],
     state: Any,
-    columns: Columns,
+    columns: WantedColumns,
     name: str | None,
     *,
     wrapped: Callable[[Any], Any] | None = None,
@@ -351,7 +351,7 @@ def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState
     values = [field.name for field in stream.fields if field.name not in key]
     if not values:
         raise ConfigError("persist: all fields of the stream are the key of the state; there must be another one")
-    columns = Columns({value: Last(value) for value in values}, {}, tuple(values))
+    columns = WantedColumns({value: Last(value) for value in values}, {}, tuple(values))
     return persisted_aggregates(stream, tuple(key), state, columns, name)
 
 

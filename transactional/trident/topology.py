@@ -19,7 +19,7 @@ from transactional.topology.wiring import check_id, check_parallelism, checked_s
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
 from transactional.trident.functions import parsed
-from transactional.trident.graph import Node, Origin
+from transactional.trident.graph import Origin, StreamNode
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
 from transactional.trident.streams import Stream, joined, merged
@@ -83,7 +83,7 @@ class TridentTopology:
             self._event_times[stream], self._declarations.event_times[stream] = declared, declared.field
         elif idle_after is not None or max_delay != "0 seconds":
             raise ConfigError(f"stream {name!r}: max_delay and idle_after are those of an event_time, which is missing")
-        node = self._declarations.graph.add(Node(checked.output, origin=Origin(first, stream, is_late=False)))
+        node = self._declarations.graph.add(StreamNode(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 
     def _as_one(self, tasks: int) -> Spout | SpoutMaker:

@@ -12,7 +12,7 @@ from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
 from transactional.trident.aggregating import named_aggregates
-from transactional.trident.graph import Graph, Node
+from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
 from transactional.trident.steps import Select
 from transactional.trident.windowing import InPanes, Late, WindowedUpdate
@@ -134,7 +134,7 @@ def _known_time(stream: Operations) -> str:
     )
 
 
-def event_time_names(graph: Graph, node: Node, declared: dict[str, str]) -> set[str]:
+def event_time_names(graph: StreamGraph, node: StreamNode, declared: dict[str, str]) -> set[str]:
     """What the event times are called, of the streams that a node's tuples come from, by the name of the stream."""
     names: list[set[str]] = []
     for each in graph.nodes[: node.number + 1]:

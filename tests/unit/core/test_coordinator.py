@@ -18,7 +18,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)
 
@@ -29,7 +29,7 @@ TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)
 def test_the_next_transaction_is_planned_once_the_batch_before_it_is_known() -> None:
     """Storm rows T49, T52."""
     talk = Conversation()
-    assert talk.start() == [PlanBatch(attempt(1, 1), Snapshot().committed_batch, replay=False)]
+    assert talk.start() == [PlanBatch(attempt(1, 1), Progress().committed_batch, replay=False)]
     assert talk.wait(10_000) == []
     assert talk.plan(1) == [
         RecordAttempt(attempt(1, 1), batch(0, 10), forget_later=False),

@@ -21,15 +21,15 @@ from transactional.core.protocol import (
 )
 from transactional.engine.history.journal import decode, encode
 from transactional.guarantees import Guarantee
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 CONFIG = TopologyConfig(max_spout_pending=2, retry_pause_ms=100, stop_when_drained=True)
 PLANNED: list[PlanBatch] = []
 MESSAGE = PendingMessage(WORDS, Offset(3), 1, 500, "no")
 
 
-def conversation(guarantee: Guarantee, *, exactly: bool = False, snapshot: Snapshot | None = None) -> Conversation:
-    return Conversation(snapshot, CONFIG, replays_exactly=exactly, guarantee=guarantee)
+def conversation(guarantee: Guarantee, *, exactly: bool = False, progress: Progress | None = None) -> Conversation:
+    return Conversation(progress, CONFIG, replays_exactly=exactly, guarantee=guarantee)
 
 
 def finish(talk: Conversation, txid: int, *pending: PendingMessage, lost: int = 0) -> BatchMetadata:
@@ -64,8 +64,8 @@ def test_at_most_once_nothing_of_a_failed_batch_is_read_again(*, exactly: bool) 
 
 
 def test_at_most_once_nothing_of_a_batch_is_read_after_a_crash() -> None:
-    snapshot = Snapshot(recorded={TxId(1): batch(0, 10), TxId(2): batch(10, 15)}, attempt_id=AttemptId(5))
-    talk = conversation(Guarantee.AT_MOST_ONCE, snapshot=snapshot)
+    progress = Progress(recorded={TxId(1): batch(0, 10), TxId(2): batch(10, 15)}, attempt_id=AttemptId(5))
+    talk = conversation(Guarantee.AT_MOST_ONCE, progress=progress)
     recorded = [a.batch for a in talk.start() if isinstance(a, RecordAttempt)]
     assert recorded == [replace(batch(10, 10), lost=10), replace(batch(15, 15), lost=5)]
 

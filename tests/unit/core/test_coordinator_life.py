@@ -1,4 +1,4 @@
-"""The coordinator's life: an idle source, pause and resume, stop, drain, drained, and the start from a snapshot."""
+"""The coordinator's life: an idle source, pause and resume, stop, drain, drained, and the start from a progress."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from transactional.core.protocol import (
     StartProcessing,
     StopRequested,
 )
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 DRAIN = TopologyConfig(max_spout_pending=3, stop_when_drained=True, retry_pause_ms=100)
-AFTER_SEVEN = Snapshot(
+AFTER_SEVEN = Progress(
     committed_txid=TxId(7),
     committed_batch=batch(60, 70),
     recorded={TxId(8): batch(70, 80), TxId(9): batch(80, 90)},
@@ -332,7 +332,7 @@ def test_drained_then_a_failure_plans_a_smaller_batch_and_the_rest_is_still_read
     assert talk.coordinator.done
 
 
-# --- the start from a snapshot (T20, T47, T57) --------------------------------------------------------------------
+# --- the start from a progress (T20, T47, T57) --------------------------------------------------------------------
 
 
 def test_a_restart_replays_what_was_recorded_as_new_attempts_then_goes_on() -> None:
@@ -367,7 +367,7 @@ def test_a_restart_with_a_smaller_window_replays_one_by_one() -> None:
 
 def test_a_restart_without_recorded_batches_goes_on_after_the_committed_one() -> None:
     """Storm row T57: exactly one committed predecessor is needed."""
-    after_seven = Snapshot(TxId(7), batch(60, 70), {}, AttemptId(30))
+    after_seven = Progress(TxId(7), batch(60, 70), {}, AttemptId(30))
     talk = Conversation(after_seven)
     assert talk.start() == [PlanBatch(attempt(8, 31), batch(60, 70), replay=False)]
 
@@ -392,7 +392,7 @@ def test_the_old_coordinators_events_are_stale_after_a_restart() -> None:
 
 def test_the_snapshot_is_not_changed() -> None:
     recorded = {TxId(8): batch(70, 80)}
-    talk = Conversation(Snapshot(TxId(7), batch(60, 70), recorded, AttemptId(30)))
+    talk = Conversation(Progress(TxId(7), batch(60, 70), recorded, AttemptId(30)))
     talk.start()
     talk.process(8)
     assert talk.coordinator.recorded[TxId(8)] == batch(70, 80).with_digests(digest(10))

@@ -20,7 +20,7 @@ from transactional.core.protocol import (
     StartProcessing,
 )
 from transactional.errors import ProtocolError
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 
 def opaque() -> Conversation:
@@ -67,7 +67,7 @@ def with_other(start: int, until: int, **more: Any) -> BatchMetadata:
 def test_a_replay_is_reported_where_the_partitions_begin_that_joined_with_it_also_after_a_restart() -> None:
     """Else "the end" would be another one, and what came in between would be skipped."""
     recorded = {TxId(2): with_other(100, 100), TxId(3): with_other(100, 103)}
-    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    talk = Conversation(Progress(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
     [asked] = talk.start()
     assert isinstance(asked, PlanBatch)
     assert asked.after.positions() == {WORDS: 10, OTHER: 100}
@@ -76,7 +76,7 @@ def test_a_replay_is_reported_where_the_partitions_begin_that_joined_with_it_als
 def test_a_partition_that_joined_later_than_what_is_replayed_keeps_its_start_as_well() -> None:
     """The batches of later txids are forgotten with the replay, and with them nobody would know any more."""
     recorded = {TxId(2): batch(10, 20), TxId(3): with_other(7, 9)}
-    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    talk = Conversation(Progress(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
     [asked] = talk.start()
     assert isinstance(asked, PlanBatch)
     assert asked.after.positions() == {WORDS: 10, OTHER: 7}
@@ -84,7 +84,7 @@ def test_a_partition_that_joined_later_than_what_is_replayed_keeps_its_start_as_
 
 def test_where_metadata_show_the_place_a_replay_is_not_reported_another() -> None:
     recorded = {TxId(2): with_other(0, 1, metadata={OTHER: {"file": "a"}})}
-    talk = Conversation(Snapshot(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
+    talk = Conversation(Progress(TxId(1), batch(0, 10), recorded, AttemptId(9)), replays_exactly=False)
     assert talk.start() == [PlanBatch(attempt(2, 10), batch(0, 10), replay=True)]
 
 
@@ -92,7 +92,7 @@ def test_where_metadata_show_the_place_a_replay_is_not_reported_another() -> Non
 
 
 def test_attempt_ids_grow_over_txids_attempts_and_restarts() -> None:
-    talk = Conversation(Snapshot(attempt_id=AttemptId(40)))
+    talk = Conversation(Progress(attempt_id=AttemptId(40)))
     talk.start()
     assert talk.current(1) == attempt(1, 41)
     talk.plan(1)

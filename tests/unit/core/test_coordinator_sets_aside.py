@@ -12,7 +12,7 @@ from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
 from transactional.engine.history.journal import decode, encode
 from transactional.letters import Exclusion, Letter
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
 LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")
@@ -20,7 +20,7 @@ LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")
 
 def test_the_recorded_attempt_names_what_is_set_aside() -> None:
     coordinator = Coordinator(
-        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
+        Progress(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
     )
     coordinator.handle(Tick(0))
     failed = TransactionAttempt(TxId(1), AttemptId(1))
@@ -36,8 +36,8 @@ def test_the_recorded_attempt_names_what_is_set_aside() -> None:
 
 def test_a_batch_without_some_of_its_tuples_is_another_one_and_waits_for_no_pause() -> None:
     config = Config(attempts_max=2, retry_pause_ms=100)
-    snapshot = Snapshot(recorded={TxId(1): BatchMetadata({})})
-    coordinator = Coordinator(snapshot, config, replays_exactly=True, sets_aside=True)
+    progress = Progress(recorded={TxId(1): BatchMetadata({})})
+    coordinator = Coordinator(progress, config, replays_exactly=True, sets_aside=True)
     coordinator.handle(Tick(0))
 
     def fail(attempt_id: int, *at_fault: Exclusion) -> list[int | str]:
@@ -53,8 +53,8 @@ def test_a_batch_without_some_of_its_tuples_is_another_one_and_waits_for_no_paus
 
 
 def test_a_batch_that_gives_its_letters_back_waits_for_no_pause() -> None:
-    snapshot = Snapshot(recorded={TxId(1): BatchMetadata({}, letters=(LETTER,))})
-    coordinator = Coordinator(snapshot, Config(attempts_max=1), replays_exactly=True, sets_aside=True)
+    progress = Progress(recorded={TxId(1): BatchMetadata({}, letters=(LETTER,))})
+    coordinator = Coordinator(progress, Config(attempts_max=1), replays_exactly=True, sets_aside=True)
     coordinator.handle(Tick(0))
     attempt, again = (TransactionAttempt(TxId(1), AttemptId(number)) for number in (1, 2))
     assert coordinator.handle(AttemptFailed(attempt, "no")) == [
@@ -66,7 +66,7 @@ def test_a_batch_that_gives_its_letters_back_waits_for_no_pause() -> None:
 
 def test_a_failure_of_nobody_halts_the_coordinator() -> None:
     coordinator = Coordinator(
-        Snapshot(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
+        Progress(recorded={TxId(1): BatchMetadata({})}), Config(attempts_max=1), replays_exactly=True, sets_aside=True
     )
     coordinator.handle(Tick(0))
     assert isinstance(coordinator.handle(AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no"))[-1], Halt)
@@ -77,8 +77,8 @@ class Talk:
 
     def __init__(self, *, attempts_max: int, **config: Any) -> None:
         options = Config(attempts_max=attempts_max, retry_pause_ms=1, retry_pause_max_ms=1, **config)
-        snapshot = Snapshot(recorded={TxId(1): BatchMetadata({})})
-        self.coordinator = Coordinator(snapshot, options, replays_exactly=True, sets_aside=True)
+        progress = Progress(recorded={TxId(1): BatchMetadata({})})
+        self.coordinator = Coordinator(progress, options, replays_exactly=True, sets_aside=True)
         self.now_ms = 0
         self.coordinator.handle(Tick(0))
 

@@ -21,7 +21,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import ProtocolError
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 
 EVENTS: dict[Trigger, Callable[[TransactionAttempt], AttemptEvent]] = {
     Trigger.BATCH_PLANNED: lambda attempt: BatchPlanned(attempt, batch(10, 20)),
@@ -36,7 +36,7 @@ ALL_EVENTS = [*EVENTS.values(), ProgressMade]
 
 
 def planning() -> Conversation:
-    talk = Conversation(Snapshot(attempt_id=AttemptId(10)))
+    talk = Conversation(Progress(attempt_id=AttemptId(10)))
     talk.start_processing(1)
     return talk
 
@@ -48,7 +48,7 @@ def waiting() -> Conversation:
 
 
 def processing() -> Conversation:
-    talk = Conversation(Snapshot(attempt_id=AttemptId(10)))
+    talk = Conversation(Progress(attempt_id=AttemptId(10)))
     talk.start_processing(2)
     return talk
 
@@ -66,7 +66,7 @@ def aborting() -> Conversation:
 
 
 def committing() -> Conversation:
-    talk = Conversation(Snapshot(attempt_id=AttemptId(10)))
+    talk = Conversation(Progress(attempt_id=AttemptId(10)))
     talk.start()
     talk.plan(1)
     talk.process(1)

@@ -17,8 +17,8 @@ import pytest
 from deltalake import TableFeatures
 
 from state.delta.state import DeltaMapState
-from state.map_state import MapState
 from state.store.sql_store import SqlCoordinatorStore
+from state.table_state import TableState
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
 from transactional.config import TopologyConfig
@@ -88,7 +88,7 @@ def update_rows_in_between(patient: Patient) -> None:
     """As drivers of earlier releases did: they did not look."""
     update_rows(patient)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DeltaMapState, "fence", MapState.fence)
+        patched.setattr(DeltaMapState, "fence", TableState.fence)
         run_on(patient)
 
 

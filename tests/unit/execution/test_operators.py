@@ -27,7 +27,7 @@ from transactional.execution.emitting import Emitter
 from transactional.groupings import Grouping, GroupingKind
 from transactional.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.stages import Edge
+from transactional.topology.stages import StageEdge
 from transactional.topology.topology import Topology
 
 NUMBERS = [[(number,) for number in range(100)]]
@@ -56,7 +56,7 @@ def test_shuffled_tuples_stay_in_their_task_where_parallelism_allows() -> None:
 
 def shuffled(sizes: list[int], task: int, task_count: int) -> list[int]:
     """How many rows each target gets of record batches of the given sizes."""
-    edge = Edge("source", "target", Grouping(GroupingKind.SHUFFLE, "source"), 1, task_count)
+    edge = StageEdge("source", "target", Grouping(GroupingKind.SHUFFLE, "source"), 1, task_count)
     emitter = Emitter("source", {"default": Schema.parse("number long")}, task, [edge])
     for size in sizes:
         emitter.emit_batch(pa.RecordBatch.from_pydict({"number": pa.array(range(size), pa.int64())}))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
-from state.map_state import MapState
+from state.table_state import TableState
 from state.updates import StateUpdate
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.phases.changes import changed_rows
@@ -20,7 +20,7 @@ INPUT = Schema.parse("word string, day int, n long")
 KINDS = ["memory", "delta", "sql"]
 
 
-def state_of(kind: str, folder: Path) -> MapState[Any]:
+def state_of(kind: str, folder: Path) -> TableState[Any]:
     match kind:
         case "memory":
             return MemoryMapState()

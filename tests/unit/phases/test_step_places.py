@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.phases.step_places import DRIVER_BYTES_MAX, Place, StepPlaces
+from transactional.phases.step_places import DRIVER_BYTES_MAX, StepPlace, StepPlaces
 from transactional.topology.steps import Step
 
 STEP = Step("count", 4, ("word",))
@@ -14,9 +14,9 @@ def learned(driver_us: float | None, job_us: float | None, slots: int = 4) -> St
     """After a step in the driver and one as a job, each of so many microseconds per tuple; a job takes 60 ms more."""
     places = StepPlaces("auto", slots)
     if driver_us is not None:
-        places.learn(STEP, Place(False, ""), 10_000, 10 * driver_us)
+        places.learn(STEP, StepPlace(False, ""), 10_000, 10 * driver_us)
     if job_us is not None:
-        places.learn(STEP, Place(True, ""), 10_000, 60 + 10 * job_us)
+        places.learn(STEP, StepPlace(True, ""), 10_000, 60 + 10 * job_us)
     return places
 
 
@@ -42,22 +42,24 @@ def test_the_quicker_place(driver_us: float | None, job_us: float | None, tuples
 def test_a_job_is_not_quicker_with_one_slot_but_may_be_smaller() -> None:
     places = learned(4, None, slots=1)
     assert not places.place(STEP, 10_000_000, DRIVER_BYTES_MAX).is_job
-    assert places.place(STEP, 1, DRIVER_BYTES_MAX + 1) == Place(True, "64 MiB of tuples are too many for the driver")
+    assert places.place(STEP, 1, DRIVER_BYTES_MAX + 1) == StepPlace(
+        True, "64 MiB of tuples are too many for the driver"
+    )
 
 
 def test_small_steps_teach_nothing() -> None:
     places = StepPlaces("auto", 4)
-    places.learn(STEP, Place(False, ""), 10, 1_000)
-    assert places.place(STEP, 1_000_000, 0) == Place(False, "nothing is measured yet")
+    places.learn(STEP, StepPlace(False, ""), 10, 1_000)
+    assert places.place(STEP, 1_000_000, 0) == StepPlace(False, "nothing is measured yet")
 
 
 def test_the_median_of_the_last_steps_counts() -> None:
     places = learned(4, 1)
     for _ in range(2):
-        places.learn(STEP, Place(True, ""), 10_000, 9_999)
+        places.learn(STEP, StepPlace(True, ""), 10_000, 9_999)
     assert not places.place(STEP, 100_000, 0).is_job
     for _ in range(3):
-        places.learn(STEP, Place(True, ""), 10_000, 70)
+        places.learn(STEP, StepPlace(True, ""), 10_000, 70)
     assert places.place(STEP, 100_000, 0).is_job
 
 
@@ -66,7 +68,7 @@ def test_what_was_asked_for() -> None:
     assert StepPlaces("jobs", 4).place(STEP, 1, 1).is_job
     assert not StepPlaces("jobs", None).place(STEP, 1, 1).is_job
     stays = Step("count", 4, (), "it has one task")
-    assert StepPlaces("jobs", 4).place(stays, 10**9, 10**12) == Place(False, "it has one task")
+    assert StepPlaces("jobs", 4).place(stays, 10**9, 10**12) == StepPlace(False, "it has one task")
 
 
 @pytest.mark.parametrize(("choice", "is_job"), [("auto", False), ("jobs", True)])

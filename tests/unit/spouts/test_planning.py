@@ -26,7 +26,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 A, B, C = (PartitionId("flights", index) for index in range(3))
 NO_LIMITS = Limits()
@@ -242,7 +242,7 @@ class Run:
 
     def __init__(self, *, replays_exactly: bool, max_spout_pending: int = 3) -> None:
         config = TopologyConfig(max_spout_pending=max_spout_pending, retry_pause_ms=1, retry_pause_max_ms=1)
-        self.coordinator = Coordinator(Snapshot(), config, replays_exactly=replays_exactly)
+        self.coordinator = Coordinator(Progress(), config, replays_exactly=replays_exactly)
         self.replays_exactly = replays_exactly
         self.logs: dict[PartitionId, PartitionLog | None] = {}
         self.limits = NO_LIMITS

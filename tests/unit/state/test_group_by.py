@@ -11,7 +11,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
 from state.columns import DeclaredColumns
-from state.map_state import MapState
+from state.table_state import TableState
 from state.updates import StateUpdate
 from tests.unit.fakes import builder
 from transactional import Topology, TopologyConfig, run_topology
@@ -60,7 +60,7 @@ def test_a_state_is_what_it_is_with_the_key_written_out(kind: str, fields: tuple
 
 
 def check(kind: str, fields: tuple[str, ...], folder: Path) -> None:
-    def update(state: MapState[Any]) -> StateUpdate:
+    def update(state: TableState[Any]) -> StateUpdate:
         return state.aggregate(count=Count(), total=Sum("delay"))
 
     given, named = state_of(kind, folder, fields), state_of(kind, folder)

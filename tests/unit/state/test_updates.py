@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.map_state import MapState
 from state.memory import MemoryMapState
+from state.table_state import TableState
 from state.updates import StateUpdate, check_unique, table_of_rows
 from transactional.aggregates import Count, Max, Min, Sum, TableAggregator
 from transactional.aggregates.sums import reduced
@@ -22,7 +22,7 @@ from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
 FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
-Make = Callable[[MapState[Any]], StateUpdate]
+Make = Callable[[TableState[Any]], StateUpdate]
 
 
 def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[MemoryMapState, TableAggregator]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.store import Lease
 from transactional.store.history import RunAbout, RunEnd, RunRecord
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:
@@ -15,8 +15,8 @@ def tried(txid: int, attempt_id: int) -> TransactionAttempt:
 
 def lease(epoch: int = 2, *, committed: int = 0) -> Lease:
     """The lease of a run."""
-    snapshot = Snapshot(TxId(committed), attempt_id=AttemptId(committed))
-    return Lease("words", Epoch(epoch), "host:7:ab", snapshot, AttemptId(committed + 1))
+    progress = Progress(TxId(committed), attempt_id=AttemptId(committed))
+    return Lease("words", Epoch(epoch), "host:7:ab", progress, AttemptId(committed + 1))
 
 
 def run_before(end: RunEnd | None = None) -> RunRecord:

@@ -8,7 +8,7 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import Tick
 from transactional.engine.history.observing import Ended, Leading, StandingBy
 from transactional.store.history import EndedHow, RunEnd
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 from transactional.telemetry.health import Health
 
 
@@ -25,7 +25,7 @@ def test_it_is_ready_while_it_leads_or_stands_by() -> None:
 def test_a_driver_that_stands_still_for_longer_than_its_lease_is_not_alive() -> None:
     now = [0.0]
     health = Health(lambda: now[0])
-    health.begin(0, Snapshot(), TopologyConfig(lease_ms=10_000, tick_ms=20))
+    health.begin(0, Progress(), TopologyConfig(lease_ms=10_000, tick_ms=20))
     health.notice(0, Leading(lease(), None))
     now[0] = 10.0
     assert health.live() == (True, "leading")

@@ -20,7 +20,7 @@ from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 from transactional.syncing import sync
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class RunStarted:
     """The first line of a run: everything that its coordinator is created from."""
 
-    snapshot: Snapshot
+    progress: Progress
     config: TopologyConfig
     replays_exactly: bool
     sets_aside: bool = False
@@ -38,14 +38,14 @@ class RunStarted:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        snapshot = {
-            "committed_txid": self.snapshot.committed_txid,
-            "committed_batch": self.snapshot.committed_batch.to_json(),
-            "recorded": [[txid, batch.to_json()] for txid, batch in sorted(self.snapshot.recorded.items())],
-            "attempt_id": self.snapshot.attempt_id,
+        progress = {
+            "committed_txid": self.progress.committed_txid,
+            "committed_batch": self.progress.committed_batch.to_json(),
+            "recorded": [[txid, batch.to_json()] for txid, batch in sorted(self.progress.recorded.items())],
+            "attempt_id": self.progress.attempt_id,
         }
         return {
-            "snapshot": snapshot,
+            "snapshot": progress,
             "config": shown_options(self.config),
             "replays_exactly": self.replays_exactly,
             "sets_aside": self.sets_aside,
@@ -56,14 +56,14 @@ class RunStarted:
     def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
         """The inverse of `to_json`."""
         known = row["snapshot"]
-        snapshot = Snapshot(
+        progress = Progress(
             TxId(whole_number(known["committed_txid"])),
             BatchMetadata.from_json(known["committed_batch"]),
             {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
             AttemptId(whole_number(known["attempt_id"])),
         )
         guarantee = Guarantee(row.get("guarantee", Guarantee.EXACTLY_ONCE.value))
-        return cls(snapshot, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"], guarantee)
+        return cls(progress, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"], guarantee)
 
 
 JournalLine = tuple[int, RunStarted | Event, list[Action]]
@@ -93,7 +93,7 @@ class JournalWriter:
     def begin(
         self,
         at_ms: int,
-        snapshot: Snapshot,
+        progress: Progress,
         config: TopologyConfig,
         *,
         replays_exactly: bool,
@@ -102,7 +102,7 @@ class JournalWriter:
     ) -> None:
         """Write how a run begins."""
         self._last_tick = None
-        run = RunStarted(snapshot, config, replays_exactly, sets_aside, guarantee)
+        run = RunStarted(progress, config, replays_exactly, sets_aside, guarantee)
         self._write({"at_ms": at_ms, "run": run.to_json()})
         self._is_durable = config.durability == "disk"
         if self._is_durable:

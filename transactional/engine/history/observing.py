@@ -18,7 +18,7 @@ from transactional.engine.history.timeline import Flight
 from transactional.guarantees import Guarantee
 from transactional.store import AttemptRecord, Lease
 from transactional.store.history import RunEnd, RunRecord
-from transactional.store.progress import Snapshot
+from transactional.store.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class RunObserver(Observer, Protocol):
     def begin(
         self,
         at_ms: int,
-        snapshot: Snapshot,
+        progress: Progress,
         config: TopologyConfig,
         *,
         replays_exactly: bool,

@@ -24,7 +24,7 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
     for number, (_, event, actions) in enumerate(lines, 1):
         if isinstance(event, RunStarted):
             coordinator = Coordinator(
-                event.snapshot,
+                event.progress,
                 event.config,
                 replays_exactly=event.replays_exactly,
                 sets_aside=event.sets_aside,

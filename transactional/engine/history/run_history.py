@@ -14,7 +14,7 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig, shown_options
 from transactional.errors import TransactionalError
 from transactional.names import DISTRIBUTION
-from transactional.ports import PartitionedSpout, Spout
+from transactional.ports import MeasuredSpout, Spout
 from transactional.store import DesiredState
 from transactional.store.history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.topology.describing import described
@@ -73,7 +73,7 @@ LAGS_MAX: Final = 50
 
 def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
     """The lag of the source, and of its partitions, as stored with a transaction commit."""
-    if not isinstance(spout, PartitionedSpout):
+    if not isinstance(spout, MeasuredSpout):
         return {"lag": lag_of(spout, batch)}
     try:
         lags = spout.lags(batch)

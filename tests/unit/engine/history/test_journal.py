@@ -44,7 +44,7 @@ from transactional.core.protocol import (
 from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
-from transactional.store.progress import Phase, Snapshot
+from transactional.store.progress import Phase, Progress
 from transactional.testing import ManualClock
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))
@@ -84,8 +84,8 @@ def test_every_event_and_action_comes_back_as_it_was(word: Any) -> None:
 
 
 def test_how_a_run_begins_comes_back_as_it_was() -> None:
-    snapshot = Snapshot(TxId(2), BATCH, {TxId(3): BATCH, TxId(4): BatchMetadata({})}, AttemptId(9))
-    started = RunStarted(snapshot, TopologyConfig(attempts_max=3), replays_exactly=False)
+    progress = Progress(TxId(2), BATCH, {TxId(3): BATCH, TxId(4): BatchMetadata({})}, AttemptId(9))
+    started = RunStarted(progress, TopologyConfig(attempts_max=3), replays_exactly=False)
     assert RunStarted.from_json(json.loads(json.dumps(started.to_json()))) == started
 
 
@@ -174,15 +174,15 @@ def test_the_time_of_an_event_comes_back_though_ticks_are_left_out(journal: Jour
 def test_of_silent_ticks_the_last_one_before_a_line_is_kept_and_none_over_runs(
     journal: JournalWriter, tmp_path: Path
 ) -> None:
-    snapshot, config = Snapshot(), TopologyConfig()
-    journal.begin(1, snapshot, config, replays_exactly=True)
+    progress, config = Progress(), TopologyConfig()
+    journal.begin(1, progress, config, replays_exactly=True)
     for now_ms in (10, 20, 30):
         journal(now_ms, Tick(now_ms), [])
     journal(31, PauseRequested(), [])
     journal(40, Tick(40), [])
-    journal.begin(2, snapshot, config, replays_exactly=True)
+    journal.begin(2, progress, config, replays_exactly=True)
     journal(3, Tick(3), [Halt("TX408", "enough")])
-    started = RunStarted(snapshot, config, replays_exactly=True)
+    started = RunStarted(progress, config, replays_exactly=True)
     assert [event for _, event, _ in read_journal(tmp_path / "journal")] == [
         started,
         Tick(30),
@@ -206,7 +206,7 @@ def test_events_need_a_coordinator() -> None:
     lines: list[Any] = [(0, Tick(0), [])]
     with pytest.raises(CorruptRecord, match="line 1 is an event, but the journal does not say how its run began"):
         replay(lines)
-    paused = Coordinator(Snapshot(), TopologyConfig(), replays_exactly=True)
+    paused = Coordinator(Progress(), TopologyConfig(), replays_exactly=True)
     paused.paused = True
     assert replay(lines, paused) == 1
 
@@ -255,7 +255,7 @@ def test_a_line_that_is_none_is_reported_with_its_number(tmp_path: Path, line: b
 
 
 def test_a_wrong_option_of_a_run_is_reported(tmp_path: Path) -> None:
-    row = RunStarted(Snapshot(), TopologyConfig(), replays_exactly=True).to_json()
+    row = RunStarted(Progress(), TopologyConfig(), replays_exactly=True).to_json()
     row["config"]["tick_ms"] = 0
     (tmp_path / "journal").write_text(json.dumps({"at_ms": 1, "run": row}) + "\n")
     with pytest.raises(CorruptRecord, match="line 1 is not a line of a journal: tick_ms must be at least 1"):
@@ -268,7 +268,7 @@ def test_a_line_that_a_power_cut_has_torn_is_left_out(tmp_path: Path) -> None:
 
     def run() -> None:
         with closing(JournalWriter(path)) as journal:
-            journal.begin(1, Snapshot(), TopologyConfig(), replays_exactly=True)
+            journal.begin(1, Progress(), TopologyConfig(), replays_exactly=True)
             journal(2, Tick(2), [Halt("TX401", "over")])
 
     run()
@@ -288,7 +288,7 @@ def test_a_journal_is_durable_before_a_transaction_is_committed(
     path, attempt = tmp_path / "journal", TransactionAttempt(TxId(1), AttemptId(1))
     for durability in ("disk", "process"):
         with closing(JournalWriter(path)) as journal:
-            journal.begin(1, Snapshot(), TopologyConfig(durability=durability), replays_exactly=True)
+            journal.begin(1, Progress(), TopologyConfig(durability=durability), replays_exactly=True)
             synced.clear()
             journal(2, ProcessingSucceeded(attempt, {}), [StartCommit(attempt, EMPTY_BATCH)])
             assert synced == ([path.stat().st_size] if durability == "disk" else [])

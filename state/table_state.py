@@ -1,4 +1,4 @@
-"""`MapState`: what all states share: their columns, their aggregates, and the walk of a read and of a write.
+"""`TableState`: what all states share: their columns, their aggregates, and the walk of a read and of a write.
 
 A state has its columns, its fence, and, once it is opened, its table: reading, judging and writing go through the
 table that was loaded when it was judged, in that order.
@@ -83,7 +83,7 @@ Apply = Callable[[TableT, bool], None]
 """Writes a transaction to a table that was judged, informed whether it is a replay. Raises `WriteRefused`."""
 
 
-class MapState(ABC, Generic[TableT]):
+class TableState(ABC, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
