@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from pyarrow import parquet
 
 import state.delta.merged
 import state.delta.state
@@ -33,6 +34,7 @@ from tests.integration import folding
 from transactional.arrow import arrow_type
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
+from transactional.facts import BatchFacts
 from transactional.ports import Partials
 from transactional.spark_session import spark_session
 
@@ -76,6 +78,22 @@ class TestFolds:
         words.merge(place.attempt(3, 4), counts({"dog": 1}))
         assert content(words) == {**after(2), "dog": 1}
         assert content(words, committed_txid=2) == after(2)
+
+    def test_leave_a_base_in_the_order_in_which_its_rows_go(self, place: Place) -> None:
+        state = DeltaMapState(
+            place.folder / "t", "n long, at timestamp", "count long", layout=NEVER, expires="at", after="1 day"
+        )
+        state.open(OWNER, place.txids.__getitem__)
+        rng, time = random.Random(7), pa.timestamp("us", tz="UTC")
+        for txid in (1, 2, 3):
+            times = pa.array([rng.randrange(10**6) * 10**6 for _ in range(500)]).cast(time)
+            rows = pa.table({"n": list(range(500)), "at": times, "count": [1] * 500})
+            state.begin(place.attempt(txid, txid), BatchFacts(0))
+            state.merge(place.attempt(txid, txid), Partials({"count": "sum"}, rows))
+        state.fold()
+        (file,) = [uri for uri in DeltaTable(state.location.uri).file_uris() if "txid=2/" in uri]
+        base = parquet.read_table(file, partitioning=None)
+        assert base["at"].to_pylist() == sorted(base["at"].to_pylist())
 
     def test_take_the_runs_in_between_by_their_sizes(self, place: Place) -> None:
         words = opened(place, LogLayout(fold_after=2, fan_out=2, base_share=1.0))

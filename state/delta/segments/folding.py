@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from state.columns import StateColumns
 from state.delta.segments.restarts import counted_rows, has_restarts
-from state.delta.tables.sql import Dialect, combined_sql
+from state.delta.tables.sql import Dialect, combined_sql, is_in_range
 from state.delta.tables.staging import STAGED_BYTES
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
@@ -217,6 +217,12 @@ class SegmentQuery:
             f"FULL OUTER JOIN ({self._aggregated(rest, [f'max({txid}) AS {txid}'], is_part=True)}) d ON {same}"
         )
 
+    def between(self, column: str, after: int | None, until: int) -> SegmentQuery:
+        """The same query, over rows whose key column lies in a range. A condition on its result would come too late:
+        behind a join of base and segments it does not reach the files."""
+        condition = is_in_range(self.dialect, column, after, until)
+        return replace(self, source=f"(SELECT * FROM {self.source} WHERE {condition})")
+
     @property
     def has_restarts(self) -> bool:
         """Whether rows may begin their key from nothing."""
@@ -237,6 +243,13 @@ class SegmentQuery:
                 is_gone = self.dialect.has_expired(self.dialect.name(self.columns.expires), floor)
                 query = f"SELECT e.* FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
         return f"SELECT n.*{self._no_floor} FROM ({query}) n" if self._no_floor else query
+
+    def fold_order(self, fold: Fold) -> str:
+        """How a fold sorts what it writes: where rows go by a column of their key, their files are searched by it."""
+        expires = self.columns.expires
+        if fold.after or expires not in self.columns.key.names:
+            return ""
+        return f" ORDER BY {self.dialect.name(expires)}"
 
     @property
     def _no_floor(self) -> str:

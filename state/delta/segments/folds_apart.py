@@ -65,8 +65,9 @@ class FoldTask:
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
-        query = SegmentQuery(self.columns, self.combine, DATA_FUSION).fold(self.fold, self.base, self.floor)
-        reader = pa.RecordBatchReader.from_stream(table.query(query, self.settings))
+        query = SegmentQuery(self.columns, self.combine, DATA_FUSION)
+        rows = query.fold(self.fold, self.base, self.floor) + query.fold_order(self.fold)
+        reader = pa.RecordBatchReader.from_stream(table.query(rows, self.settings))
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.fold.until, version)
         file = stager.stage_all(attempt, reader.cast(self.schema))

@@ -53,7 +53,7 @@ from state.delta.tables.lookup import (
     read_files,
     with_keys,
 )
-from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range
+from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
 from state.delta.tables.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import delta_schema, features_used, refused, unreadable
@@ -270,7 +270,7 @@ class SegmentsTable(Layout):
             return super().rows_between(before, column, after, until)
         self._check_not_folded(before)
         schema = self._schema()
-        sql = in_range(query.view_over_base(base_of(segments), before), self.columns, DATA_FUSION, column, after, until)
+        sql = query.between(column, after, until).view_over_base(base_of(segments), before)
         parts = [part.cast(schema) for part in self._parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
@@ -373,9 +373,8 @@ class SegmentsTable(Layout):
         query, segments = self._query(), self.segments()
         assert query is not None, "a table with rows says how they are combined"
         txid = DATA_FUSION.name(self.columns.txid)
-        sql = (
-            f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({query.fold(fold, base_of(segments), floor)}) f"
-        )
+        rows, order = query.fold(fold, base_of(segments), floor), query.fold_order(fold)
+        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({rows}) f{order}"
         predicate = f"{txid} > {fold.after} AND {txid} <= {fold.until}"
         properties = noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until))
         commit_overwrite(self.loaded, self._reader(sql, join_settings(segments)), properties, predicate=predicate)

@@ -223,9 +223,15 @@ def alive_view(query: str, columns: StateColumns, dialect: Dialect, floor: int |
 
 def in_range(query: str, columns: StateColumns, dialect: Dialect, column: str, after: int | None, until: int) -> str:
     """Of a query for key and value columns the rows with `after < column <= until`."""
-    names, name = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names])), dialect.name(column)
+    names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
+    return f"SELECT {names} FROM ({query}) r WHERE {is_in_range(dialect, column, after, until)}"
+
+
+def is_in_range(dialect: Dialect, column: str, after: int | None, until: int) -> str:
+    """The condition `after < column <= until`."""
+    name = dialect.name(column)
     is_late = "" if after is None else f"{name} > {dialect.time(after)} AND "
-    return f"SELECT {names} FROM ({query}) r WHERE {is_late}{name} <= {dialect.time(until)}"
+    return f"{is_late}{name} <= {dialect.time(until)}"
 
 
 def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:

@@ -14,7 +14,7 @@ from state.delta.segments.folding import (
     due_fold,
     whole_fold,
 )
-from state.delta.tables.sql import SPARK_SQL
+from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, is_in_range
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
@@ -98,3 +98,25 @@ def test_a_view_groups_by_key() -> None:
     assert query.view("`txid` < 7") == (
         "SELECT `k`, sum(`n`) AS `n`, max_by(`v`, `txid`) AS `v` FROM words WHERE `txid` < 7 GROUP BY `k`"
     )
+
+
+def test_a_range_of_a_key_is_asked_of_each_scan() -> None:
+    """Behind the join of base and segments the condition would not reach the files."""
+    columns = StateColumns(Schema.parse("k string, at timestamp"), Schema.parse("n long"))
+    narrowed = SegmentQuery(columns, {"n": "sum"}, DATA_FUSION).between("at", 5, 7)
+    sql = narrowed.view_over_base(TxId(1), TxId(9))
+    assert sql.count("FROM t ") == 2
+    assert sql.count(f"(SELECT * FROM t WHERE {is_in_range(DATA_FUSION, 'at', 5, 7)})") == 2
+
+
+def test_a_base_lies_in_the_order_in_which_its_rows_go() -> None:
+    key, values = Schema.parse("k string, at timestamp"), Schema.parse("n long, seen timestamp")
+    whole, part = Fold(TxId(0), TxId(9), 2, 20), Fold(TxId(3), TxId(9), 2, 20)
+
+    def order(expires: str | None, fold: Fold) -> str:
+        return SegmentQuery(StateColumns(key, values, expires=expires), {}, DATA_FUSION).fold_order(fold)
+
+    assert order("at", whole) == ' ORDER BY "at"'
+    assert not order("at", part)
+    assert not order("seen", whole)
+    assert not order(None, whole)
