@@ -36,6 +36,7 @@ APART: Mapping[str, Callable[[argparse.Namespace, str], None]] = {
     "profile": apart.profile,
     "tables": apart.tables,
     "streams": apart.streams,
+    "closing": apart.closing,
 }
 
 

@@ -51,12 +51,20 @@ def tables(options: argparse.Namespace, command: str) -> None:
 
 def streams(options: argparse.Namespace, command: str) -> None:
     """Operations of streams beside bolts by hand, in processor time; `python -m bench.streams` says more."""
+    _small(options, command, "streams", 5 if options.short else 15)
+
+
+def closing(options: argparse.Namespace, command: str) -> None:
+    """Transactions that close windows beside how many are open; `python -m bench.closing` says more."""
+    _small(options, command, "closing", 30 if options.short else 110)
+
+
+def _small(options: argparse.Namespace, command: str, part: str, rounds: int) -> None:
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         output = Path(folder) / "found.json"
-        rounds = "5" if options.short else "15"
-        _run(["-m", "bench.streams", "--rounds", rounds, "--output", str(output)])
+        _run(["-m", f"bench.{part}", "--rounds", str(rounds), "--output", str(output)])
         found: dict[str, Any] = json.loads(output.read_text("utf-8"))
-    save({**heading("streams", command), **found}, options.output)
+    save({**heading(part, command), **found}, options.output)
 
 
 def py_spy() -> str:

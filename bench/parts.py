@@ -13,10 +13,13 @@ from bench.peers import ExpertRecipe, SparkMerge
 from bench.raw import Raw
 from bench.rounds import Stage, System
 from bench.targets import KEYS
-from bench.workload import Workload, departures, zipf
+from bench.windows import ByMinute, StructuredStreaming, Windows
+from bench.workload import Workload, departures, timed, zipf
 from bench.works import Work
 
 MANY_KEYS = "keys-1m"
+BY_MINUTE, PER_MINUTE = "by-minute", 12_000
+"""200 messages a second: the smallest batches close windows every twelfth time, the largest ones 17 minutes at once."""
 WARM_MESSAGES, WARM_BATCHES = 1_000, 10
 """Batches of this size, and so many at a time, while everything gets warm."""
 FLIGHTS_FILL = 16_776
@@ -37,13 +40,14 @@ class Scale:
     far: Plan
     flights: Plan
     bolts: Sequence[Plan]
+    windows: Sequence[Plan]
     vocabulary: int
     warm_s: float = 20
     fill: int = 200_000
 
     def messages(self) -> int:
         """The longest way through the topic of words, without the filling."""
-        plans = (*self.pairs, *self.raw, *self.bolts, self.works, self.far)
+        plans = (*self.pairs, *self.raw, *self.bolts, *self.windows, self.works, self.far)
         return max(plan.rounds * plan.messages for plan in plans)
 
 
@@ -56,6 +60,7 @@ WHOLE = Scale(
     far=Plan(20_000, 3, 24),
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 3, 8), Plan(200_000, 3, 3)],
+    windows=[Plan(1_000, 3, 40), Plan(20_000, 3, 20), Plan(200_000, 3, 12)],
     vocabulary=1_000_000,
 )
 SHORT = Scale(
@@ -66,6 +71,7 @@ SHORT = Scale(
     far=Plan(20_000, 2, 5),
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 2, 5)],
+    windows=[Plan(1_000, 2, 14), Plan(20_000, 2, 6)],
     vocabulary=100_000,
     warm_s=5,
     fill=40_000,
@@ -86,6 +92,8 @@ class Topics:
             many = max(plan.rounds * plan.messages for plan in scale.many_keys)
             workloads += [zipf("many-words", many, scale.vocabulary, scale.vocabulary)]
             workloads += [departures("flights", FLIGHTS_FILL)]
+        if "windows" in parts:
+            workloads += [timed(workloads[0], BY_MINUTE, PER_MINUTE)]
         for workload in workloads:
             workload.produce(bootstrap)
         return cls({workload.topic: workload for workload in workloads})
@@ -97,7 +105,12 @@ def warm_up(stage: Stage, topics: Topics, scale: Scale) -> None:
     What runs for days is measured, not how it starts.
     """
     workload = topics.by_name["words"]
-    for system in _pairs(stage, works.per_key(workload, "warm-up"), "warm-up"):
+    warm(_pairs(stage, works.per_key(workload, "warm-up"), "warm-up"), workload, scale)
+
+
+def warm(systems: Sequence[System], workload: Workload, scale: Scale) -> None:
+    """Let each of them work for a while."""
+    for system in systems:
         done, deadline_s = 0, monotonic() + scale.warm_s
         while monotonic() < deadline_s and done < workload.messages:
             done = min(done + WARM_BATCHES * WARM_MESSAGES, workload.messages)
@@ -150,12 +163,23 @@ def bolts(contest: Contest, topics: Topics, scale: Scale) -> None:
         contest.hold(work, systems, plan)
 
 
+def windows(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """A count by key and minute against Structured Streaming's own windows."""
+    workload = topics.by_name[BY_MINUTE]
+    work = ByMinute("windows", "count by key and minute", workload)
+    warm(_windowed(contest.stage, replace(work, name="warm-windows"), "warm-up"), workload, scale)
+    for plan in scale.windows:
+        of_size = replace(work, batch_messages=plan.batch_messages)
+        contest.hold(of_size, _windowed(contest.stage, of_size, str(plan.batch_messages)), plan)
+
+
 Part = Callable[[Contest, Topics, Scale], None]
 PARTS: Mapping[str, tuple[Part, float]] = {
     "pairs": (pairs, 8),
     "raw": (raw, 2),
     "works": (other_works, 5),
     "bolts": (bolts, 1),
+    "windows": (windows, 6),
 }
 """Each part, and after how many minutes no further round of it is started."""
 
@@ -164,3 +188,9 @@ def _pairs(stage: Stage, work: Work, label: str) -> list[System]:
     """By turns, so that each peer has one of ours beside it."""
     one, three = (Ours(stage, work, label, in_flight=number) for number in (1, 3))
     return [one, SparkMerge(stage, work, label), three, ExpertRecipe(stage, work, label)]
+
+
+def _windowed(stage: Stage, work: ByMinute, label: str) -> list[System]:
+    """The peer between both of ours."""
+    one, three = (Windows(stage, work, label, in_flight=number) for number in (1, 3))
+    return [one, StructuredStreaming(stage, work, label), three]

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake import DeltaTable as RustDeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench import tables
 from bench.rounds import BatchTimes, Stage
@@ -28,6 +29,12 @@ from bench.works import Work
 SETTINGS = {
     # Progress of every micro-batch, not of the last hundred.
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    # Windows: what a micro-batch has changed is appended, not whole files, and no row is counted for statistics.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 _TIMEOUT_S = 300
 
@@ -42,28 +49,30 @@ class StreamingPeer(ABC):
         self.directory = stage.directory / f"{self.name}-{work.name}-{label}"
         self.path, self.checkpoint = str(self.directory / "table"), str(self.directory / "checkpoint")
         self.directory.mkdir(parents=True)
-        tables.create(self.path)
+        self.create()
         stage.session.dataSource.register(KafkaWords)
 
+    def create(self) -> None:
+        """Make the table."""
+        tables.create(self.path)
+
     @abstractmethod
-    def upsert(self, batch: DataFrame, batch_id: int) -> None:
-        """Count the micro-batch into the table, exactly once."""
+    def writer(self, source: DataFrame) -> DataStreamWriter:
+        """What is done with what the source reads."""
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause."""
-        source = self.stage.session.readStream.format(KafkaWords.name()).options(
-            bootstrap=self.stage.bootstrap,
-            topic=self.work.workload.topic,
-            field=self.work.field,
-            until=json.dumps(until),
-            batch=str(batch_messages),
-            tasks=str(self.stage.tasks),
-        )
-        writer = (
-            self.work.select(source.load())
-            .writeStream.foreachBatch(self.upsert)
-            .option("checkpointLocation", self.checkpoint)
-        )
+        options = {
+            "bootstrap": self.stage.bootstrap,
+            "topic": self.work.workload.topic,
+            "field": self.work.field,
+            "until": json.dumps(until),
+            "batch": str(batch_messages),
+            "tasks": str(self.stage.tasks),
+            **({"timed": "yes"} if self.work.workload.per_minute else {}),
+        }
+        source = self.stage.session.readStream.format(KafkaWords.name()).options(**options).load()
+        writer = self.writer(source).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()
         try:
             if not query.awaitTermination(_TIMEOUT_S):
@@ -89,7 +98,19 @@ def _worked(query: StreamingQuery) -> list[Any]:
     return [p for p in query.recentProgress if p.sources[0].startOffset != p.sources[0].endOffset]
 
 
-class SparkMerge(StreamingPeer):
+class Upserting(StreamingPeer):
+    """One that is handed each micro-batch."""
+
+    @abstractmethod
+    def upsert(self, batch: DataFrame, batch_id: int) -> None:
+        """Count the micro-batch into the table, exactly once."""
+
+    def writer(self, source: DataFrame) -> DataStreamWriter:
+        """`foreachBatch`."""
+        return self.work.select(source).writeStream.foreachBatch(self.upsert)
+
+
+class SparkMerge(Upserting):
     """What the manuals say: `foreachBatch` with a Delta MERGE, made idempotent by txnAppId and txnVersion.
 
     Tried beside it, and no quicker beyond the noise: the counts fetched first and merged from a local DataFrame, no
@@ -119,7 +140,7 @@ def merge_counts(batch: DataFrame, batch_id: int, *, path: str, application: str
     )
 
 
-class ExpertRecipe(StreamingPeer):
+class ExpertRecipe(Upserting):
     """The best recipe we know: `foreachBatch` that counts in Spark, fetches Arrow, and merges with delta-rs.
 
     The table's handle is kept from one micro-batch to the next, so that no log is read twice.

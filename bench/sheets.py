@@ -11,7 +11,7 @@ from bench.targets import Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
 TITLES = {"driver": "driver, Python", "jvm": "driver, JVM", "workers": "Python workers"}
-RATIOS_OF = ("merge", "expert", "raw", "ours-1", "ours-tuples")
+RATIOS_OF = ("merge", "expert", "raw", "streaming", "ours-1", "ours-tuples")
 PLOTS = {"pairs": ("throughput", "latency"), "works": ("throughput",), "raw": ("throughput",)}
 """Of which parts which plots are drawn."""
 TIMES_OF = {
@@ -20,7 +20,7 @@ TIMES_OF = {
     "cpu_ms": "of it processor time",
     "planned_ms": "planned → committed",
 }
-CONTESTS = ("pairs", "raw", "works", "bolts")
+CONTESTS = ("pairs", "raw", "works", "bolts", "windows")
 
 
 @dataclass(frozen=True, slots=True)

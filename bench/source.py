@@ -40,7 +40,8 @@ class KafkaRanges(InputPartition):
 
 
 class KafkaWords(DataSource):
-    """A streaming source. Options: `bootstrap`, `topic`, `field`, `until` (offsets as JSON), `batch`, `tasks`."""
+    """A streaming source. Options: `bootstrap`, `topic`, `field`, `until` (offsets as JSON), `batch`, `tasks`, and
+    `timed` where the records' times are read, too."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = dict(options)
@@ -51,8 +52,9 @@ class KafkaWords(DataSource):
         return "kafka-words"
 
     def schema(self) -> str:
-        """One field, nothing else, as of our spout: the keys as text, or the values as bytes."""
-        return "key string" if self.options.get("field", "key") == "key" else "value binary"
+        """No other fields than of our spout: the keys as text or the values as bytes, and the time where it counts."""
+        field = "key string" if self.options.get("field", "key") == "key" else "value binary"
+        return f"{field}, timestamp timestamp" if "timed" in self.options else field
 
     def streamReader(self, schema: StructType) -> KafkaWordsReader:  # noqa: N802 - PySpark's name
         """The reader, in the driver's Python helper process and in the Python workers."""
@@ -66,7 +68,8 @@ class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offsets = json.loads(options["until"])
         self._topic = options["topic"]
         self._batch, self._tasks = int(options["batch"]), int(options["tasks"])
-        schema = output_schema((options.get("field", "key"),), key_type="string", value_type="binary")
+        fields = (options.get("field", "key"), *(["timestamp"] if "timed" in options else []))
+        schema = output_schema(fields, key_type="string", value_type="binary")
         self._reader = KafkaPartitionReader(KafkaConnection(options["bootstrap"]), schema)
 
     def initialOffset(self) -> Offsets:  # noqa: N802

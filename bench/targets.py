@@ -67,6 +67,7 @@ def targets(documents: Documents) -> list[Target]:
         *_in_flight(documents),
         *_tables(documents),
         *_streams(documents),
+        *_windows(documents),
         *_steady(documents),
     ]
 
@@ -158,6 +159,22 @@ def _streams(documents: Documents) -> Iterator[Target]:
     ):
         reached = found.get(name, {}).get("times")
         yield Target(f"{name} as a stream against {beside}, throughput by processor time", reached, at_least=limit)
+
+
+def _windows(documents: Documents) -> Iterator[Target]:
+    def pair(ours: str, size: int, what: str = "throughput") -> Any:
+        return ratio(documents, "windows", ("windows", ours, "streaming", size), what)
+
+    for size, least in ((1_000, 10), (20_000, 10), (200_000, 5)):
+        what = f"count by key and minute against Structured Streaming's windows, messages/s, {size:,}"
+        yield Target(what, pair("ours-3", size), at_least=least)
+    yield Target("the same, p50 planned → committed, 1,000", pair("ours-1", 1_000, "latency"), at_least=10)
+    for kind, sizes in documents.get("closing", {}).get("closing", {"log": {}}).items():
+        costs = [{"keys": size, **each} for size, each in sizes.items()]
+        small, large = _small_and_large(costs)
+        for name, figure in (("p50", "p50_ms"), ("mean", "mean_ms"), ("p99", "p99_ms")):
+            what = f"{name} of a commit that closes 1,000 windows, 10⁶ open rows against 10⁴, layout {kind}"
+            yield Target(what, _over(large, small, figure), at_most=1.5)
 
 
 def ages(tables: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

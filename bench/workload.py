@@ -6,12 +6,14 @@ import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from examples.flights import flights
 from spouts.kafka_admin import create_topic, produce
 
 VALUE_BYTES = 64
+FIRST_MS = 1_735_689_600_000
+"""The beginning of 2025: before it no message has happened."""
 _SEED = 4
 _BLOCK = 1_000_000
 """So many words are drawn; then they come again in the same order."""
@@ -23,6 +25,7 @@ class Workload:
 
     `words` are what is counted, one per message. `values` are the messages' values; without them the word is the key,
     and the value, 64 bytes, is nobody's business. The first `fill` messages fill the tables and are not measured.
+    With `per_minute` the messages have times: so many are of each minute, from a time long past, in order.
     """
 
     topic: str
@@ -30,6 +33,7 @@ class Workload:
     fill: int
     values: Sequence[bytes] | None = None
     partitions: int = 4
+    per_minute: int | None = None
 
     @property
     def messages(self) -> int:
@@ -39,8 +43,16 @@ class Workload:
     def produce(self, bootstrap: str) -> None:
         """Create the topic and write all messages. Raises `OperatingError` when the broker does not take them."""
         # Few segments per partition: a log that rolls every 16 MB is for tests of retention.
-        create_topic(bootstrap, self.topic, self.partitions, {"segment.bytes": str(2**30)})
-        produce(bootstrap, self.topic, self._records())
+        # What has a time long past is not to be deleted for that.
+        settings = {"segment.bytes": str(2**30), "retention.ms": "-1"}
+        create_topic(bootstrap, self.topic, self.partitions, settings)
+        times_ms = None if self.per_minute is None else map(self.time_ms, itertools.count())
+        produce(bootstrap, self.topic, self._records(), times_ms=times_ms)
+
+    def time_ms(self, message: int) -> int:
+        """When a message happened, if they have times."""
+        assert self.per_minute is not None
+        return FIRST_MS + message * 60_000 // self.per_minute
 
     def until(self, messages: int) -> dict[int, int]:
         """For each partition the offset at which the first `messages` messages of the topic end."""
@@ -72,6 +84,11 @@ def zipf(topic: str, messages: int, vocabulary: int, fill: int) -> Workload:
     # A tuple: the garbage collector does not look through it.
     words = tuple(itertools.islice(itertools.chain(first, itertools.cycle(drawn)), messages + fill))
     return Workload(topic, words, fill)
+
+
+def timed(workload: Workload, topic: str, per_minute: int) -> Workload:
+    """The same words, with times."""
+    return replace(workload, topic=topic, per_minute=per_minute)
 
 
 def departures(topic: str, fill: int, messages: int | None = None) -> Workload:

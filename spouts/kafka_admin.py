@@ -5,6 +5,7 @@ Each call returns once the next client can see its effect, so that nobody has to
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ _TIMEOUT_S = 30.0
 _PAUSE_S = 0.01
 # librdkafka's number for "choose by the key": equal keys go to one partition, none at all to a random one.
 _ANY_PARTITION = -1
+_NOW = 0
 
 
 def cluster_id(bootstrap: str, *, timeout_ms: int = 30_000) -> str | None:
@@ -97,12 +99,13 @@ def produce(
     topic: str,
     records: Iterable[tuple[int | None, str | bytes | None, str | bytes | None]],
     settings: Mapping[str, str | int | float | bool] | None = None,
+    times_ms: Iterable[int] | None = None,
 ) -> int:
     """Write records `(partition or None, key, value)` in their order, and return how many the broker acknowledged.
 
     Without a partition the key determines it, by librdkafka's CRC-32, not by Java's murmur2. `settings` are
-    librdkafka's and override ours. Raises OperatingError, with the first reason, if a record was not acknowledged
-    within half a minute.
+    librdkafka's and override ours. `times_ms` are the records' times, since 1970; without them it is now. Raises
+    OperatingError, with the first reason, if a record was not acknowledged within half a minute.
     """
     failures: list[str] = []
     producer = Producer({**_producer_settings(bootstrap), **(settings or {})})
@@ -111,19 +114,19 @@ def produce(
         if error is not None:
             failures.append(str(error))
 
-    def enqueue(partition: int, key: str | bytes | None, value: str | bytes | None) -> None:
+    def enqueue(partition: int, key: str | bytes | None, value: str | bytes | None, time_ms: int) -> None:
         while True:
             try:
-                return producer.produce(topic, value, key, partition, on_delivery=delivered)
+                return producer.produce(topic, value, key, partition, on_delivery=delivered, timestamp=time_ms)
             except BufferError:
                 producer.poll(_PAUSE_S)
             except KafkaException as error:
                 # A missing partition is reported here, where the topic's metadata are already known.
                 return failures.append(str(error))
 
-    count = 0
+    count, times = 0, itertools.repeat(_NOW) if times_ms is None else iter(times_ms)
     for partition, key, value in records:
-        enqueue(_ANY_PARTITION if partition is None else partition, key, value)
+        enqueue(_ANY_PARTITION if partition is None else partition, key, value, next(times))
         count += 1
         if failures:
             break

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench import model, page, plots, processes, results, sampling, streams, works
+from bench import closing, model, page, plots, processes, results, sampling, streams, windows, works
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
@@ -26,7 +27,7 @@ from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, 
 from bench.sheets import all_sheets
 from bench.steady import TimedDriver
 from bench.targets import Target, formatted, targets
-from bench.workload import departures, zipf
+from bench.workload import departures, timed, zipf
 from bench.works import Work
 from examples import transactional_global_count
 from transactional import TopologyConfig
@@ -364,3 +365,28 @@ def test_the_model_says_what_it_was_fitted_to_and_no_transaction_is_shorter_than
 def test_without_the_measured_points_there_is_no_model() -> None:
     assert model.fitted({}) is None
     assert list(model.constants({})) == list(model.tried({})) == []
+
+
+def test_windows_are_compared_once_they_have_surely_closed() -> None:
+    workload = timed(zipf("words", 3_000, 5, 0), "by-minute", 100)
+    work = windows.ByMinute("windows", "by minute", workload, batch_messages=100)
+    found = work.expected(workload.until(3_000))
+    # A message is of every 0.6 s; six batches are six minutes, and the delay is ten seconds.
+    assert sum(found.values()) == 23 * 100
+    ended = work.ends_by(workload.until(3_000))
+    one = ("word-1", datetime(2025, 1, 1, tzinfo=UTC), 7)
+    assert windows.known(iter([one]), ended) == {"word-1 at 01 00:00": 7}
+    assert not windows.known(iter([one]), one[1])
+    with pytest.raises(ValueError, match="closed twice"):
+        windows.known(iter([one, one]), ended)
+
+
+def test_closing_is_measured_with_as_many_rows_open_as_are_asked_for(tmp_path: Path) -> None:
+    for size in (2_000, 4_000):
+        (tmp_path / str(size)).mkdir()
+    costs = closing.measure("log", [2_000, 4_000], 3, tmp_path)
+    assert {size: len(each) for size, each in costs.items()} == {2_000: 3, 4_000: 3}
+    topology = closing.topology_of("memory", tmp_path)
+    next(closing.transactions(topology, 2))
+    with pytest.raises(AssertionError, match="1000 windows have closed instead of 2000"):
+        closing.check(topology, 2)
