@@ -65,7 +65,7 @@ def topology_of(kind: str, folder: Path) -> Topology:
 
 
 def transactions(topology: Topology, open_minutes: int) -> Iterator[Cost]:
-    """The first ones fill the table; then one after the other, for as long as they are asked for."""
+    """The first ones fill the table; then one after the other, for as long as they are wanted."""
     for component in topology.committers:
         assert component.state is not None
         component.state.open(owner_of(topology.id, component.id), TxId)
