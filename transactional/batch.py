@@ -10,6 +10,7 @@ from typing import Any, NewType
 from transactional.errors import CorruptRecord
 from transactional.facts import BatchFacts, LastSeen
 from transactional.letters import Exclusion, Letter
+from transactional.redaction import without_login
 
 Offset = NewType("Offset", int)
 
@@ -68,7 +69,7 @@ class PendingMessage:
     """A message that has failed and is processed again, by itself: the record at `offset` of a partition.
 
     `tries` is how often it has failed so far; it waits until `not_before_ms`, in milliseconds since 1970. `error` is
-    the reason of its last failure.
+    the reason of its last failure, without logins.
     """
 
     partition: PartitionId
@@ -76,6 +77,9 @@ class PendingMessage:
     tries: int
     not_before_ms: int
     error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", without_login(self.error))
 
     @property
     def key(self) -> tuple[PartitionId, Offset]:

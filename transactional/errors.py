@@ -37,6 +37,7 @@ import traceback
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
+from transactional.redaction import without_login
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""
@@ -47,8 +48,9 @@ TRY_AGAIN: Final = 75
 class TransactionalError(Exception):
     """Base of all errors of this framework.
 
-    `at_fault` names the tuples (`Exclusion`s) whose execution raised the error, if known. `is_outage`: something needed
-    is unavailable, which is not the batch's fault: it does not count against `attempts_max`.
+    Its text loses its logins here: an error may quote what user code or a library raised. `at_fault` names the tuples
+    (`Exclusion`s) whose execution raised the error, if known. `is_outage`: something needed is unavailable, which is
+    not the batch's fault: it does not count against `attempts_max`.
     """
 
     code: ClassVar[str] = "TX000"
@@ -56,7 +58,7 @@ class TransactionalError(Exception):
     is_outage: ClassVar[bool] = False
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
-        super().__init__(*args)
+        super().__init__(*(without_login(each) if isinstance(each, str) else each for each in args))
         self.at_fault = at_fault
 
 

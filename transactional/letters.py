@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from transactional.redaction import without_login
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Exclusion:
     """Tuples that a bolt no longer receives, because it failed on one of them as often as is allowed.
 
     `fingerprint` identifies the tuple's source, stream and values, so equal tuples are treated alike; `error` is what
-    the bolt raised.
+    the bolt raised, without logins.
     """
 
     component: str
     fingerprint: str
     error: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", without_login(self.error))
 
     @property
     def key(self) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from functools import cache
 
 from transactional.batch import BatchMetadata, Offset, PartitionId, PendingMessage
 from transactional.config import TopologyConfig
+from transactional.redaction import without_login
 
 PENDING_MAX = 10_000
 """More failed messages are not recorded: a batch in which that many fail is replayed as a whole."""
@@ -62,7 +63,7 @@ def messages_of(batch: BatchMetadata, roots: Mapping[int, str]) -> tuple[FailedM
     """
     again = {message.key for message in batch.again}
     found = [
-        FailedMessage(partition, Offset(offset), error[:ERROR_CHARACTERS])
+        FailedMessage(partition, Offset(offset), without_login(error)[:ERROR_CHARACTERS])
         for partition, offsets in batch.ranges.items()
         for root, error in roots.items()
         for offset in [(root - first_root(partition)) * _STRIDE_BACK & _BITS]

@@ -11,9 +11,18 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
+_SIGNATURES = ("sig", "signature", "auth", "code", "pwd")
+"""Further parameters of URLs that let somebody in."""
 _USER = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:[^\s@]{1,200})(?=@)")
 """What stands before the `@` of a URL; a password may have a slash in it."""
-_IN_QUERY = re.compile(r"((?:ssl)?password=)[^&\s]*", re.IGNORECASE)
+_PARAMETER = re.compile(r"(?<=[?&;])([\w.~%-]{1,80})=([^&;#\s\"'<>]+)")
+_NAMED = re.compile(
+    r"""((?:passw(?:or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key|private[_-]?key)
+    (?:[._-][\w.-]{0,80})?(?:=|["']:\s?))  # password=, 'sasl.password':, secret_access_key=
+    ("[^"\n]*"|'[^'\n]*'|[^&;,\s"'<>)\]}]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_AUTHORIZATION = re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/-]{8,}=*", re.IGNORECASE)
 
 
 def without(secrets: Iterable[object], text: str) -> str:
@@ -23,16 +32,23 @@ def without(secrets: Iterable[object], text: str) -> str:
     return text
 
 
-def without_login(url: str) -> str:
-    """A URL without user and password."""
-    return _IN_QUERY.sub(rf"\1{SHOWN_INSTEAD}", _USER.sub(SHOWN_INSTEAD, url))
+def without_login(text: str) -> str:
+    """A URL, or any text, without what lets somebody in: user and password of URLs, their parameters such as
+    `?token=`, what is passed as `password=`, and headers of authorization."""
+    text = _PARAMETER.sub(_shown_parameter, _USER.sub(SHOWN_INSTEAD, text))
+    return _AUTHORIZATION.sub(rf"\1{SHOWN_INSTEAD}", _NAMED.sub(rf"\1{SHOWN_INSTEAD}", text))
+
+
+def _shown_parameter(found: re.Match[str]) -> str:
+    name, value = found.groups()
+    return f"{name}={SHOWN_INSTEAD if is_secret(name) or name.lower() in _SIGNATURES else value}"
 
 
 def reason_of(error: BaseException, options: Mapping[str, str]) -> str:
     """The text of delta-rs' error, safe to display, for a table that was opened with these storage options."""
     text = _STEP.sub(": ", _COLOURS.sub("", str(error)).strip())
     secrets = (value for name, value in options.items() if _SECRET.search(name))
-    return _USER.sub(SHOWN_INSTEAD, without(secrets, text))
+    return without_login(without(secrets, text))
 
 
 def without_controls(text: str) -> str:

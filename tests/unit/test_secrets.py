@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,16 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
-from tests.unit.command_line import Command
-from transactional.errors import TRY_AGAIN, TransactionalError
+from tests.unit.command_line import RUN, Command
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
+from transactional.commands.logs import show_warnings_briefly
+from transactional.core.protocol import AttemptFailed
+from transactional.errors import TRY_AGAIN, OperatingError, TransactionalError
+from transactional.letters import Exclusion
+from transactional.messages import ERROR_CHARACTERS, first_root, messages_of
 from transactional.redaction import reason_of, without_login
+from transactional.store.history import EndedHow, RunEnd
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 
@@ -163,6 +171,110 @@ def test_what_commands_print_and_leave_behind(
     assert done.out or done.err
     assert MARKER not in done.out + done.err + caplog.text
     assert files_with_marker(tmp_path) == []
+
+
+IN_USER_CODE = """
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from state.memory import MemoryMapState, MemoryTable
+from transactional.topology.builder import TransactionalTopologyBuilder
+
+SECRET = "hun" + "ter2"
+PLACES = (
+    f"postgresql://user:{SECRET}@there/db",
+    f"https://there/?id=7&token={SECRET}&sig={SECRET}#part",
+    f"connect(host='there', password='{SECRET}')",
+    str({"sasl.password": SECRET, "id": 7}),
+    f"Authorization: Bearer {SECRET}.x+/y==",
+    f"user=me aws_secret_access_key={SECRET} on ",
+    f"redis://{SECRET}:{'x' * 3000}@there/0",  # wherever it is cut
+)
+TABLE = MemoryTable("letters")
+
+def raises(row):
+    raise ValueError("; ".join(PLACES))
+
+class Planless(OpaqueMemoryTransactionalSpout):
+    def plan(self, *given, **named):
+        raise ValueError("; ".join(PLACES))
+
+class Closed(OpaqueMemoryTransactionalSpout):
+    def open(self, *given, **named):
+        raise ValueError("; ".join(PLACES))
+
+def built(spout, bolt, *, letters=False):
+    made = TransactionalTopologyBuilder("secrets", "spout", spout([[("cat",)]], "word string", 1))
+    made.set_bolt("bolt", bolt, output="word string").shuffle_grouping("spout")
+    made.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("bolt", "word")
+    if letters:
+        made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=TABLE))
+    return made.build()
+
+bolt = built(OpaqueMemoryTransactionalSpout, raises)
+planning = built(Planless, lambda row: tuple(row))
+opening = built(Closed, lambda row: tuple(row))
+set_aside = built(OpaqueMemoryTransactionalSpout, raises, letters=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "log"),
+    [
+        *(("bolt", ()), ("bolt", ("--log", "json")), ("bolt", ("--log", "human"))),
+        *(("planning", ()), ("opening", ()), ("opening", ("--log", "json")), ("set_aside", ())),
+    ],
+)
+def test_logins_in_exceptions_of_user_code_are_neither_shown_nor_kept(
+    where: str, log: tuple[str, ...], command: Command, module: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / f"{module}.py").write_text(IN_USER_CODE)
+    target = f"{{m}}:{where}"
+    ran = command(*RUN, target, "--attempts-max", "1", "--journal", "run.journal", *log)
+    assert ran.code == (0 if where == "set_aside" else 1)
+    is_stored = where != "opening"  # the spout is opened before anybody leads
+    done = [
+        command("txns", "secrets", "--errors"),
+        command("txns", "secrets", "--json"),
+        command("status"),
+        command("status", "--json"),
+        command("export-html", "secrets", "--out", "page.html"),
+        *((command("deadletters", target), command("deadletters", target, "--json")) if where == "set_aside" else ()),
+    ]
+    assert [each.code for each in done] == [0 if is_stored else 1] * len(done)
+    shown = ran.out + ran.err + "".join(each.out + each.err for each in done)
+    assert "postgresql://***@there/db; https://there/?id=7&token=***&sig=***#part; connect(host='there'" in shown
+    assert MARKER not in shown
+    assert files_with_marker(tmp_path) == []
+
+
+def test_what_is_logged_or_warned_of_by_a_command_without_a_log_has_no_logins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(logging, "lastResort", logging.StreamHandler())
+    show_warnings_briefly()
+    warnings.showwarning(UserWarning(f"no answer from {STORE}"), UserWarning, "a.py", 1)
+    assert logging.lastResort is not None
+    raised = (OSError, OSError(STORE), None)
+    logging.lastResort.handle(logging.LogRecord("a", logging.ERROR, "a.py", 1, "from %s", (STORE,), raised))
+    shown = capsys.readouterr().err
+    assert shown.count("postgresql://***@") == 3
+    assert MARKER not in shown
+
+
+def test_the_text_of_a_failure_loses_its_logins_where_it_is_made() -> None:
+    """So that no store, journal, log or page has to think of it."""
+    text, shown = f"no answer from {STORE}", f"no answer from postgresql://***@{NOBODY}/db?sslpassword=***"
+    partition = PartitionId("words", 0)
+    batch = BatchMetadata({partition: OffsetRange(Offset(0), Offset(1))})
+    [failed] = messages_of(batch, {first_root(partition): "x" * (ERROR_CHARACTERS - 25) + STORE})
+    assert AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), text).reason == shown
+    assert Exclusion("bolt", "", text).error == shown
+    assert PendingMessage(partition, Offset(0), 1, 0, text).error == shown
+    assert (RunEnd(EndedHow.FAILED, "ValueError", text).reason, RunEnd(EndedHow.KILLED).reason) == (shown, None)
+    assert str(OperatingError(text)) == shown
+    assert "user" not in failed.error
 
 
 def files_with_marker(folder: Path) -> list[str]:

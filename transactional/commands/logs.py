@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 import warnings
 from types import TracebackType
 from typing import NoReturn
 
 from transactional.errors import LOOK, CommitStuck, TransactionalError
+from transactional.redaction import without_login
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
 
@@ -70,11 +72,28 @@ class Logs:
             raise SystemExit(LOOK) from None
 
 
+def leave_unexpectedly(error: BaseException) -> NoReturn:
+    """End the process with an error that is none of the framework's, with its traceback."""
+    sys.stderr.write(without_login("".join(traceback.format_exception(error))))
+    sys.stderr.flush()
+    raise SystemExit(LOOK) from None
+
+
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning of Python's, as one line."""
-    sys.stderr.write(f"warning: {message}\n")
+    sys.stderr.write(f"warning: {without_login(str(message))}\n")
+
+
+class WithoutLogins(logging.Formatter):
+    """How records are shown by a command that writes no log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message and its traceback."""
+        return without_login(super().format(record))
 
 
 def show_warnings_briefly() -> None:
-    """Show Python's warnings as one line each."""
+    """Show Python's warnings as one line each, and what is logged without logins."""
     warnings.showwarning = show_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(WithoutLogins())

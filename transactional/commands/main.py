@@ -28,7 +28,7 @@ from transactional.commands.display import (
     troubles_of,
 )
 from transactional.commands.doctor import doctor
-from transactional.commands.logs import Logs, leave, show_warnings_briefly
+from transactional.commands.logs import Logs, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
@@ -245,6 +245,8 @@ def main() -> None:
     except TransactionalError as error:
         sys.stderr.write(f"{error.code}: {first_line(str(error))}\n")
         leave(error)
+    except Exception as error:
+        leave_unexpectedly(error)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from typing import Final
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.letters import Exclusion
+from transactional.redaction import without_login
 from transactional.store.progress import Phase
 
 # --- events: what is reported to the coordinator ------------------------------------------------------------------
@@ -90,14 +91,18 @@ class CommitSucceeded:
 class AttemptFailed:
     """The attempt failed, or was aborted, **and nothing of it is running any more**.
 
-    `at_fault`: the tuples that caused the failure, if it can be attributed to tuples. `is_outage`: something that it
-    needs was unavailable, which is not its batch's fault.
+    `reason` loses its logins here, because stores, journals, logs and pages take it from here. `at_fault`: the tuples
+    that caused the failure, if it can be attributed to tuples. `is_outage`: something that it needs was unavailable,
+    which is not its batch's fault.
     """
 
     attempt: TransactionAttempt
     reason: str
     at_fault: tuple[Exclusion, ...] = ()
     is_outage: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", without_login(self.reason))
 
 
 @dataclass(frozen=True, slots=True)

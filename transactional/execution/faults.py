@@ -18,6 +18,7 @@ from transactional.execution.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 from transactional.ports.dead_letters import values_to_json
+from transactional.redaction import without_login
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""
@@ -46,7 +47,7 @@ class Faults:
         """Attribute a failure to a tuple. Raises the first one when there are enough."""
         place = self._place(row)
         failed.where = place  # the letter has columns of its own for the tuple
-        exclusion = Exclusion(failed.component, fingerprint(row), _shortened(str(failed)))
+        exclusion = Exclusion(failed.component, fingerprint(row), _shortened(without_login(str(failed))))
         failed.where = _described(row) + place
         self._first = self._first or failed
         self._named.setdefault(exclusion.key, exclusion)

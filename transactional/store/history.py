@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from transactional.attempt import Epoch, TxId
+from transactional.redaction import without_login
 
 
 class EndedHow(Enum):
@@ -29,11 +30,16 @@ class EndedHow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """Why a run ends. `code` is the error's, such as `TX406`; None if it has none, or there was no error."""
+    """Why a run ends. `code` is the error's, such as `TX406`; None if it has none, or there was no error. `reason` is
+    without logins."""
 
     how: EndedHow
     code: str | None = None
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            object.__setattr__(self, "reason", without_login(self.reason))
 
 
 @dataclass(frozen=True, slots=True)

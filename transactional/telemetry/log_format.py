@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from transactional.redaction import SHOWN_INSTEAD, is_secret, without_login
 
 Fields = MutableMapping[str, Any]
+
+DEPTH_MAX: Final = 8
+"""What lies deeper in a field, or holds itself, is written as Python shows it."""
 
 
 class LogFormat(StrEnum):
@@ -50,8 +53,20 @@ def without_secrets(logger: object, method: str, fields: Fields) -> Fields:
     return {name: SHOWN_INSTEAD if is_secret(name) else _safe(value) for name, value in fields.items()}
 
 
-def _safe(value: Any) -> Any:
-    return without_login(value) if isinstance(value, str) else value
+def _safe(value: Any, depth: int = 0) -> Any:
+    """A value as JSON has it, however deep a secret lies in it."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return without_login(value)
+    if isinstance(value, Mapping) and depth < DEPTH_MAX:
+        return {
+            without_login(str(name)): SHOWN_INSTEAD if is_secret(str(name)) else _safe(each, depth + 1)
+            for name, each in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:
+        return [_safe(each, depth + 1) for each in value]
+    return without_login(repr(value))
 
 
 def _sentence(logger: object, method: str, fields: Fields) -> str:

@@ -58,6 +58,27 @@ def test_no_secret_is_written(format: LogFormat) -> None:
     assert "Traceback" in text
 
 
+@pytest.mark.parametrize("format", list(LogFormat))
+def test_no_secret_is_written_however_deep_it_lies(format: LogFormat) -> None:
+    held: dict[str, Any] = {"of": [{"options": {"sasl.password": SECRET, "hosts": {f"b://me:{SECRET}@h"}, "id": 7}}]}
+    held["itself"] = held
+    text = written(
+        format,
+        f"asked https://there/?id=7&token={SECRET}&sig={SECRET}",
+        nested=held,
+        error=OSError(f"https://me:{SECRET}@there"),
+        request=(f"https://there/?access_token={SECRET}", f"Authorization: Bearer {SECRET}.{SECRET}"),
+        none=None,
+        share=0.5,
+    )
+    assert SECRET not in text
+    assert "https://there/?id=7&token=***&sig=***" in text
+    if format is LogFormat.JSON:
+        told = json.loads(text)
+        assert told["nested"]["of"] == [{"options": {"sasl.password": "***", "hosts": ["b://***@h"], "id": 7}}]
+        assert (told["none"], told["share"], told["error"]) == (None, 0.5, "OSError('https://***@there')")
+
+
 def test_other_libraries_are_written_alike() -> None:
     told = json.loads(written(LogFormat.JSON, "a library warns"))
     assert (told["message"], told["level"]) == ("a library warns", "warning")
