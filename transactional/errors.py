@@ -122,10 +122,24 @@ class BoltFailed(OperatingError):
 
 
 class ReplayMismatch(OperatingError):
-    """A replayed batch is incomplete, or holds different records from those recorded."""
+    """A replayed batch is incomplete, or holds different records from those recorded.
+
+    If the source has lost the beginning of a range: `available_from` is the first offset that it still has, and what
+    there is of the range before `read_until` was delivered.
+    """
 
     code = "TX303"
     is_outage = False
+
+    def __init__(
+        self,
+        *args: object,
+        at_fault: tuple[Exclusion, ...] = (),
+        available_from: int | None = None,
+        read_until: int = 0,
+    ) -> None:
+        super().__init__(*args, at_fault=at_fault)
+        self.available_from, self.read_until = available_from, read_until
 
 
 class TableConflict(OperatingError):

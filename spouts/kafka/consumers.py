@@ -55,7 +55,7 @@ class CachedConsumer:
         self.partition: PartitionId | None = None
         self.next_offset = 0
         self._pending: list[Message] = []
-        self._seen_until = 0
+        self._seen_until = self._delivered_until = 0
         self._errors: deque[KafkaError] = deque(maxlen=1)
         settings: dict[str, Any] = connection.client(_CONSUMER) | {
             "isolation.level": connection.isolation,
@@ -72,6 +72,7 @@ class CachedConsumer:
         if not self.continues(partition, offsets):
             self.move(partition, offsets)
         self.partition = None  # until the end is reached: after an error the next user has to move it
+        self._delivered_until = int(offsets.start)
         ready: list[Message] = []
         idle_ms = size = 0
         while True:
@@ -79,6 +80,7 @@ class CachedConsumer:
             done = self._seen_until >= offsets.until
             if ready and (done or len(ready) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX):
                 yield ready
+                self._delivered_until = _offset(ready[-1]) + 1
                 ready, size = [], 0
             if done:
                 break
@@ -102,7 +104,7 @@ class CachedConsumer:
         """
         low, high = self._watermarks(partition)
         if low > offsets.start:
-            raise _gone(partition, offsets, low, high)
+            raise _gone(partition, offsets, low, high, read_until=offsets.until)
 
     def close(self) -> None:
         """Stop its threads."""
@@ -134,7 +136,9 @@ class CachedConsumer:
         if error.code() == KafkaError._PARTITION_EOF:
             self._seen_until = max(self._seen_until, _offset(message))
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise _gone(partition, offsets, *self._watermarks(partition))
+            # What was fetched before the error is delivered first, or not at all: the range is then read from `low`.
+            low, high = self._watermarks(partition)
+            raise _gone(partition, offsets, low, high, read_until=self._delivered_until)
         else:
             reason = self.connection.redact(error.str())
             raise SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
@@ -222,10 +226,12 @@ def consumer_pool() -> ConsumerPool:
     return _pools[-1]
 
 
-def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int) -> ReplayMismatch:
+def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, read_until: int) -> ReplayMismatch:
     return ReplayMismatch(
         f"{described(partition)}: the offsets {offsets} were planned, but the available ones are [{low}, {high}): "
-        "retention or deletion came first"
+        "retention or deletion came first",
+        available_from=low,
+        read_until=read_until,
     )
 
 

@@ -10,13 +10,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka_admin import delete_records
 from spouts.local_broker import LocalBroker
 from spouts.memory import MemoryTransactionalSpout
 from tests.integration.kafka_topics import new_topic, put
 from tests.integration.reliable_bolts import Send, Split, sent
+from transactional.attempt import TransactionAttempt
+from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
+from transactional.errors import OperatingError
 from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import Processed
 from transactional.reliable import TopologyBuilder
 from transactional.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore
@@ -80,3 +85,28 @@ def test_a_message_of_kafka_comes_again_by_its_partition_and_offset(
     assert Counter(sent(tmp_path)) == dict.fromkeys(WORDS - {"dies"}, 1) | {"c": 2, "fails": 2}
     [again] = [message for batch in committed(store) for message in batch.again]
     assert (again.partition.index, again.offset) == (0, 1)
+
+
+@pytest.mark.kafka
+def test_what_retention_has_taken_of_a_recorded_batch_is_skipped(kafka_broker: LocalBroker, tmp_path: Path) -> None:
+    """The first job fails, and then the log begins at its third record."""
+    topic = new_topic(kafka_broker.bootstrap)
+    put(kafka_broker.bootstrap, topic, ["a", "b", "c", "d"])
+    spout = OpaqueKafkaSpout(kafka_broker.bootstrap, topic, fields="value", value_type="string")
+    built = TopologyBuilder("mails", guarantee="at-least-once")
+    built.set_spout("lines", spout)
+    built.set_bolt("words", lambda row: row.value, output="word string").shuffle_grouping("lines")
+    built.set_bolt("send", Send()).fields_grouping("words", "word")
+    topology, store = built.build(options={"folder": str(tmp_path)}), MemoryCoordinatorStore()
+    executor = LocalExecutor(topology)
+
+    class FailsOnce(LocalExecutor):
+        def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+            if attempt.attempt_id == 2:
+                delete_records(kafka_broker.bootstrap, topic, {0: 2})
+                raise OperatingError("the job has failed")
+            return executor.run(attempt, batch)
+
+    TopologyDriver(topology, store, FailsOnce(topology), CONFIG).run()
+    assert Counter(sent(tmp_path)) == {"c": 1, "d": 1}
+    assert [batch.lost for batch in committed(store)] == [2]

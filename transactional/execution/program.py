@@ -50,6 +50,8 @@ class SpoutSpec:
     with_checksum: bool
     is_followed: bool = False
     """Whether its tuples carry what their messages are followed by."""
+    skips_losses: bool = False
+    """Whether what the source has lost of a recorded batch is skipped, which an opaque spout does not plan again."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
     """By stream."""
 
@@ -143,7 +145,8 @@ def make_program(
     given, count = topology.spout, topology.spout_parallelism
     with_checksum = given.replays_exactly and topology.guarantee is Guarantee.EXACTLY_ONCE
     outputs, followed = topology.outputs_of(topology.spout_id), topology.follows_messages
-    spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, followed, topology.event_times)
+    skips = not given.replays_exactly and topology.guarantee is not Guarantee.EXACTLY_ONCE
+    spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, followed, skips, topology.event_times)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
     for c in topology.components:
         bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None

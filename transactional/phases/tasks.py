@@ -35,6 +35,7 @@ from transactional.execution.items import (
     is_for_level,
     is_for_task,
 )
+from transactional.execution.losses import past_losses
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import AttemptInput, TaskProgram
@@ -42,6 +43,7 @@ from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
+from transactional.messages import Unfinished
 from transactional.ports import DeadLetter, ManyStreamsReader, PartitionReader, RefusedRecord, RefusingReader
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
@@ -247,6 +249,7 @@ class _Task(TaskLoop):
         stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
         schema = emitter.streams[stream].schema
         read = followed(reader) if self.program.spout.is_followed else read_of(reader)
+        read = past_losses(read, self._note_lost) if self.program.spout.skips_losses else read
         self.faults.reading = f"{partition} {offsets}"
         with guarded(self.program.spout.id):
             for each in read(partition, offsets, metadata):
@@ -258,6 +261,10 @@ class _Task(TaskLoop):
                         digest.add(batch)
                     emitter.emit_batch(batch, stream=stream)
         self.faults.reading = ""
+
+    def _note_lost(self, offsets: int, reason: str) -> None:
+        what = Unfinished(dropped=offsets, reason=reason)
+        self.sent.append(NotFinished(self._order(), self.program.spout.id, what))
 
     def _order(self) -> Order:
         return self.stage.index, self.task, len(self.sent)
