@@ -34,6 +34,7 @@ from transactional.engine import rewinding
 from transactional.errors import RewindUnfinished
 from transactional.names import LOG_COMMITS_PROPERTY
 from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import Clock
 from transactional.store import CoordinatorStore
 from verifier import CheckedTable, verify
 
@@ -78,8 +79,8 @@ def delta_states(folder: Path, layout: str, properties: Mapping[str, str] | None
     """States in Delta tables in a folder."""
     has = properties or {"delta.checkpointInterval": "7"}
 
-    def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> TableState[Any]:
-        return DeltaMapState(folder / name, key, values, layout=LAYOUTS[layout], deletes=deletes, properties=has)
+    def state(name: str, key: str | None = None, values: str = "", **named: Any) -> TableState[Any]:
+        return DeltaMapState(folder / name, key, values, layout=LAYOUTS[layout], properties=has, **named)
 
     return state
 
@@ -105,10 +106,12 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder}/store.db"
 
 
-def run(topology: Topology, store: CoordinatorStore, *, owner: str = "run") -> None:
+def run(topology: Topology, store: CoordinatorStore, *, owner: str = "run", clock: Clock | None = None) -> None:
     """Run until the source is drained."""
-    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=1)
-    TopologyDriver(topology, store, LocalExecutor(topology), config, owner=owner).run()
+    config = TopologyConfig(
+        stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=1, window_tick_ms=None
+    )
+    TopologyDriver(topology, store, LocalExecutor(topology), config, owner=owner, clock=clock).run()
 
 
 def expected(txid: int, transactions: int = TRANSACTIONS) -> Contents:
@@ -238,8 +241,17 @@ class World:
         states = delta_states(self.folder, self.layout, self.properties)
         return build(self.folder, states, **{"transactions": self.length, **options})
 
-    def run(self, **options: Any) -> None:
-        run(self.topology(), self.store, **options)
+    def run(self, *, transactions: int | None = None, **options: Any) -> None:
+        """Run until the source is drained, which may have fewer rows than it will have."""
+        run(self.topology(transactions=transactions or self.length), self.store, **options)
+
+    def contents(self) -> Contents:
+        """What readers find."""
+        return contents(self.topology())
+
+    def expected(self, txid: int) -> Contents:
+        """What a plain count gives."""
+        return expected(txid, self.length)
 
     def back_to(self, txid: int, *, owner: str = "rewinder", restores: Mapping[str, int | None] | None = None) -> None:
         """Rewind. `restores` plants a mistake: tables that go to other transactions, or nowhere."""
@@ -260,7 +272,7 @@ class World:
                 self.run(owner="another")
             end_lease(self.folder)
         self.back_to(txid, owner="next")
-        assert contents(self.topology()) == expected(txid, self.length)
+        assert self.contents() == self.expected(txid)
         assert self.findings() == []
 
     def restart(self) -> None:
@@ -291,9 +303,9 @@ class Kept:
     def __init__(self, folder: Path, length: int) -> None:
         self.folder, self.length = folder, length
 
-    def world(self, layout: str) -> World:
+    def world(self, layout: str, kind: type[World] = World) -> World:
         (self.folder / layout).mkdir(exist_ok=True)
-        world = World(self.folder / layout, layout, self.length, self.folder / f"{layout}-kept")
+        world = kind(self.folder / layout, layout, self.length, self.folder / f"{layout}-kept")
         if not world.kept.exists():
             world.run()
             world.store.close()

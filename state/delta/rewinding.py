@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import count, takewhile
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,38 +32,60 @@ from transactional.ports.rewinding import RewindTarget
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class TableHistory:
-    """A table's log as far back as it goes without a hole, oldest entry first."""
+    """A table's log, from a Delta version back as far as it goes without a hole, or as far as somebody has read.
 
-    location: DeltaLocation
-    owner: str
-    entries: Sequence[Entry]
+    Raises `OperatingError` where an entry is there and can't be read.
+    """
 
-    @classmethod
-    def read(cls, location: DeltaLocation, owner: str, newest: int) -> TableHistory:
-        """Up to this Delta version. Raises `OperatingError`."""
-        files, found = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
+    def __init__(self, location: DeltaLocation, owner: str, newest: int) -> None:
+        self.location, self.owner = location, owner
+        self._known = list[Entry]()
+        """Newest first."""
+        self._older = self._read(newest)
+
+    def _read(self, newest: int) -> Iterator[Entry]:
+        files = DeltaStorageHandler(self.location.uri, dict(self.location.storage_options))
         for version in range(newest, -1, -1):
             try:
-                found.append(read_entry(files, version))
+                yield read_entry(files, version)
             except FileNotFoundError:
-                break  # older entries are cleaned out
+                return  # older entries are cleaned out
             except (OSError, *UNREADABLE) as error:
-                reason = location.reason(error)
-                raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
-        return cls(location, owner, found[::-1])
+                why = f"Delta version {version} of table {self.location} can't be read: {self.location.reason(error)}"
+                raise OperatingError(why) from None
+
+    def newest_first(self) -> Iterator[Entry]:
+        """Reads no further than the caller does."""
+        for n in count():
+            if n == len(self._known):
+                entry = next(self._older, None)
+                if entry is None:
+                    return
+                self._known.append(entry)
+            yield self._known[n]
+
+    @cached_property
+    def entries(self) -> Sequence[Entry]:
+        """All of them, oldest first."""
+        return list(self.newest_first())[::-1]
 
     def version_at(self, target: RewindTarget) -> int:
-        """The Delta version with the table as it was after the target's transaction. Raises `BeyondKept`."""
-        own = [n for n, entry in enumerate(self.entries) if self.owner in entry.app_versions]
-        for n in reversed(own):
-            if self.entries[n].app_versions[self.owner] == target.attempt_id:
-                return self._last_alike(n)
+        """The Delta version with the table as it was after the target's transaction. Raises `BeyondKept`.
+
+        It is the newest one before anything else was written: what was compacted or folded by then is, too.
+        """
+        alike: int | None = None
+        for entry in self.newest_first():
+            alike = entry.version if alike is None else alike
+            if self.owner in entry.app_versions and entry.app_versions[self.owner] == target.attempt_id:
+                return alike
+            if self.owner in entry.app_versions or is_foreign(entry, self.owner):
+                alike = None
         return self._before_first(target)
 
     def _last_alike(self, n: int) -> int:
-        """The newest Delta version before anything else was written: what was compacted or folded by then is, too."""
+        """As `version_at`, after the entry at a place."""
         version = self.entries[n].version
         for entry in self.entries[n + 1 :]:
             if self.owner in entry.app_versions or is_foreign(entry, self.owner):
@@ -109,22 +132,22 @@ class TableHistory:
 
     def noted_since(self, version: int) -> set[str]:
         """The table's own app transactions beside the fence that were written after a Delta version."""
-        after = (entry for entry in self.entries if entry.version > version)
+        after = takewhile(lambda entry: entry.version > version, self.newest_first())
         own = {app_id for entry in after for app_id in entry.app_versions if app_id.startswith(f"{self.owner}#")}
         return own - {repair_of(self.owner)}
 
 
-def version_within_reach(location: DeltaLocation, owner: str, newest: int, target: RewindTarget) -> int:
+def version_within_reach(history: TableHistory, target: RewindTarget) -> int:
     """The Delta version to restore. Raises `BeyondKept`, which names the oldest transaction that can be reached."""
-    history = TableHistory.read(location, owner, newest)
     try:
         version = history.version_at(target)
-        check_whole(location, version)
+        check_whole(history.location, version)
     except BeyondKept as error:
         oldest = history.oldest_within_reach(target)
         within = "no earlier one can be reached" if oldest is None else f"the oldest that it can go back to is {oldest}"
         raise BeyondKept(
-            f"Delta table {location} of {owner} can't go back to transaction {target.txid}: {error}; {within}"
+            f"Delta table {history.location} of {history.owner} can't go back to transaction {target.txid}: {error}; "
+            f"{within}"
         ) from None
     return version
 
@@ -132,7 +155,7 @@ def version_within_reach(location: DeltaLocation, owner: str, newest: int, targe
 def held_for(table: TableVersion, targets: Sequence[RewindTarget]) -> Held:
     """What going back to the targets takes; what of it is gone already is logged. Raises `OperatingError`."""
     versions, paths = list[int](), set[str]()
-    history = TableHistory.read(table.location, table.owner, table.delta_version) if targets else None
+    history = TableHistory(table.location, table.owner, table.delta_version) if targets else None
     for target in targets:
         assert history is not None
         try:
@@ -163,12 +186,12 @@ def check_whole(location: DeltaLocation, version: int) -> set[str]:
 
 def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> None:
     """Restore the table over the version that was judged, under a new fence. Raises `WriteRefused`, `BeyondKept`."""
-    version = version_within_reach(table.location, table.owner, table.judged, target)
+    history = TableHistory(table.location, table.owner, table.judged)
+    version = version_within_reach(history, target)
     table.settle()
     if version == table.judged:
         return commit_files(table, [], as_attempt(table, fence_id, None))
     then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
-    history = TableHistory.read(table.location, table.owner, table.judged)
     noted = [Transaction(app_id, then.transaction_version(app_id) or 0) for app_id in history.noted_since(version)]
     note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
     properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})
@@ -181,5 +204,5 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
 def reached(location: DeltaLocation, owner: str, target: RewindTarget) -> str:
     """What `restore` would do now, in words. Raises as it does."""
     newest = load_table(location).version()
-    version = version_within_reach(location, owner, newest, target)
+    version = version_within_reach(TableHistory(location, owner, newest), target)
     return f"Delta table {location}: version {newest} goes back to what version {version} is"

@@ -1,6 +1,7 @@
 """A topology is taken back to each transaction of a run of sixty, and a rewind dies at each of its steps.
 
-What comes then is compared with a plain count: as a run that never went further would have left it.
+What comes then is compared with what a run that never went further has: of words a plain count, with deleted keys and
+dead letters; of windows, with what expires and what is told on, the same run in memory.
 """
 
 from __future__ import annotations
@@ -11,26 +12,31 @@ from contextlib import closing
 
 import pytest
 
-from tests.rewinding import LAYOUTS, TRANSACTIONS, Died, Kept, Steps, World, contents, dies_at, expected, stepping
+from tests.rewinding import LAYOUTS, TRANSACTIONS, Died, Kept, Steps, World, dies_at, stepping
+from tests.rewinding_windows import WindowsWorld
 
 TARGET = 5
 SHORT = 9
 PARTS, PART_S = 6, 1_200
 """A part is what is run again if it is interrupted."""
+KINDS = {"words": World, "windows": WindowsWorld}
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+Runs = dict[str, Kept]
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
-def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return Kept(tmp_path_factory.mktemp("sixty"), TRANSACTIONS)
+def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return {kind: Kept(tmp_path_factory.mktemp(f"sixty-{kind}"), TRANSACTIONS) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def short_runs(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return Kept(tmp_path_factory.mktemp("nine"), SHORT)
+def short_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return {kind: Kept(tmp_path_factory.mktemp(f"nine-{kind}"), SHORT) for kind in KINDS}
 
 
-def opened(kept: Kept, layout: str) -> Iterator[World]:
-    world = kept.world(layout)
+def opened(runs: Runs, layout: str, kind: str) -> Iterator[World]:
+    world = runs[kind].world(layout, KINDS[kind])
     with closing(world.store):
         yield world
 
@@ -40,34 +46,36 @@ def back_and_on(world: World, txids: Sequence[int]) -> None:
     for txid in txids:
         world.restart()
         world.back_to(txid)
-        assert contents(world.topology()) == expected(txid, TRANSACTIONS), f"back at {txid}"
+        assert world.contents() == world.expected(txid), f"back at {txid}"
         assert world.findings() == [], f"back at {txid}"
         world.run()
-        assert contents(world.topology()) == expected(TRANSACTIONS, TRANSACTIONS), f"on from {txid}"
+        assert world.contents() == world.expected(TRANSACTIONS), f"on from {txid}"
         assert world.findings() == [], f"on from {txid}"
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(PART_S)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each_layout
+@each_kind
 @pytest.mark.parametrize("part", range(PARTS))
-def test_back_to_every_transaction_and_on(long_runs: Kept, layout: str, part: int, told: list[str]) -> None:
-    for world in opened(long_runs, layout):
+def test_back_to_every_transaction_and_on(long_runs: Runs, layout: str, kind: str, part: int, told: list[str]) -> None:
+    for world in opened(long_runs, layout, kind):
         txids = range(part, TRANSACTIONS + 1, PARTS)
         back_and_on(world, txids)
-        told.append(f"rewinds, {layout}: back to {', '.join(map(str, txids))}, and on to {TRANSACTIONS}")
+        told.append(f"rewinds, {kind} in {layout}: back to {', '.join(map(str, txids))}, and on to {TRANSACTIONS}")
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(PART_S)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_back_one_by_one_and_on(long_runs: Kept, layout: str) -> None:
-    for world in opened(long_runs, layout):
+@each_layout
+@each_kind
+def test_back_one_by_one_and_on(long_runs: Runs, layout: str, kind: str) -> None:
+    for world in opened(long_runs, layout, kind):
         for txid in range(TRANSACTIONS, -1, -1):
             world.back_to(txid)
-            assert contents(world.topology()) == expected(txid, TRANSACTIONS)
+            assert world.contents() == world.expected(txid)
         world.run()
-        assert contents(world.topology()) == expected(TRANSACTIONS, TRANSACTIONS)
+        assert world.contents() == world.expected(TRANSACTIONS)
         assert world.findings() == []
 
 
@@ -95,19 +103,22 @@ def die_at(world: World, moment: int) -> None:
 
 @pytest.mark.proof
 @pytest.mark.timeout(PART_S)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each_layout
+@each_kind
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_crash_point(short_runs: Kept, layout: str, part: int, told: list[str]) -> None:
-    for world in opened(short_runs, layout):
+def test_every_crash_point(short_runs: Runs, layout: str, kind: str, part: int, told: list[str]) -> None:
+    for world in opened(short_runs, layout, kind):
         every = moments(world)
         mine = range(part, every, PARTS)
         for moment in mine:
             die_at(world, moment)
-        told.append(f"rewinds, {layout}: {len(mine)} of {every} crash points, each met twice")
+        told.append(f"rewinds, {kind} in {layout}: {len(mine)} of {every} crash points, each met twice")
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_some_crash_points(short_runs: Kept, layout: str, seed: int) -> None:
-    for world in opened(short_runs, layout):
-        die_at(world, random.Random(f"{seed} {layout}").randrange(moments(world)))
+@pytest.mark.sampled(3)
+@each_layout
+@each_kind
+def test_some_crash_points(short_runs: Runs, layout: str, kind: str, seed: int) -> None:
+    for world in opened(short_runs, layout, kind):
+        die_at(world, random.Random(f"{seed} {layout} {kind}").randrange(moments(world)))
