@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from state.columns import check_combine, check_time_column
 from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import Verdict
-from state.put_rows import PutRows
 from state.sums import SumCheck
 from state.table_state import FencedTable, TableState
+from state.task_rows import TaskRows
 from state.updates import check_unique, rows_of, table_of_rows
 from state.value_limits import ValueLimits
 from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
@@ -45,35 +45,16 @@ class MemoryTable:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTaskState:
+class MemoryTaskState(TaskRows):
     """What was in the table before a transaction, for the tasks of a step."""
 
-    rows: PutRows
     before: Mapping[Key, tuple[Any, ...]]
-
-    @property
-    def key(self) -> Schema:
-        """The key columns."""
-        return self.rows.key
-
-    @property
-    def values(self) -> Schema:
-        """The value columns."""
-        return self.rows.values
-
-    def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values of those keys that exist."""
-        asked = rows_of(self.rows.wanted(keys)) if self.key else [()] * len(keys)
-        return {key: self.before[each] for key, each in zip(keys, asked, strict=True) if each in self.before}
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow."""
-        found = self.get(rows_of(keys) if self.key else [()])
-        return table_of_rows([(*key, *values) for key, values in found.items()], Schema((*self.key, *self.values)))
-
-    def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
-        """New values as the state writes them."""
-        return self.rows.table(rows)
+        asked = dict.fromkeys(rows_of(keys) if self.key else [()])
+        rows = [(*key, *self.before[key]) for key in asked if key in self.before]
+        return table_of_rows(rows, Schema((*self.key, *self.values)))
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep them as Arrow."""

@@ -13,20 +13,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from transactional.errors import ConfigError
-from transactional.loading import open_for_reading, reader_of
-from transactional.store import StoreReader
+from transactional.loading import open_for_reading
 
 ROOT = Path(__file__).resolve().parents[1]
-WAIT_S = 180
 KILLED_AT, STOPPED_AT = 48, 70
 MODULE = """
 import random
@@ -76,18 +71,9 @@ PICTURES = {
 }
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Check again and again; end with what was waited for."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            sys.exit(f"waited {WAIT_S} s for {what}")
-        time.sleep(0.05)
-
-
 def environment() -> dict[str, str]:
     """That of the programs that are started: they find this copy."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
@@ -101,7 +87,7 @@ def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             command,
             cwd=folder,
             env=environment(),
-            stdout=subprocess.PIPE if arguments[0] == "ui" else log,
+            stdout=subprocess.PIPE,
             stderr=log,
             text=True,
         ) as process,
@@ -112,45 +98,28 @@ def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def committed(store: StoreReader) -> int:
-    """The last committed transaction."""
-    statuses = store.status("sentences")
-    return statuses[0].committed_txid if statuses else 0
-
-
-def run_and_kill(folder: Path, url: str) -> None:
-    """A run that is killed, and one that takes over and is stopped."""
+def run_and_kill(folder: Path) -> None:
+    """A run that is killed, and one that takes over and is stopped: each where it prints that it has come so far."""
     (folder / "sentences.py").write_text(MODULE)
     (folder / "transactional.toml").write_text("[topology]\nlease_ms = 3000\nmax_spout_pending = 2\n")
     given = ("--master", "none", "--max-pending", "4", "--set", "retry_pause_ms=20", "--standby")
     for until, number in ((KILLED_AT, signal.SIGKILL), (STOPPED_AT, signal.SIGTERM)):
         with program(folder, "run", "sentences:build", *given) as process:
-            wait_until((folder / "transactional.db").exists, "the store")
-            with closing(reader_of(url)) as store:
-                wait_until(partial(is_at, store, until, process), f"transaction {until}")
-            process.send_signal(number)
-            wait_until(partial(has_ended, process), "the end of a run")
-
-
-def is_at(store: StoreReader, txid: int, process: subprocess.Popen[str]) -> bool:
-    """Whether a run has got there."""
-    if has_ended(process):
-        sys.exit(f"a run has ended by itself, with {process.returncode}")
-    try:
-        return committed(store) >= txid
-    except ConfigError:  # the file is there, and its tables are about to be
-        return False
-
-
-def has_ended(process: subprocess.Popen[str]) -> bool:
-    """Whether a process is gone."""
-    return process.poll() is not None
+            assert process.stdout is not None
+            has_come = False
+            for line in process.stdout:
+                committed = re.match(r"transaction (\d+):\d+ committed", line)
+                if committed and int(committed[1]) >= until and not has_come:
+                    process.send_signal(number)
+                    has_come = True
+            if not has_come:
+                sys.exit(f"a run has ended by itself, with {process.wait()}")
 
 
 def take(folder: Path, out: Path) -> None:
     """Serve the store, and take the pictures."""
     url = f"sqlite:///{folder}/transactional.db"
-    run_and_kill(folder, url)
+    run_and_kill(folder)
     with closing(open_for_reading(url)) as store:
         failed = store.times("sentences", limit=1_000, phases=["failed"])
     if not failed:

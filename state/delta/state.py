@@ -288,8 +288,8 @@ class DeltaMapState(TableState[Layout]):
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
         floors, at = self._floors(attempt), loaded.delta_version
         floor = None if floors is None else (self._expiring_column, floors.floor)
-        known = str(table_id), at, attempt, self._rows, stager, floor
-        return DeltaTaskState(self._resolved, owner, self.columns, *known)
+        known = str(table_id), at, attempt, stager, floor
+        return DeltaTaskState(self._rows, self._resolved, owner, self.columns, *known)
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
         self._write_staged(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)

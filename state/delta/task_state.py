@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,13 +13,10 @@ from state.delta.tables.layout import Layout
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.expiring import alive
-from state.put_rows import PutRows
-from transactional.absent import Absent
+from state.task_rows import TaskRows
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key
 from transactional.errors import OperatingError
 from transactional.ports.split import NeedsDriver, WrittenPart
-from transactional.schema import Schema
 
 _loaded: dict[tuple[str, str, str], Layout] = {}
 """The tables that this process has read, by location, the table's own id and its columns: what they keep of a table is
@@ -29,7 +24,7 @@ of use again for the next transaction's tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTaskState:
+class DeltaTaskState(TaskRows):
     """Reads the Delta version that the driver has judged, whatever was committed since."""
 
     location: DeltaLocation
@@ -38,34 +33,14 @@ class DeltaTaskState:
     table_id: str
     delta_version: int
     attempt: TransactionAttempt
-    rows: PutRows
     stager: FileStager | None
     floor: tuple[str, int | None] | None = None
     """The column by which rows expire, and the transaction's floor; None: they don't."""
-
-    @property
-    def key(self) -> Schema:
-        """The key columns."""
-        return self.rows.key
-
-    @property
-    def values(self) -> Schema:
-        """The value columns."""
-        return self.rows.values
-
-    def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before the transaction of those keys that exist. Raises `OperatingError`."""
-        wanted = self.rows.wanted(keys)
-        return self.rows.found(keys, wanted, self.rows_before(wanted))
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow. Raises `OperatingError`."""
         rows = self._table().lookup(self.attempt.txid, keys)
         return rows if self.floor is None else alive(rows, *self.floor)
-
-    def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
-        """New values as the state writes them. Raises `SchemaMismatch`."""
-        return self.rows.table(rows)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""

@@ -8,35 +8,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.stateful_words import WordCount
 from spouts import MemoryTransactionalSpout
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import RUNS
 from tests.contract.states import content
-from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.spark.executor import SparkExecutor
-from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 
 pytestmark = pytest.mark.spark
 ROWS = [[(f"w{number * 7 % 40}",) for number in range(of, 300, 2)] for of in (0, 1)]
-
-
-class WordCount(StatefulBolt):
-    """Storm's example."""
-
-    output = "word string, count long"
-
-    def init_state(self, state: KeyValueState) -> None:
-        self.counts = state
-
-    def execute(self, tuple: Tuple) -> None:
-        count = self.counts.get(tuple.word, 0) + 1
-        self.counts.put(tuple.word, count)
-        self.collector.emit(tuple.word, count)
 
 
 def run(folder: Path, session: SparkSession, choice: str) -> tuple[DeltaMapState, DeltaMapState]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from examples.stateful_words import WordCount
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import everything, processed
 from tests.unit.drivers import DRAINED
@@ -27,21 +28,6 @@ from transactional.topology.topology import Topology
 
 NOTHING = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(0))})
 PETS = [("cat",), ("dog",), ("cat",)]
-
-
-class WordCount(StatefulBolt):
-    """Storm's example."""
-
-    output = "word string, count long"
-    state = "word string -> count long"
-
-    def init_state(self, state: KeyValueState) -> None:
-        self.counts = state
-
-    def execute(self, tuple: Tuple) -> None:
-        count = self.counts.get(tuple.word, 0) + 1
-        self.counts.put(tuple.word, count)
-        self.collector.emit(tuple.word, count)
 
 
 class Noting(WordCount):

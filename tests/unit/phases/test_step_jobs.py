@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from examples.stateful_words import WordCount
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import RUNS
@@ -27,24 +28,10 @@ from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import TransactionState
-from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology
 
 ROWS = [(f"w{number * 7 % 40}",) for number in range(300)]
-
-
-class WordCount(StatefulBolt):
-    """Storm's example."""
-
-    output = "word string, count long"
-
-    def init_state(self, state: KeyValueState) -> None:
-        self.counts = state
-
-    def execute(self, tuple: Tuple) -> None:
-        count = self.counts.get(tuple.word, 0) + 1
-        self.counts.put(tuple.word, count)
-        self.collector.emit(tuple.word, count)
 
 
 class Total(WordCount):
