@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from examples.stateful_words import WordCount
 from state.redis.state import RedisMapState
 from state.redis.table import keys_of
 from state.redis.values import RowCodec
@@ -29,7 +30,6 @@ from tests.contract.test_state import (
 )
 from tests.integration.redis_server import DURABLE, RedisServer
 from tests.unit.drivers import DRAINED
-from tests.unit.execution.test_stateful import WordCount
 from tests.unit.fakes import opaque_words
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TxId

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from examples.stateful_words import WordCount
 from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED
-from tests.unit.execution.test_stateful import WordCount
 from tests.unit.fakes import builder, counts, words
 from transactional.commands.status_json import attempt_json, status_json, steps_of
 from transactional.core.protocol import CommitSucceeded

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from examples.stateful_words import WordCount
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
-from tests.unit.execution.test_stateful import WordCount
 from tests.unit.fakes import WORD_COUNTS, builder, opaque_words, words
 from transactional import StateKind, TopologyConfig, run_topology
 from transactional.config import shown_options
