@@ -67,6 +67,15 @@ def _small(options: argparse.Namespace, command: str, part: str, rounds: int) ->
     save({**heading(part, command), **found}, options.output)
 
 
+def lookups(options: argparse.Namespace, command: str) -> None:
+    """Questions from another process while transactions commit; `python -m bench.lookups` says more."""
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        output = Path(folder) / "found.json"
+        _run(["-m", "bench.lookups", "--rounds", "1" if options.short else "3", "--output", str(output)])
+        found: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    save({**heading("lookups", command), **found}, options.output)
+
+
 def py_spy() -> str:
     """Where py-spy is: beside this Python or on the path; empty where it is not."""
     beside = Path(sys.executable).with_name("py-spy")

@@ -68,6 +68,7 @@ def targets(documents: Documents) -> list[Target]:
         *_tables(documents),
         *_streams(documents),
         *_windows(documents),
+        *_lookups(documents),
         *_steady(documents),
     ]
 
@@ -175,6 +176,25 @@ def _windows(documents: Documents) -> Iterator[Target]:
         for name, figure in (("p50", "p50_ms"), ("mean", "mean_ms"), ("p99", "p99_ms")):
             what = f"{name} of a commit that closes 1,000 windows, 10⁶ open rows against 10⁴, layout {kind}"
             yield Target(what, _over(large, small, figure), at_most=1.5)
+
+
+def _lookups(documents: Documents) -> Iterator[Target]:
+    document = documents.get("lookups", {})
+    found, keys = document.get("lookups", {}), document.get("keys", 1_000_000)
+    for state, name in (("sqlite", "SQLite"), ("log", "Delta, layout log")):
+        wall, cpu = (found.get(state, {}).get(clock, {}) for clock in ("wall_ms", "cpu_ms"))
+        note = "; ".join(
+            f"{clock} {formatted(each['mean'])} mean, {formatted(each['p99'])} p99"
+            for clock, each in (("wall", wall), ("processor", cpu))
+            if each
+        )
+        yield Target(
+            f"looking 3 of {keys:,} keys up from another process while 20 transactions a second commit, p50: {name}",
+            wall.get("p50"),
+            at_most=2,
+            unit="ms",
+            note=note,
+        )
 
 
 def ages(tables: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedErr
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
+from state.sql.quick import QuickQuery, of_driver
 from transactional.errors import ConfigError
 from transactional.names import DISTRIBUTION
 
@@ -127,12 +128,32 @@ class Database:
 
         With `is_snapshot` all that it reads is of one moment, as it always is on SQLite.
         """
-        if self._read_only and self._opened not in (None, self._file_id()):
-            self.close()  # what is open is a file that was moved or deleted: it would show the same forever
+        self._leave_what_is_gone()
         with _raising_failures(), self._engine.connect() as connection:
             if is_snapshot and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
-            yield connection.execution_options(only_reads=True)
+            connection = connection.execution_options(only_reads=True)
+            if is_snapshot:
+                connection.begin()
+            yield connection
+
+    def answer(self, query: QuickQuery, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """What a small query finds, in a transaction of its own. Raises `DatabaseFailed`."""
+        self._leave_what_is_gone()
+        dialect = self._engine.dialect
+        with _raising_failures():
+            try:
+                connection = self._engine.raw_connection()
+            except dialect.loaded_dbapi.Error as error:
+                raise of_driver(dialect, error) from error
+            try:
+                return query.on(dialect, connection, parameters)
+            finally:
+                connection.close()
+
+    def _leave_what_is_gone(self) -> None:
+        if self._read_only and self._opened not in (None, self._file_id()):
+            self.close()  # what is open is a file that was moved or deleted: it would show the same forever
 
     def limit_timeout(self, timeout_ms: int) -> None:
         """From now on nothing waits for longer than this, either."""

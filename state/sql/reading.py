@@ -52,7 +52,7 @@ class SqlReader:
                 if not self._is_checked and self._registration.check(self._connection) is None:
                     raise self._absent()
                 # It reads a row, with which the database's view begins.
-                _, self._floors = self._registration.version(self._connection)
+                _, self._floors = self._registration.version(self._connection, is_reader=True)
         except BaseException:
             self.release()
             raise

@@ -25,6 +25,7 @@ from state.expiring import NO_FLOORS, Floors
 from state.sql.floors import floors_of, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry
+from state.sql.quick import QuickQuery
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch
@@ -48,6 +49,7 @@ _states = Table(
 )
 _THIS = _states.c.table_name == bindparam("this", type_=Text)
 _FIND = select(_states).where(_THIS)
+_VERSION = QuickQuery(select(_states.c.owner, _states.c.attempt_id, _states.c.layout).where(_THIS))
 _HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
 _CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"), layout=bindparam("new_layout"))
 _MOVE = (
@@ -92,17 +94,20 @@ class Registration:
         is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
         return AttemptId(row.attempt_id) if row is not None and is_written else None
 
-    def version(self, connection: Connection) -> tuple[AttemptId | None, Floors]:
+    def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, Floors]:
         """The attempt id of the table's last writer, and the floors that it has recorded.
 
-        Raises `StoreMismatch` if the table has another owner by now.
+        A reader, who has no more to do than that, looks quickly. Raises `StoreMismatch` if the table has another owner
+        by now.
         """
-        row = self._row(connection)
-        if row is None or row.owner != self._owner:
-            now = "no longer there" if row is None else f"that of {row.owner} now"
+        this = {"this": self._table_name}
+        found = _VERSION.rows(connection, this) if is_reader else connection.execute(_VERSION.query, this).all()
+        owner, attempt_id, layout = found[0] if found else (None, None, None)
+        if owner != self._owner:
+            now = "no longer there" if owner is None else f"that of {owner} now"
             raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
-        version = None if row.attempt_id is None else AttemptId(row.attempt_id)
-        has_floors = row.layout == LAYOUT_WITH_FLOORS
+        version = None if attempt_id is None else AttemptId(attempt_id)
+        has_floors = layout == LAYOUT_WITH_FLOORS
         return version, (floors_of(connection, self._table_name) if has_floors else NO_FLOORS)
 
     def record(self, connection: Connection, floors: Floors) -> None:

@@ -83,6 +83,7 @@ class StateTable:
             self.expiry_index = Index(f"expires_{digest}", both[self._expiry])
         self._is_sqlite = is_sqlite
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
+        self._lookups: dict[Nulls, Select[Any]] = {}
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
 
     def newest_txid(self, connection: Connection) -> int | None:
@@ -243,7 +244,9 @@ class StateTable:
         return floor is not None and self._expiry is not None and is_expired(row[self._expiry], floor)
 
     def _stored(self, connection: Connection, nulls: Nulls, rows: Sequence[Values]) -> dict[Key, OpaqueValue]:
-        query = select(*self.columns).where(self._has_key(nulls))
+        query = self._lookups.get(nulls)
+        if query is None:
+            query = self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
         width, until = len(self._key), len(self._key) + len(self._values)
         prevs = until + 2 + len(self._deleted)
         return {

@@ -57,12 +57,11 @@ class SqlStoreReader:
 
     def position(self, topology_id: str) -> Position | None:
         """Where a topology stands."""
-        with self._database.reading() as connection:
-            row = connection.execute(sql.POSITION, {"topology": topology_id}).one_or_none()
-        if row is None:
+        rows = self._database.answer(sql.POSITION, {"topology": topology_id})
+        if not rows:
             return None
-        rewinding_to = None if row.rewinding_to is None else TxId(whole(row.rewinding_to))
-        return Position(TxId(whole(row.committed_txid)), rewinding_to)
+        [(committed_txid, rewinding_to)] = rows
+        return Position(TxId(whole(committed_txid)), None if rewinding_to is None else TxId(whole(rewinding_to)))
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

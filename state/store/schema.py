@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from state.sql.database import Database, DatabaseFailed
+from state.sql.quick import QuickQuery
 from state.store.migrations import MIGRATIONS
 from state.store.older import read_as_it_is
 from transactional.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
@@ -223,6 +224,14 @@ class StoreDatabase:
                 if self._read_only and not self._is_ready:
                     self._look(connection)
                 yield connection
+
+    def answer(self, query: QuickQuery, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """What a small query finds, in a transaction of its own. Raises `StoreUnavailable`."""
+        if not self._is_ready:
+            with self.reading() as connection:
+                return [tuple(row) for row in connection.execute(query.query, parameters)]
+        with self._answering():
+            return self._database.answer(query, parameters)
 
     def limit_timeout(self, lease_ms: int) -> None:
         """Make sure that anything that waits or is suspended here ends well before a lease of this length does."""

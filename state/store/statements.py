@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
+from state.sql.quick import QuickQuery
 from state.store.schema import NowMs, attempts, fences, runs, savepoints, topologies, transactions
 from transactional.store import DesiredState
 from transactional.store.rules import CARRIED_OUT, COMMITTED, FAILED, GIVEN_UP, OPEN, PROCESSED
@@ -213,7 +214,9 @@ STATUS = (
     .order_by(topologies.c.topology_id)
 )
 STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
-POSITION = select(topologies.c.committed_txid, topologies.c.rewinding_to).where(topologies.c.topology_id == _TOPOLOGY)
+POSITION = QuickQuery(
+    select(topologies.c.committed_txid, topologies.c.rewinding_to).where(topologies.c.topology_id == _TOPOLOGY)
+)
 DESIRED = select(topologies.c.desired, topologies.c.stop_at_ms, NowMs().label("now_ms")).where(
     topologies.c.topology_id == _TOPOLOGY
 )

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench import closing, model, page, plots, processes, results, sampling, streams, windows, works
+from bench import closing, lookups, model, page, plots, processes, results, sampling, streams, windows, works
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
@@ -31,6 +31,7 @@ from bench.workload import departures, timed, zipf
 from bench.works import Work
 from examples import transactional_global_count
 from transactional import TopologyConfig
+from transactional.batch import Offset, OffsetRange, PartitionId
 from transactional.loading import open_store
 from transactional.running import make_executor
 
@@ -340,6 +341,23 @@ def test_by_hand_and_by_trident_the_same_is_counted() -> None:
     document = {name: {"times": asdict(spreads["times"])} for name, spreads in found.items()}
     lines = [each for each in targets({"streams": {"streams": document}}) if "as a stream" in each.what]
     assert [line.is_met is None for line in lines] == [False, False]
+
+
+def test_each_answer_of_the_lookups_is_compared_with_plain_python(tmp_path: Path) -> None:
+    """Two processes, few keys: answers are asserted within; and a count that is wrong by one is noticed."""
+    found = lookups.measured(tmp_path, 500, 5, 1, ["sqlite", "log"])
+    assert [each["answers"] > 0 for each in found.values()] == [True, True]
+    lines = [each for each in targets({"lookups": {"keys": 500, "lookups": found}}) if "looking 3" in each.what]
+    assert [line.is_met is None for line in lines] == [False, False]
+    table = lookups.Table("log", tmp_path / "log", 500)
+    keys = [key for txid in range(2, 8) for batch in lookups.Numbers(500).read(*_range(txid)) for key in batch["key"]]
+    for key in range(500):
+        assert table.count(key, 7) == 1 + [str(each) for each in keys].count(lookups.name_of(key))
+
+
+def _range(txid: int) -> tuple[PartitionId, OffsetRange]:
+    start = 500 + (txid - 2) * lookups.BATCH
+    return PartitionId("numbers", 0), OffsetRange(Offset(start), Offset(start + lookups.BATCH))
 
 
 # --- the model ------------------------------------------------------------------------------------------------------

@@ -110,9 +110,17 @@ def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
         operator = _of_function(spec.id, bolt, emitter)
         operator.notes_origin = bolt.kind is FunctionKind.ARROW and len(spec.inputs) > 1
         return info.given_to(operator)
-    operator = _of_instance(info, spec, cloudpickle.loads(cloudpickle.dumps(bolt)), emitter)
+    operator = _of_instance(info, spec, _copy_of(info.program, spec), emitter)
     operator.fresh = partial(_made_again, info, spec)
     return operator
+
+
+def _copy_of(program: TaskProgram, spec: BoltSpec) -> Any:
+    """What a task changes of it, no other one sees."""
+    pickled = program.prototypes.get(spec.id)
+    if pickled is None:
+        pickled = program.prototypes[spec.id] = cloudpickle.dumps(spec.bolt)
+    return cloudpickle.loads(pickled)
 
 
 def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: bool) -> list[UpdateGate]:

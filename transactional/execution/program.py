@@ -107,6 +107,8 @@ class TaskProgram:
     """Where tasks leave what is too large for the driver, for later steps; None: nowhere."""
     is_run_once: bool = False
     """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
+    prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    """Pickled bolts by their ids, as far as tasks have made one from them."""
 
     def slot(self, edge: StageEdge, task: int) -> int:
         """The slot (partition number in its level) of a task of the edge's target."""

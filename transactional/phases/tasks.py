@@ -226,27 +226,34 @@ class _Task(TaskLoop):
 
     def _read(self) -> None:
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            digest = self._digest(partition)
-            self._emit_read(digest, partition, offsets, metadata)
+            stream = self._stream_of(partition)
+            digest = self._digest(stream)
+            self._emit_read(digest, stream, partition, offsets, metadata)
             self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
         for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
-            self._emit_read(None, partition, offsets)
+            self._emit_read(None, self._stream_of(partition), partition, offsets)
 
-    def _digest(self, partition: PartitionId) -> RecordDigest:
+    def _stream_of(self, partition: PartitionId) -> str:
+        reader = self.program.spout.reader
+        return reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
+
+    def _digest(self, stream: str) -> RecordDigest:
         spout = self.program.spout
-        reader = spout.reader
-        stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
         if (of := spout.event_times.get(stream)) is None:
             return RecordDigest(with_checksum=spout.with_checksum)
         latest_us = of.latest_us(self.inputs.facts)
         return RecordDigest(with_checksum=spout.with_checksum, event_time=of.field, latest_us=latest_us)
 
     def _emit_read(
-        self, digest: RecordDigest | None, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        self,
+        digest: RecordDigest | None,
+        stream: str,
+        partition: PartitionId,
+        offsets: OffsetRange,
+        metadata: Any = None,
     ) -> None:
         """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
         reader, emitter = self.program.spout.reader, self.emitters[self.program.spout.id]
-        stream = reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
         schema = emitter.streams[stream].schema
         read = followed(reader) if self.program.spout.is_followed else read_of(reader)
         read = past_losses(read, self._note_lost) if self.program.spout.skips_losses else read

@@ -14,7 +14,8 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
@@ -199,7 +200,7 @@ def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[
 
     Raises `OperatingError`.
     """
-    files, since = DeltaStorageHandler(location.uri, dict(location.storage_options)), list[Entry]()
+    files, since = log_files(location), list[Entry]()
     for version in range(newest, -1, -1):
         try:
             entry = _read(files, location, version)
@@ -220,8 +221,33 @@ def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry])
         )
 
 
+class LogFiles(Protocol):
+    """Opens files of a table."""
+
+    def open_input_file(self, path: str) -> Any:
+        """A file, by its path in the table's folder. Raises `FileNotFoundError`, `OSError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """Files on this machine: without a storage's client, which takes longer than a small file does."""
+
+    folder: str
+
+    def open_input_file(self, path: str) -> Any:
+        return Path(self.folder, path).open("rb")
+
+
+def log_files(location: DeltaLocation) -> LogFiles:
+    """What the log of a table is read by."""
+    if location.scheme == "file":
+        return _OnDisk(location.uri)
+    files: LogFiles = DeltaStorageHandler(location.uri, dict(location.storage_options))
+    return files
+
+
 def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]:
-    files = DeltaStorageHandler(location.uri, dict(location.storage_options))
+    files = log_files(location)
     for version in range(after + 1, until + 1):
         try:
             yield _read(files, location, version)
@@ -233,7 +259,7 @@ def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]
             )
 
 
-def _read(files: DeltaStorageHandler, location: DeltaLocation, version: int) -> Entry:
+def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
     """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
     try:
         return read_entry(files, version)
@@ -244,7 +270,7 @@ def _read(files: DeltaStorageHandler, location: DeltaLocation, version: int) -> 
         raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
 
 
-def read_entry(files: DeltaStorageHandler, version: int) -> Entry:
+def read_entry(files: LogFiles, version: int) -> Entry:
     """One entry of the log. Raises `OSError`, or what is in `UNREADABLE`."""
     with files.open_input_file(commit_path(version)) as file:
         actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]

@@ -122,10 +122,8 @@ def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txi
     schema = delta_schema(columns)
     try:
         # Files of before the state has gained a column lack it.
-        rows = pa.concat_tables(
-            [parquet.read_table(Path(location.uri, file), partitioning=None) for file in sorted(files)],
-            promote_options="default",
-        )
+        tables = [_read_file(Path(location.uri, file)) for file in sorted(files)]
+        rows = pa.concat_tables(tables, promote_options="default")
     except (OSError, pa.ArrowException) as error:
         raise unreadable(location, error) from None
     for field in schema:
@@ -135,11 +133,18 @@ def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txi
     return rows.append_column(columns.txid, txids).select(schema.names).cast(schema)
 
 
+def _read_file(path: Path) -> pa.Table:
+    # `read_table` goes by a dataset, which takes several times as long for few rows.
+    with parquet.ParquetFile(path) as file:
+        return file.read(use_threads=False)
+
+
 def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
     keys = wanted.column(key).combine_chunks().drop_null()
     keys = keys.take(pc.array_sort_indices(keys))
     places = pc.search_sorted(rows.column(key), keys, side="left")
-    is_inside = pc.less(places, rows.num_rows)
+    # Arrow tries to import modules for a number of Python's.
+    is_inside = pc.less(places, pa.scalar(rows.num_rows, places.type))
     candidates = _taken(rows, places.filter(is_inside))
     return candidates.filter(pc.equal(candidates.column(key), keys.filter(is_inside)))
 
@@ -158,11 +163,22 @@ def with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:
     return rows
 
 
+def _is_one_each(keys: pa.Table) -> bool:
+    """Whether few rows have a key each: there is nothing to combine, which would take longer than to see it."""
+    if keys.num_rows > FEW_KEYS:
+        return False
+    found = rows_of(keys)
+    # Of two NaNs Python says that they differ.
+    return len(set(found)) == keys.num_rows and all(value == value for key in found for value in key)
+
+
 def newest_rows(rows: pa.Table, columns: StateColumns, combine: Mapping[str, str]) -> pa.Table:
     """Rows with key, values and txid → key and value columns, one row per key. Raises `SumOverflow`."""
     key, values = list(columns.key.names), list(columns.values.names)
     if not key and not rows.num_rows:
         return rows.select(values)
+    if not columns.deletes and _is_one_each(rows.select(key)):
+        return rows.select([*key, *values])
     if "last" in combine.values() or columns.deletes:
         rows = rows.sort_by(columns.txid)
     steps: list[Step] = [(name, combine[name]) for name in values]

@@ -6,7 +6,7 @@ version that was judged (`state/delta/tables/commit.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
 from state.delta.tables.durability import TableSyncs
-from state.delta.tables.log import LogUpkeep, check_not_foreign, entries_between, entries_since_own
+from state.delta.tables.log import Entry, LogUpkeep, check_not_foreign, entries_between, entries_since_own
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
 from state.expiring import Floors, app_transactions, by_app_transactions
@@ -49,6 +49,7 @@ class TableVersion:
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._versions_at, self._versions = -1, dict[str, int | None]()
+        self._counted: tuple[int, int] | None = None
         self._floors: tuple[AttemptId | None, Floors] | None = None
         self._syncs: TableSyncs | None = None
 
@@ -165,6 +166,7 @@ class TableVersion:
         """Raise `StoreMismatch` when something else has changed rows since a Delta version, `SchemaMismatch` when the
         table is not one for this state any more."""
         entries = entries_between(self.location, after, self.delta_version)
+        self._follow(after, entries)
         try:
             check_not_foreign(self.location, self.owner, entries)
         except StoreMismatch as error:
@@ -172,6 +174,13 @@ class TableVersion:
             raise
         if any(entry.changes_table for entry in entries):
             self.check()
+
+    def _follow(self, after: int, entries: Sequence[Entry]) -> None:
+        """Carry the versions of app ids on, for which delta-rs would read the log once more."""
+        if self._versions_at == after and len(entries) == self.delta_version - after:
+            self._versions_at = self.delta_version
+            for entry in entries:
+                self._versions.update(entry.app_versions)
 
     def check_as_left(self) -> None:
         """Raise `StoreMismatch` when something else has changed rows since the owner's last Delta commit.
@@ -231,10 +240,13 @@ class TableVersion:
 
     def row_count(self) -> int:
         """The number of rows as they are stored. Raises `OperatingError`."""
-        try:
-            return self.snapshot.count()
-        except (DeltaError, OSError) as error:
-            raise unreadable(self.location, error) from None
+        at = self.delta_version
+        if self._counted is None or self._counted[0] != at:
+            try:
+                self._counted = (at, self.snapshot.count())
+            except (DeltaError, OSError) as error:
+                raise unreadable(self.location, error) from None
+        return self._counted[1]
 
     def files(self) -> list[dict[str, Any]]:
         """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""

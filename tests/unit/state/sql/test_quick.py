@@ -1,0 +1,59 @@
+"""Small queries that go to the driver as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import bindparam, text
+from sqlalchemy.exc import OperationalError
+
+from state.sql.database import Database, DatabaseFailed
+from state.sql.quick import QuickQuery
+
+OF_ONE = QuickQuery(text("SELECT n, name FROM some WHERE n = :wanted").bindparams(bindparam("wanted")))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    """With a table of two rows."""
+    made = Database(f"sqlite:///{tmp_path / 'some.db'}", timeout_ms=500)
+    with made.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE some (n INTEGER, name TEXT)")
+        connection.exec_driver_sql("INSERT INTO some VALUES (1, 'one'), (2, NULL)")
+    return made
+
+
+def test_it_finds_what_sqlalchemy_finds(database: Database) -> None:
+    for wanted in (1, 2, 3):
+        with database.reading() as connection:
+            expected = [tuple(row) for row in connection.execute(OF_ONE.query, {"wanted": wanted})]
+        assert database.answer(OF_ONE, {"wanted": wanted}) == expected
+
+
+def test_within_a_moment_it_sees_that_moment(database: Database) -> None:
+    """The database transaction begins before it, not with it."""
+    with database.reading(is_snapshot=True) as connection:
+        assert OF_ONE.rows(connection, {"wanted": 1}) == [(1, "one")]
+        with database.writing() as writing:
+            writing.exec_driver_sql("UPDATE some SET name = 'other'")
+        assert OF_ONE.rows(connection, {"wanted": 1}) == [(1, "one")]
+    assert database.answer(OF_ONE, {"wanted": 1}) == [(1, "other")]
+
+
+def test_what_the_driver_raises_is_the_databases_failure(database: Database) -> None:
+    """As everywhere else: with the driver's words, and without parameters."""
+    astray = QuickQuery(text("SELECT n FROM elsewhere WHERE n = :wanted").bindparams(bindparam("wanted")))
+    with pytest.raises(DatabaseFailed, match="no such table: elsewhere") as failed:
+        database.answer(astray, {"wanted": "a secret"})
+    assert isinstance(failed.value.error, OperationalError)
+    assert "secret" not in str(failed.value)
+
+
+def test_a_file_that_is_gone_is_not_read_on(database: Database, tmp_path: Path) -> None:
+    """What is still open would show the same forever."""
+    reader = database.for_reading()
+    assert reader.answer(OF_ONE, {"wanted": 1}) == [(1, "one")]
+    (tmp_path / "some.db").rename(tmp_path / "away.db")
+    with pytest.raises(DatabaseFailed, match="unable to open"):
+        reader.answer(OF_ONE, {"wanted": 1})
