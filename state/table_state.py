@@ -166,6 +166,10 @@ class TableState(ABC, Generic[TableT]):
         self._declared.expire(expiry.column)
         self._expiry = expiry
 
+    def allow_deletes(self) -> None:
+        """Let keys be deleted, from before it is opened."""
+        self._declared.deletes = True
+
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
         """The facts that the floor of an attempt follows from (see `ExpiringState`)."""
         if self._expiry is not None:

@@ -49,10 +49,16 @@ class Plain:
     idle_after: int | None
     max_ahead: int
     by_transaction: bool
+    gap: int | None = None
+    """Of sessions, which have no length."""
 
     windows: dict[tuple[str, int], Counts] = field(default_factory=dict)
     """Those that are open, by key and start."""
     closed: dict[tuple[str, int], Counts] = field(default_factory=dict)
+    of_sessions: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """The times of the tuples of those that are open."""
+    became_one: int = 0
+    """How often a tuple has joined two of them."""
     late: list[int] = field(default_factory=list)
     thresholds: list[int | None] = field(default_factory=list)
     """By transaction: what is before it is late, and closes."""
@@ -73,7 +79,7 @@ class Plain:
         self.thresholds.append(threshold)
         if threshold is not None:
             for page, start in sorted(self.windows):
-                if start + self.length <= threshold:
+                if self._end(page, start) <= threshold:
                     assert (page, start) not in self.closed, "a window would close twice"
                     self.closed[page, start] = self.windows.pop((page, start))
         for each in transaction.tuples:
@@ -104,12 +110,34 @@ class Plain:
         if us is None or not FIRST_US <= us < LAST_US:
             self.late.append(each.id)
             return
+        if self.gap is not None:
+            self._join(each, us, threshold, self.gap)
+            return
         starts = [start for start in self._starts(us) if threshold is None or start + self.length > threshold]
         if not starts:
             self.late.append(each.id)
         for start in starts:
             count, total = self.windows.get((each.page, start), (0, 0))
             self.windows[each.page, start] = count + 1, total + each.clicks
+
+    def _end(self, page: str, start: int) -> int:
+        return start + self.length if self.gap is None else max(self.of_sessions[page, start]) + self.gap
+
+    def _join(self, each: Read, us: int, threshold: int | None, gap: int) -> None:
+        """One more tuple makes one session of all that it touches."""
+        if threshold is not None and us + gap <= threshold:
+            self.late.append(each.id)
+            return
+        count, total, times, touched = 1, each.clicks, [us], 0
+        for page, start in sorted(self.windows):
+            its = self.of_sessions[page, start]
+            if page == each.page and min(its) - gap < us < max(its) + gap:
+                touched += 1
+                more, clicks = self.windows.pop((page, start))
+                count, total, times = count + more, total + clicks, times + self.of_sessions.pop((page, start))
+        self.became_one += touched > 1
+        self.windows[each.page, min(times)] = count, total
+        self.of_sessions[each.page, min(times)] = times
 
     def _starts(self, us: int) -> list[int]:
         first = us - us % self.every

@@ -18,6 +18,7 @@ from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seed
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
 from transactional.ports import StateKind
+from transactional.trident.sessions import SessionUpdate
 
 CHUNK = 2
 WRONG_SEEDS = 15
@@ -87,6 +88,28 @@ def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert is_found()
 
 
+def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = SessionUpdate.merged
+
+    def keeping(self: SessionUpdate, rows: Any, part: Any) -> Any:
+        changed, gone = merged(self, rows, part)
+        return changed, gone.slice(0, 0)
+
+    monkeypatch.setattr(SessionUpdate, "merged", keeping)
+    assert is_found()
+
+
+def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have closed in this transaction: what comes now is of another session."""
+    touching = SessionUpdate.touching
+
+    def too_many(self: SessionUpdate, part: Any, facts: Any) -> Any:
+        return touching(self, part, facts and replace(facts, late_before_us=facts.previous_late_before_us))
+
+    monkeypatch.setattr(SessionUpdate, "touching", too_many)
+    assert is_found()
+
+
 class FlakyRows(Flaky, SqlMapState):
     """In a database."""
 
@@ -108,7 +131,7 @@ def in_log(folder: Path, name: str, kind: StateKind) -> Any:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, 1, 9])
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_windows_in_tables_are_the_same(seed: int, make: Callable[..., Any], tmp_path: Path) -> None:
     reached = run_seeds(seed, 1, Parts(state=lambda _, name, kind: make(tmp_path, name, kind)))

@@ -30,7 +30,7 @@ from transactional.ports import StateKind
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.trident import Count, Sum, TridentTopology, sliding, tumbling
+from transactional.trident import Count, Sum, TridentTopology, session, sliding, tumbling
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -40,6 +40,8 @@ PAGES = ("home", "news", "about")
 WINDOWS = ((10, 10), (10, 10), (7, 7), (12, 4), (10, 4))
 """Lengths and slides, in seconds."""
 ABSURD = (None, datetime(2090, 1, 1, tzinfo=UTC), datetime(90, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+SESSIONS: tuple[tuple[int | None, int], ...] = ((None, 0), (None, 0), (4, 3_600), (1, 3_600), (3, 6))
+"""Gaps and greatest lengths, in seconds. None: other windows. The last ones are cut, where depends on the batches."""
 PARTITIONS_MAX = 4
 FAULTY_STEPS = 90
 CALM_STEPS_MAX = 4_000
@@ -134,6 +136,7 @@ class World:
         self.is_opaque = random.random() < 0.6
         self.by_transaction = random.random() < 0.15
         self.length_s, self.every_s = random.choice(WINDOWS)
+        self.gap_s, self.longest_s = random.choice(SESSIONS)
         self.max_delay_s = random.choice((0, 0, 3, 10))
         self.idle_after_s = random.choice((None, 5, 20))
         self.crash_rate = random.choice((0.0, 0.03, 0.08))
@@ -204,7 +207,9 @@ class World:
         ).filter(Fails())
         length, every = timedelta(seconds=self.length_s), timedelta(seconds=self.every_s)
         time = "transaction" if self.by_transaction else "event"
-        window = tumbling(length, time=time) if length == every else sliding(length, every=every, time=time)
+        window: Any = tumbling(length, time=time) if length == every else sliding(length, every=every, time=time)
+        if self.gap_s is not None:
+            window = session(timedelta(seconds=self.gap_s), longest=timedelta(seconds=self.longest_s), time=time)
         windows = stream.group_by("page").window(window)
         state = windows.persistent_aggregate(self.state("open"), count=Count(), clicks=Sum("clicks"))
         closed = state.closed().group_by("page", "window_start")
@@ -325,6 +330,7 @@ class World:
         plain = Plain(
             self.length_s * us, self.every_s * us, self.max_delay_s * us, idle, 3_600 * us, self.by_transaction
         )
+        plain.gap = None if self.gap_s is None else self.gap_s * us
         plain.commit_all(history)
         assert sorted(read.id for each in history for read in each.tuples) == list(range(1, self.ids + 1))
         for record, time, threshold in zip(committed, plain.times, plain.thresholds, strict=True):
@@ -333,11 +339,12 @@ class World:
             assert facts.time_ms * 1_000 == time
             assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
         self.check_tables(plain)
-        if self.length_s == self.every_s:
+        if self.is_in_one:
             counted = sum(count for count, _ in (*plain.windows.values(), *plain.closed.values()))
             assert counted + len(plain.late) == self.ids
         self.reached["windows closed"] += len(plain.closed)
         self.reached["windows open"] += len(plain.windows)
+        self.reached["sessions became one"] += plain.became_one
         self.reached["late tuples"] += len(plain.late)
         self.reached["transactions"] += len(history)
         self.reached["transactions without a tuple"] += sum(not each.tuples for each in history)
@@ -345,15 +352,42 @@ class World:
     def check_tables(self, plain: Plain) -> None:
         """As they are now."""
         closed = {(row["page"], since_1970(row["window_start"])): row for row in self.rows_of("closed")}
+        if self.are_cut:
+            self.check_cut(plain, closed)
+            return
         assert {key: (row["count"], row["clicks"]) for key, row in closed.items()} == plain.closed
         assert all(row["times"] == 1 for row in closed.values()), "a window has closed more than once"
         late = {row["id"]: row["count"] for row in self.rows_of("late")} if not self.by_transaction else {}
         assert late == Counter(plain.late)
-        if self.length_s == self.every_s:
+        if self.is_in_one:
             found = {
                 (r["page"], since_1970(r["window_start"])): (r["count"], r["clicks"]) for r in self.rows_of("open")
             }
             assert found == plain.windows
+
+    @property
+    def is_in_one(self) -> bool:
+        """Whether each tuple is in one window."""
+        return self.gap_s is not None or self.length_s == self.every_s
+
+    @property
+    def are_cut(self) -> bool:
+        """Whether sessions would be longer than they may be."""
+        return self.gap_s is not None and self.longest_s < 3_600
+
+    def check_cut(self, plain: Plain, closed: dict[tuple[str, int], Any]) -> None:
+        """Sessions that may not be longer: the same tuples are in them, each in one, and none is longer."""
+        assert all(row["times"] == 1 for row in closed.values()), "a session has closed more than once"
+        late = {row["id"]: row["count"] for row in self.rows_of("late")} if not self.by_transaction else {}
+        assert late == Counter(plain.late)
+        found, expected = Counter[str](), Counter[str]()
+        for row in (*closed.values(), *self.rows_of("open")):
+            found[row["page"]] += row["count"]
+            end = row.get("window_end")
+            assert end is None or end - row["window_start"] <= timedelta(seconds=self.longest_s)
+        for (page, _), (count, _clicks) in (*plain.windows.items(), *plain.closed.items()):
+            expected[page] += count
+        assert found == expected
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """The rows of a table, as a reader sees them."""

@@ -11,6 +11,7 @@ open, or late, in every attempt that goes by the same number.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
 
@@ -78,6 +79,33 @@ class Windows:
     def floor(self, late_before: int | None) -> int | None:
         """Panes that start here or before are not needed any more, once what closes has been read."""
         return None if late_before is None else self.first_open(late_before) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Windows that last from their first tuple until `gap_us` after their last one, and up to `longest_us`."""
+
+    gap_us: int
+    longest_us: int
+
+    def is_late(self, us: int | None, late_before: int | None) -> bool:
+        """Whether a session of this time alone has closed; at no time, or an absurd one, there is none."""
+        if us is None or not FIRST_US <= us < LAST_US:
+            return True
+        return late_before is not None and us + self.gap_us <= late_before
+
+    def begun(self, parts: Iterable[tuple[int, int]]) -> list[int]:
+        """For sessions of one key, in order of their starts, each with its end: when the one began that they are parts
+        of. Those that overlap are one, unless that would last too long: then another one begins."""
+        found = list[int]()
+        start = end = None
+        for part_start, part_end in parts:
+            until = part_end if end is None else max(end, part_end)
+            if start is None or end is None or part_start >= end or until - start > self.longest_us:
+                start, until = part_start, part_end
+            end = until
+            found.append(start)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

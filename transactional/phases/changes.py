@@ -4,13 +4,16 @@ that close, and the rows that bolts look up."""
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
+from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
+from transactional.bolts import Key
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator, TransactionState, WindowedAggregate
+from transactional.ports import Aggregator, MergingAggregate, TransactionState, WindowedAggregate
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology, committer_of, old_name
@@ -57,6 +60,28 @@ def closed_rows(update: WindowedAggregate, attempt: TransactionAttempt, facts: B
     if rows is None:
         return arrow_schema(update.closed_fields).empty_table()
     return update.closed(update.state.rows_between(attempt, *rows), facts)
+
+
+def put_merged(
+    update: MergingAggregate, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None
+) -> pa.Table:
+    """Put what windows become that merge, and return the rows that change. A replay reads the same rows as before."""
+    state, asked = update.state, update.touching(part, facts)
+    schema = arrow_schema(Schema((*state.key, *state.values)))
+    if asked is None:
+        state.put(attempt, {})
+        return schema.empty_table()
+    rows = state.rows_between(attempt, *asked).select(schema.names).cast(schema)
+    changed, gone = update.merged(rows, part.select(schema.names).cast(schema))
+    written: dict[Key, tuple[Any, ...] | Absent] = dict.fromkeys(_tuples(gone), ABSENT)
+    keys, values = changed.select(list(state.key.names)), changed.select(list(state.values.names))
+    written.update(zip(_tuples(keys), _tuples(values), strict=True))
+    state.put(attempt, written)
+    return changed
+
+
+def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list[pa.Array]:

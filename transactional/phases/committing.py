@@ -21,13 +21,21 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
-from transactional.phases.changes import changed_rows, closed_rows, lookups_of
+from transactional.phases.changes import changed_rows, closed_rows, lookups_of, put_merged
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import run_as_job
 from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.phases.step_tasks import CommitTask
-from transactional.ports import COMBINES, DiskState, ExpiringState, Partials, Processed, WindowedAggregate
+from transactional.ports import (
+    COMBINES,
+    DiskState,
+    ExpiringState,
+    MergingAggregate,
+    Partials,
+    Processed,
+    WindowedAggregate,
+)
 from transactional.ports.dead_letters import letter_rows
 from transactional.ports.staged import Scratch
 from transactional.stateful import StatefulBolt
@@ -153,6 +161,11 @@ class CommitPhase:
         emitted = dict[str, pa.Table]()
         if CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
             emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
+        if isinstance(component.bolt, MergingAggregate):
+            changed = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
+            emitted |= {stream: changed for stream in wanted if stream != CLOSED}
+            self._pass_on(component, emitted, passing)
+            return
         is_known = set(part.combine.values()) <= set(COMBINES)
         if not is_known or set(wanted) - {CLOSED}:
             changed = changed_rows(component.state, passing.attempt, part.table, aggregator)

@@ -214,6 +214,19 @@ class WindowedAggregate(PersistentAggregate, Protocol):
         """The windows that close, of these rows."""
 
 
+@runtime_checkable
+class MergingAggregate(WindowedAggregate, Protocol):
+    """A `WindowedAggregate` whose windows may become one: what a transaction brings takes the place of rows that are in
+    the state, which is put as a whole."""
+
+    def touching(self, part: pa.Table, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
+        """Which rows partial aggregates may have to be merged with, as `rows_between` takes it. None: there are no
+        partial aggregates."""
+
+    def merged(self, rows: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The rows that change, as they are then, and the keys of those that go."""
+
+
 class Aggregator(Protocol):
     """Reduces record batches to one row per key. Associative and commutative, so it may be applied in steps."""
 

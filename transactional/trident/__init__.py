@@ -9,7 +9,7 @@ from transactional.trident.own import BatchAggregator, Combiner, Reducer
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
 from transactional.trident.windowed import WindowedState, WindowedStream
-from transactional.trident.windows import Window, sliding, tumbling
+from transactional.trident.windows import Session, Window, session, sliding, tumbling
 
 __all__ = [
     "Avg",
@@ -22,6 +22,7 @@ __all__ = [
     "Max",
     "Min",
     "Reducer",
+    "Session",
     "Stream",
     "Sum",
     "TridentState",
@@ -30,6 +31,7 @@ __all__ = [
     "WindowedState",
     "WindowedStream",
     "field",
+    "session",
     "sliding",
     "tumbling",
 ]

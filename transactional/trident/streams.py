@@ -22,7 +22,7 @@ from transactional.trident.looking_up import look_up
 from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
 from transactional.trident.windowed import WindowedStream, window_time
-from transactional.trident.windows import Window
+from transactional.trident.windows import Session, Window
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,7 +131,7 @@ class Stream(Operations):
         """The tuples of this stream and of others."""
         return merged(self._declarations, (self, *others))
 
-    def window(self, window: Window, *, on: str | None = None) -> WindowedStream[Stream]:
+    def window(self, window: Window | Session, *, on: str | None = None) -> WindowedStream[Stream]:
         """The tuples by windows of their time: see `GroupedStream.window`."""
         return GroupedStream(self, ()).window(window, on=on)
 
@@ -185,7 +185,7 @@ class GroupedStream:
         """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
         return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
 
-    def window(self, window: Window, *, on: str | None = None) -> WindowedStream[Stream]:
+    def window(self, window: Window | Session, *, on: str | None = None) -> WindowedStream[Stream]:
         """The tuples of each key by windows of their time, such as `tumbling("5 minutes")`.
 
         Their time is the event time of the stream that they come from, or the field `on`.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from transactional.aggregates import Max
 from transactional.errors import ConfigError
 from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
-from transactional.trident.aggregating import named_aggregates
+from transactional.trident.aggregating import Columns, named_aggregates
+from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
+from transactional.trident.sessions import InSessions, LateForSessions, SessionUpdate
 from transactional.trident.steps import Select
-from transactional.trident.windowing import InPanes, Late, WindowedUpdate
-from transactional.trident.windows import EVENT, Window
+from transactional.trident.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
+from transactional.trident.windows import EVENT, Session, Window
 
 StreamT = TypeVar("StreamT", bound=Operations)
 
@@ -27,7 +30,7 @@ class WindowedStream(Generic[StreamT]):
 
     stream: StreamT
     key: tuple[str, ...]
-    window: Window
+    window: Window | Session
     time: str | None
     """The field with their time; None: it is the transaction's."""
 
@@ -39,11 +42,10 @@ class WindowedStream(Generic[StreamT]):
         Its key are the grouped fields and `window_start`; of windows that overlap it keeps what they have in common,
         with the key `pane_start`. Rows that no open window needs leave the state.
         """
+        if isinstance(self.window, Session):
+            return self._sessions(state, named_aggregates(aggregate, aggregates), name)
         columns, key = named_aggregates(aggregate, aggregates), self.key
-        if not columns.is_associative:
-            raise ConfigError(
-                "persistent_aggregate: windows are computed in parts, which a Reducer can't; use a Combiner"
-            )
+        _check_associative(columns)
         stream, window = self.stream, self.window
         after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
         on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
@@ -54,6 +56,32 @@ class WindowedStream(Generic[StreamT]):
         )
         return WindowedState(persisted, stream, window, self.time)
 
+    def _sessions(self, state: Any, columns: Columns, name: str | None) -> WindowedState[StreamT]:
+        """Its key are the grouped fields and `window_start`, and `window_end` is a value, which changes."""
+        stream, window, key = self.stream, self.window, self.key
+        assert isinstance(window, Session)
+        _check_associative(columns)
+        if WINDOW_END in columns.names:
+            raise ConfigError(f"persistent_aggregate: windows have {WINDOW_END!r}; give the aggregate another name")
+        check_state("persistent_aggregate", state)
+        if not hasattr(state, "allow_deletes"):
+            raise ConfigError(
+                f"persistent_aggregate: a {type(state).__name__} can't delete rows, as sessions that merge do"
+            )
+        state.allow_deletes()
+        columns = replace(columns, aggregates={WINDOW_END: Max(WINDOW_END), **columns.aggregates})
+        after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
+        on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
+        wrapped = partial(SessionUpdate, window=window, key=key)
+        persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
+        state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
+        return WindowedState(persisted, stream, window, self.time)
+
+
+def _check_associative(columns: Columns) -> None:
+    if not columns.is_associative:
+        raise ConfigError("persistent_aggregate: windows are computed in parts, which a Reducer can't; use a Combiner")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WindowedState(Generic[StreamT]):
@@ -61,7 +89,7 @@ class WindowedState(Generic[StreamT]):
 
     state: Any
     stream: StreamT
-    window: Window
+    window: Window | Session
     time: str | None
 
     @property
@@ -78,12 +106,14 @@ class WindowedState(Generic[StreamT]):
 
     def new_values(self, *, old: bool = False) -> StreamT:
         """The rows that each transaction has changed, as they are after it: early results of windows that are open."""
+        if old and isinstance(self.window, Session):
+            raise ConfigError("new_values: old=True has no meaning for sessions, which merge")
         stream: StreamT = self.state.new_values(old=old)
         return stream
 
     def closed(self) -> StreamT:
         """Each window once, when it can get no more tuples: key, `window_start`, `window_end`, and the values."""
-        update: WindowedUpdate = self.state.persisted.bolt
+        update: WindowedUpdate | SessionUpdate = self.state.persisted.bolt
         stream: StreamT = self.state._emitted(CLOSED, update.closed_fields)
         return stream
 
@@ -92,12 +122,15 @@ class WindowedState(Generic[StreamT]):
         window; every other tuple of the stream is."""
         if self.time is None:
             raise ConfigError("late: no tuple is late for windows of the transactions' own time")
+        if isinstance(self.window, Session):
+            label = f"late({self.window.label})"
+            return self.stream._then(LateForSessions(label, self.stream.fields, self.window, self.time))
         return self.stream._then(Late(f"late({self.window.label})", self.stream.fields, self.window, self.time))
 
 
 def window_time(stream: Operations, window: Any, on: str | None) -> str | None:
     """The field with the time of a stream's tuples; None if it is that of the transaction. Raises `ConfigError`."""
-    if not isinstance(window, Window):
+    if not isinstance(window, Window | Session):
         raise ConfigError(f"window takes a window such as tumbling('5 minutes'); got {window!r}")
     for name in (window.start, "window_end"):
         if name in stream.fields.names:

@@ -39,7 +39,7 @@ class InPanes(TimedStep):
         else:
             kept = pc.invert(are_late(of, batch.column(self.time), times))
             batch = batch.filter(kept)
-            starts = _floored(_numbers(batch.column(self.time)), of.pane_us)
+            starts = _floored(numbers_of(batch.column(self.time)), of.pane_us)
         return batch.append_column(pa.field(self.window.start, TIMESTAMP), starts.view(TIMESTAMP))
 
 
@@ -59,9 +59,7 @@ class Late(TimedStep):
 
 def are_late(of: Windows, column: pa.Array, times: WindowTimes) -> pa.Array:
     """For each time whether it is late; what `Windows.is_late` says, of columns."""
-    numbers = _numbers(column)
-    on_time = pc.and_(pc.greater_equal(numbers, _number(FIRST_US)), pc.less(numbers, _number(LAST_US)))
-    on_time = pc.fill_null(on_time, _FALSE)
+    numbers, on_time = numbers_of(column), pc.invert(are_outside(column))
     if times.late_before is not None:
         # Compared like this, the sum of a time and a length can't be too large.
         last_start = _floored(pc.if_else(on_time, numbers, _number(0)), of.every_us)
@@ -69,7 +67,15 @@ def are_late(of: Windows, column: pa.Array, times: WindowTimes) -> pa.Array:
     return pc.invert(on_time)
 
 
-def _numbers(column: pa.Array) -> pa.Array:
+def are_outside(column: pa.Array) -> pa.Array:
+    """For each time whether no window has it."""
+    numbers = numbers_of(column)
+    inside = pc.and_(pc.greater_equal(numbers, _number(FIRST_US)), pc.less(numbers, _number(LAST_US)))
+    return pc.invert(pc.fill_null(inside, _FALSE))
+
+
+def numbers_of(column: pa.Array) -> pa.Array:
+    """Times as microseconds since 1970."""
     return column.cast(TIMESTAMP).view(pa.int64())
 
 

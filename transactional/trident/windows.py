@@ -1,11 +1,12 @@
-"""Windows of a stream, as they are declared: `tumbling("5 minutes")`, `sliding("1 hour", every="5 minutes")`."""
+"""Windows of a stream, as they are declared: `tumbling("5 minutes")`, `sliding("1 hour", every="5 minutes")`,
+`session("30 minutes", longest="12 hours")`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.core.windows import Windows
+from transactional.core.windows import Sessions, Windows
 from transactional.durations import Duration
 from transactional.errors import ConfigError
 from transactional.topology.event_times import duration_us
@@ -33,6 +34,25 @@ class Window:
     def start(self) -> str:
         """What the state calls the start of what it keeps a row of: a window, or a pane of several."""
         return "window_start" if self.windows.length_us == self.windows.every_us else "pane_start"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Tuples of a key that follow one another closely. Made by `session`."""
+
+    label: str
+    sessions: Sessions
+    time: str
+
+    @property
+    def by_transaction(self) -> bool:
+        """Whether all tuples of a transaction have its time."""
+        return self.time == TRANSACTION
+
+    @property
+    def start(self) -> str:
+        """What the state calls the start of a session."""
+        return "window_start"
 
 
 def tumbling(length: Duration, *, time: str = EVENT) -> Window:
@@ -64,6 +84,22 @@ def sliding(length: Duration, *, every: Duration, time: str = EVENT) -> Window:
         )
     label = f"sliding({_shown(length)}, every={_shown(every)}{_of(time)})"
     return Window(label, windows, _checked("sliding", time))
+
+
+def session(gap: Duration, *, longest: Duration, time: str = EVENT) -> Session:
+    """Windows of the tuples of a key between which there is no gap as long as this one: from the first of them until
+    `gap` after the last one.
+
+    A session never lasts longer than `longest`: the next tuple begins another one. `time` is as for `tumbling`.
+    """
+    gap_us, longest_us = duration_us("session: gap", gap), duration_us("session: longest", longest)
+    if gap_us > longest_us:
+        raise ConfigError(
+            f"session: one of a single tuple lasts {_shown(gap)}, its gap, and longest is {_shown(longest)}: let it be "
+            "at least the gap"
+        )
+    label = f"session({_shown(gap)}, longest={_shown(longest)}{_of(time)})"
+    return Session(label, Sessions(gap_us, longest_us), _checked("session", time))
 
 
 def _checked(used_by: str, time: Any) -> str:
