@@ -12,7 +12,7 @@ from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
-from transactional.trident.aggregating import Columns, named_aggregates
+from transactional.trident.aggregating import WantedColumns, named_aggregates
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
@@ -56,7 +56,7 @@ class WindowedStream(Generic[StreamT]):
         )
         return WindowedState(persisted, stream, window, self.time)
 
-    def _sessions(self, state: Any, columns: Columns, name: str | None) -> WindowedState[StreamT]:
+    def _sessions(self, state: Any, columns: WantedColumns, name: str | None) -> WindowedState[StreamT]:
         """Its key are the grouped fields and `window_start`, and `window_end` is a value, which changes."""
         stream, window, key = self.stream, self.window, self.key
         assert isinstance(window, Session)
@@ -78,7 +78,7 @@ class WindowedStream(Generic[StreamT]):
         return WindowedState(persisted, stream, window, self.time)
 
 
-def _check_associative(columns: Columns) -> None:
+def _check_associative(columns: WantedColumns) -> None:
     if not columns.is_associative:
         raise ConfigError("persistent_aggregate: windows are computed in parts, which a Reducer can't; use a Combiner")
 
