@@ -64,6 +64,10 @@ class Digest:
     event_us: int | None = field(default=None, compare=False)
 
 
+MessageKey = tuple[PartitionId, Offset]
+"""Which message of a source it is."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PendingMessage:
     """A message that has failed and is processed again, by itself: the record at `offset` of a partition.
@@ -82,7 +86,7 @@ class PendingMessage:
         object.__setattr__(self, "error", without_login(self.error))
 
     @property
-    def key(self) -> tuple[PartitionId, Offset]:
+    def key(self) -> MessageKey:
         """Which message it is."""
         return self.partition, self.offset
 

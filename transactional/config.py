@@ -32,6 +32,7 @@ MAY_BE_NONE: Final = (
     *("attempts_max", "message_retries_max", "outage_timeout_ms"),
     *("target_latency_ms", "state_provider", "window_tick_ms"),
 )
+MAY_BE_ZERO: Final = ("message_retries_max",)
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "durability": ("disk", "process"),
     "commit_steps": ("auto", "driver", "jobs"),
@@ -235,8 +236,8 @@ def check_option(name: str, value: object) -> None:
     elif not (name in MAY_BE_NONE and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}")
+        if value < (least := 0 if name in MAY_BE_ZERO else 1):
+            raise ConfigError(f"{name} must be at least {least}, got {value}")
         most = TIME_MAX_MS if unit_of(name) == "ms" else NUMBER_MAX
         if value > most:
             raise ConfigError(f"{name} must be at most {most}, got a larger number")

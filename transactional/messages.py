@@ -10,9 +10,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Final
 
 from transactional.batch import BatchMetadata, Offset, PartitionId, PendingMessage
 from transactional.config import TopologyConfig
+from transactional.errors import CorruptRecord
 from transactional.redaction import without_login
 
 PENDING_MAX = 10_000
@@ -41,6 +43,24 @@ class Unfinished:
     roots: Mapping[int, str] = field(default_factory=dict)
     dropped: int = 0
     reason: str = ""
+
+
+MESSAGE: Final = "$message"
+"""What the tuple of a dead letter has beside its fields if it is a message: its place, as text."""
+
+
+def place_of(message: PendingMessage) -> str:
+    """Partition and offset as text."""
+    return f"{message.partition}@{message.offset}"
+
+
+def message_at(place: object, error: str) -> PendingMessage:
+    """The inverse of `place_of`: a message to process again, as if it had never failed. Raises `CorruptRecord`."""
+    partition, _, offset = str(place).rpartition("@")
+    source, _, index = partition.removesuffix("]").rpartition("[")
+    if not (source and index.isdecimal() and offset.isdecimal()):
+        raise CorruptRecord(f"{place!r} is not the place of a message, such as 'orders[0]@17'")
+    return PendingMessage(PartitionId(source, int(index)), Offset(int(offset)), 0, 0, error)
 
 
 @cache

@@ -11,6 +11,7 @@ import pytest
 from transactional.config import (
     CHOICES,
     MAY_BE_NONE,
+    MAY_BE_ZERO,
     STORM_NAMES,
     SWITCHES,
     TEXTS,
@@ -50,10 +51,11 @@ def test_it_is_a_frozen_value_with_named_options_only() -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_number_is_at_least_one(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be at least 1, got {value}"):
-        with_option(name, value)
+@pytest.mark.parametrize("below", [1, 2])
+def test_a_number_is_at_least_one_or_none_at_all_where_that_means_something(name: str, below: int) -> None:
+    least = 0 if name in MAY_BE_ZERO else 1
+    with pytest.raises(ConfigError, match=f"{name} must be at least {least}, got {least - below}"):
+        with_option(name, least - below)
 
 
 @pytest.mark.parametrize("name", NUMBERS)

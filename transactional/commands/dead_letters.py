@@ -50,7 +50,9 @@ def dead_letters(
         return
     letters_of(topology, keys)  # raises before anything runs
     spout = LetterSpout(topology, keys)
-    config = TopologyConfig(stop_when_drained=True, attempts_max=attempts_max)
+    config = TopologyConfig(
+        stop_when_drained=True, attempts_max=attempts_max, message_retries_max=max(0, attempts_max - 1)
+    )
     with closing(open_existing_store(store)) as coordinator_store:
         replaying = replace(topology, spout=spout)
         executor, observers = make_executor(replaying, master=master), [RunLog(replaying.id)]

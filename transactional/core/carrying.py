@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from transactional.batch import BatchMetadata, Digest, PartitionId
+from transactional.batch import BatchMetadata, Digest, MessageKey, PartitionId
 from transactional.facts import LastSeen
 from transactional.guarantees import Guarantee
 from transactional.messages import emptied, joined
@@ -32,13 +32,17 @@ def _seen(before: LastSeen | None, digest: Digest, time_ms: int) -> LastSeen | N
 
 
 def with_what_is_known(
-    after: BatchMetadata, committed: BatchMetadata, recorded: Iterable[BatchMetadata]
+    after: BatchMetadata,
+    committed: BatchMetadata,
+    recorded: Iterable[BatchMetadata],
+    left: Collection[MessageKey] = (),
 ) -> BatchMetadata:
     """`after`, which may be in flight, with what only the last committed batch has: event times, and the messages that
-    wait and that no batch in flight is processing. A partition with records in flight has been seen with them."""
+    wait, that no batch in flight is processing, and that are not to be `left` alone. A partition with records in flight
+    has been seen with them."""
     recorded = list(recorded)
     in_flight = {message.key for batch in recorded for message in batch.again}
-    pending = tuple(message for message in committed.pending if message.key not in in_flight)
+    pending = tuple(each for each in committed.pending if each.key not in in_flight and each.key not in left)
     if not (committed.event_times or pending or after.pending):
         return after
     event_times = {at: _last_seen(at, seen, recorded) for at, seen in committed.event_times.items()}

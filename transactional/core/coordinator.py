@@ -82,7 +82,8 @@ class Coordinator:
     `replays_exactly` is True for a transactional spout, False for an opaque one. With `sets_aside`, tuples on which a
     transaction has failed as often as is allowed are skipped from then on, instead of halting. Nothing is issued before
     the first `Tick`, from which all time counts. Without exactly once a batch is never planned a second time: it comes
-    again as it was recorded, or, at most once, without anything to read.
+    again as it was recorded, or, at most once, without anything to read. With `leaves_pending` the messages that have
+    failed in earlier runs wait for a later one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Coordinator:
         replays_exactly: bool,
         sets_aside: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+        leaves_pending: bool = False,
     ) -> None:
         self._failures = Failures(config)
         self.guarantee = guarantee
@@ -106,6 +108,7 @@ class Coordinator:
         # request.
         self.draining = self.finishing = False
         self._committed_batch = progress.committed_batch
+        self._left = frozenset(each.key for each in progress.committed_batch.pending if leaves_pending)
         self._attempt_id = progress.attempt_id
         self.committed_by = AttemptId(0)
         self._now_ms = 0
@@ -173,7 +176,8 @@ class Coordinator:
         if self._move(current, Trigger.NOTHING_THERE):
             # Messages that fail in a transaction in flight may come again.
             is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
-            is_last = self.config.stop_when_drained and is_settled and not self._committed_batch.pending
+            waits = any(message.key not in self._left for message in self._committed_batch.pending)
+            is_last = self.config.stop_when_drained and is_settled and not waits
             self.draining = self.draining or is_last
         return []
 
@@ -315,7 +319,7 @@ class Coordinator:
         batch = self.recorded.get(txid)
         if batch is None or not batch.letters:
             return False
-        self.recorded[txid] = replace(batch, letters=())
+        self.recorded[txid] = replace(batch, letters=(), again=())
         self._failures.begin_anew(txid)
         return True
 
@@ -416,7 +420,7 @@ class Coordinator:
         return replace(after, ranges={**after.ranges, **joined}) if joined else after
 
     def _known(self, after: BatchMetadata) -> BatchMetadata:
-        return with_what_is_known(after, self._committed_batch, self.recorded.values())
+        return with_what_is_known(after, self._committed_batch, self.recorded.values(), self._left)
 
     def _issues_nothing_new(self) -> bool:
         return self.paused or self.draining or self.finishing

@@ -50,7 +50,7 @@ from transactional.engine.history.run_history import RunSummary, end_of
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.engine.history.troubles import Troubles
 from transactional.engine.leadership import Leadership
-from transactional.engine.letter_spout import check_retries
+from transactional.engine.letter_spout import LetterSpout, check_retries
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
@@ -222,7 +222,14 @@ class TopologyDriver:
         progress = self.leadership.lease.progress
         guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
         aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
-        coordinator = Coordinator(progress, self.config, replays_exactly=exactly, sets_aside=aside, guarantee=guarantee)
+        coordinator = Coordinator(
+            progress,
+            self.config,
+            replays_exactly=exactly,
+            sets_aside=aside,
+            guarantee=guarantee,
+            leaves_pending=isinstance(self.topology.spout, LetterSpout),
+        )
         self.runner = PhaseRunner(
             self.topology,
             self.executor,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
 from transactional.config import TopologyConfig
+from transactional.engine.message_letters import messages_of_letters
 from transactional.errors import ConfigError
 from transactional.guarantees import Guarantee
 from transactional.letters import Letter
@@ -41,6 +42,8 @@ class LetterSpout:
     skipped; so each is retried once, whoever requests it and how often. `keys` are the requested letters, None: all
     that are waiting when the first transaction is planned. With it, only one transaction may be in flight.
 
+    Where messages are followed one by one, a letter is a message: it is read from the source once more.
+
     `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be
     identified as the cause. They wait as before, and are not planned a second time.
     """
@@ -62,7 +65,8 @@ class LetterSpout:
         if not waiting:
             return None
         ranges = {partition: OffsetRange(offset, offset) for partition, offset in after.positions().items()}
-        return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting))
+        again = messages_of_letters(waiting) if self._topology.follows_messages else ()
+        return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting), again=again)
 
     @property
     def batch_records_max(self) -> int:

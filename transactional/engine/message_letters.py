@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transactional.batch import Offset, OffsetRange, PendingMessage
 from transactional.groupings import DEFAULT_STREAM
-from transactional.letters import Exclusion
+from transactional.letters import Exclusion, Letter
+from transactional.messages import MESSAGE, message_at, place_of
 from transactional.ports import DeadLetter, PartitionReader
-from transactional.ports.dead_letters import values_to_json
+from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.topology import Topology
 
 
@@ -22,8 +23,13 @@ def letters_of_messages(topology: Topology, messages: Sequence[PendingMessage]) 
     ]
 
 
+def messages_of_letters(letters: Iterable[Letter]) -> tuple[PendingMessage, ...]:
+    """The messages that such letters are about, to be processed again. Raises `CorruptRecord`."""
+    return tuple(message_at(values_from_json(letter.values).get(MESSAGE), letter.error) for letter in letters)
+
+
 def _values(reader: PartitionReader, message: PendingMessage) -> dict[str, Any]:
-    values: dict[str, Any] = {"partition": str(message.partition), "offset": message.offset}
+    values: dict[str, Any] = {MESSAGE: place_of(message)}
     offsets = OffsetRange(message.offset, Offset(message.offset + 1))
     for batch in reader.read(message.partition, offsets):
         for row in batch.to_pylist():

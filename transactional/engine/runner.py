@@ -258,7 +258,7 @@ class PhaseRunner:
         if batch is None and (replay or again or self._is_time_for_a_tick(after, facts)):
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
-        return BatchPlanned(attempt, batch and replace(batch, facts=facts, again=again), limit)
+        return BatchPlanned(attempt, batch and replace(batch, facts=facts, again=(*batch.again, *again)), limit)
 
     def _is_time_for_a_tick(self, after: BatchMetadata, facts: BatchFacts) -> bool:
         """Whether windows have waited for long enough for a transaction that may close them."""

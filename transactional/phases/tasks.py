@@ -188,7 +188,7 @@ class _Task(TaskLoop):
             for refused in refused_letters(program, self.inputs.letters):
                 self._send_letter(refused)
             for letter in self.inputs.letters:
-                if letter.component == program.spout.id:
+                if letter.component == program.spout.id and not program.spout.is_followed:
                     self._read_again(letter)
         for letter in self.inputs.letters:
             operator = self.operators.get(letter.component)

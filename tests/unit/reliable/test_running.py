@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
-from transactional.errors import ConfigError, OperatingError
+from transactional.engine.letter_spout import LetterSpout, all_letters
+from transactional.errors import BoltFailed, ConfigError, OperatingError
 from transactional.execution.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import MemoryCoordinatorStore
@@ -73,9 +75,84 @@ def test_a_message_that_is_given_up_is_a_dead_letter_if_there_is_a_table() -> No
     store = run(made.build(), message_retries_max=2)
     [letter] = table.read().to_pylist()
     assert (letter["component"], letter["source"]) == ("lines", "lines")
-    assert letter["tuple"] == '{"partition": "memory[0]", "offset": 1, "line": "c bad"}'
+    assert letter["tuple"] == '{"$message": "memory[0]@1", "line": "c bad"}'
     assert letter["error"] == "bolt 'send' raised ValueError: can't send bad"
     assert sum(batch.lost for batch in committed(store).values()) == 0
+
+
+def with_letters(letters: MemoryTable, lines: Any = LINES) -> Any:
+    made = mails("at-least-once", lines)
+    made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=letters))
+    return made.build()
+
+
+def tried_again(topology: Any, store: MemoryCoordinatorStore, **config: Any) -> LetterSpout:
+    spout = LetterSpout(topology)
+    run(replace(topology, spout=spout), store, attempts_max=1, **{"message_retries_max": 0, **config})
+    return spout
+
+
+def test_a_dead_letter_is_a_message_that_can_be_processed_again() -> None:
+    """Alone, by its place in the source; one that fails again becomes a new letter, one that does not is done."""
+    given = fresh(lambda word, times: word in {"bad", "d"})
+    letters = MemoryTable("letters")
+    topology = with_letters(letters)
+    store = run(topology, message_retries_max=0)
+    assert len(letters.rows) == 2
+    before, given.fails = dict(given.split), lambda word, times: word == "d"
+    tried_again(topology, store)
+    assert given.sent["bad"] == 1
+    assert {line: count - before[line] for line, count in given.split.items() if count != before[line]} == {
+        "c bad": 1,
+        "d": 1,
+    }
+    rows = all_letters(topology)
+    assert [(row["tuple"], row["tried_again_in"] is None) for row in rows] == [
+        ('{"$message": "memory[0]@1", "line": "c bad"}', False),
+        ('{"$message": "memory[0]@2", "line": "d"}', False),
+        ('{"$message": "memory[0]@2", "line": "d"}', True),
+    ]
+    given.fails = lambda word, times: False
+    tried_again(topology, store)
+    assert given.sent["d"] == 1
+    assert all(row["tried_again_in"] is not None for row in all_letters(topology))
+    assert committed(store)[max(committed(store))].pending == ()
+
+
+def test_messages_that_wait_are_not_touched_while_letters_are_processed_again() -> None:
+    """They have tries left; the run of the letters has a limit of its own."""
+    given = fresh(lambda word, times: word == "bad")
+    letters, store = MemoryTable("letters"), MemoryCoordinatorStore()
+    run(with_letters(letters), store, message_retries_max=0)
+    given.fails = lambda word, times: word in {"new", "bad"}
+    topology = with_letters(letters, [[*LINES[0], ("new",)], LINES[1]])
+
+    def stop(at_ms: int, event: Any, actions: Any) -> None:
+        if any(isinstance(action, RecordCommit) and action.batch.pending for action in actions):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(topology, store, observers=[stop], message_retries_max=9)
+    [waits] = committed(store)[max(committed(store))].pending
+    before = given.split["new"]
+    tried_again(topology, store)
+    assert given.split["new"] == before
+    assert committed(store)[max(committed(store))].pending == (waits,)
+    assert [row["tried_again_in"] is None for row in all_letters(topology)] == [False, True]
+
+
+def test_a_job_that_fails_gives_the_messages_of_letters_back() -> None:
+    given = fresh(lambda word, times: word == "bad")
+    letters = MemoryTable("letters")
+    topology = with_letters(letters)
+    store = run(topology, message_retries_max=0)
+
+    def fails(word: str, times: int) -> bool:
+        raise TaskFailed(BoltFailed.code, "send", "the job fails")
+
+    given.fails = fails
+    assert len(tried_again(topology, store).given_back) == 1
+    assert [row["tried_again_in"] for row in all_letters(topology)] == [None]
 
 
 def test_a_table_of_dead_letters_needs_a_limit() -> None:
