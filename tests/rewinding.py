@@ -289,12 +289,13 @@ class World:
         return self.store.status("rewound")[0].rewinding_to
 
     def findings(self) -> list[Any]:
-        """What the doctor and the checker find."""
+        """What the doctor and the checker find, that is wrong."""
         topology, states = self.topology(), dict[str, Any]()
         states.update((each.id, each.state) for each in topology.committers)
         tables = [CheckedTable(name, state.address().uri) for name, state in states.items()]
         report = verify(store_url(self.folder), "rewound", tables)
-        return [*examine(topology, self.store, store_url(self.folder)), *report.findings]
+        examined = examine(topology, self.store, store_url(self.folder))
+        return [*(each for each in examined if not each.is_harmless), *report.findings]
 
 
 class Kept:

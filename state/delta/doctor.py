@@ -99,6 +99,7 @@ class ExaminedDelta:
             with self._answering():
                 yield from self._of_files()
             yield from self._of_others()
+            yield from self._of_rewinds()
 
     def repair(self, diagnosis: Diagnosis) -> str:
         """Set torn files aside, remove the property that forgets, or restore rows. Raises `OperatingError`."""
@@ -177,6 +178,15 @@ class ExaminedDelta:
                 else f"the rows are restored to what they were at Delta version {target}, as a new Delta commit"
             )
             yield self._diagnosis(problem, what, remedy, can_repair=not built_on, target=target, seen=seen)
+
+    def _of_rewinds(self) -> Iterator[Diagnosis]:
+        """The newest one that the log has."""
+        for commit in reversed(self._commits):
+            if commit.rewound_to is not None and self.owner in commit.app_versions:
+                what = f"Delta version {commit.version} has taken it back to transaction {commit.rewound_to}"
+                remedy = "nothing: it went back with its topology; `transactional txns` shows what was taken back"
+                yield self._diagnosis(Problem.TABLE_REWOUND, what, remedy, is_harmless=True)
+                return
 
     # --- the log ------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.redaction import without_controls, without_login
 from transactional.store import AttemptRecord, TopologyStatus
+from transactional.store.history import EndedHow
 from transactional.store.rules import state_of
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
@@ -210,7 +211,7 @@ def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None
 
 
 def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
-    """A line for each topology that is failing, and for each whose last run ended with an error."""
+    """A line for each topology that is failing, whose last run ended with an error, or that was taken back since."""
     lines = []
     for status in statuses:
         trouble, end = status.trouble, status.run.end if status.run is not None else None
@@ -220,6 +221,12 @@ def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
         if status.run is not None and end is not None and end.code is not None and not status.is_leased:
             ended = f"its last run ended {_moment(status.run.ended_at_ms)}"
             lines.append(f"{status.topology_id}: {ended} with {end.code}: {first_line(end.reason)}")
+        if status.rewinding_to is not None:
+            todo = "which is not finished: the same `transactional rewind` finishes it"
+            lines.append(f"{status.topology_id} is being taken back to transaction {status.rewinding_to}, {todo}")
+        elif status.run is not None and end is not None and end.how is EndedHow.REWOUND:
+            when = _moment(status.run.ended_at_ms)
+            lines.append(f"{status.topology_id}: it was taken back {when}, {first_line(end.reason)}")
     return lines
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,17 +30,23 @@ def rewind(
     to_savepoint: Annotated[str | None, typer.Option(help="The savepoint whose transaction it is.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else only show what would go back.")] = False,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="The journal of the runs, in which the rewind is recorded for `doctor --repair`."),
+    ] = None,
 ) -> None:
     """Take a topology, its tables and its positions in the source back to an earlier transaction.
 
     It must not be running. What came after the transaction is read again by the next run. One that was interrupted is
     finished by the same command; until then nothing else can start.
     """
+    from transactional.engine.history.journal import JournalWriter
     from transactional.engine.rewinding import plan_rewind
     from transactional.engine.rewinding import rewind as carry_out
 
     topology = load_topology(target)
-    with closing(open_existing_store(store)) as coordinator_store:
+    with ExitStack() as opened:
+        coordinator_store = opened.enter_context(closing(open_existing_store(store)))
         txid = _txid_of(coordinator_store, topology.id, to_txid, to_savepoint)
         if not yes:
             for line in plan_rewind(topology, coordinator_store, txid).lines():
@@ -47,7 +54,8 @@ def rewind(
             plain_line("nothing was changed. Pass --yes to do it")
             return
         owner = f"transactional rewind {socket.gethostname()}:{os.getpid()}"
-        for line in carry_out(topology, coordinator_store, txid, owner=owner).lines():
+        written = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
+        for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=written).lines():
             plain_line(line)
         plain_line(f"done: the next run begins with transaction {txid + 1}")
 

@@ -34,6 +34,7 @@ def status_json(status: TopologyStatus, steps: Mapping[str, str]) -> dict[str, A
         "stop_at_ms": status.stop_at_ms,
         "committed_txid": status.committed_txid,
         "committed_at_ms": status.committed_at_ms,
+        "rewinding_to": status.rewinding_to,
         "lag": status.lag,
         "steps": dict(steps),
         "failing_since_ms": None if trouble is None else trouble.since_ms,

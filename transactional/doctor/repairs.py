@@ -13,7 +13,7 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
-from transactional.engine.history.journal import RunStarted, read_journal
+from transactional.engine.history.journal import RunStarted, TakenBack, read_journal
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.names import joining_of
 from transactional.ports.examining import Diagnosis, Problem
@@ -28,25 +28,47 @@ FORGOTTEN_AT_MS = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a table is: at which transaction, and the attempt that wrote it, or a rewind's fence that has gone back to
+    what it wrote."""
+
+    txid: TxId
+    attempt_id: AttemptId
+    fence_id: AttemptId | None = None
+
+    @property
+    def until(self) -> AttemptId:
+        """Before this are all attempts that the table may have been written by."""
+        return self.attempt_id if self.fence_id is None else self.fence_id
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
-    """The contents of the journal of a topology's runs: each attempt's batch, who committed, the coordinators'
-    fences."""
+    """The contents of the journal of a topology's runs: each attempt's batch, who committed each transaction (again
+    after a rewind), the coordinators' fences, and what the fences of rewinds have taken tables back to."""
 
     attempts: Mapping[AttemptId, tuple[TxId, BatchMetadata]] = field(default_factory=dict)
-    committed: Mapping[TxId, AttemptId] = field(default_factory=dict)
+    committed: Mapping[TxId, Sequence[AttemptId]] = field(default_factory=dict)
     fences: frozenset[AttemptId] = frozenset()
+    rewinds: Mapping[AttemptId, Standing] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path | str) -> Journal:
         """Read a journal (`transactional run --journal FILE`). Raises `ConfigError`, `CorruptRecord`."""
         attempts: dict[AttemptId, tuple[TxId, BatchMetadata]] = {}
-        committed: dict[TxId, AttemptId] = {}
-        fences: set[AttemptId] = set()
+        committed: dict[TxId, list[AttemptId]] = {}
+        fences, rewinds = set[AttemptId](), dict[AttemptId, Standing]()
         if not Path(path).is_file():
             raise ConfigError(f"there is no journal {path}")
         for _, event, actions in read_journal(path):
             if isinstance(event, RunStarted):
                 fences.add(event.progress.attempt_id)
+            if isinstance(event, TakenBack):
+                fences.add(event.fence_id)
+                if event.attempt_id:
+                    attempts[event.attempt_id] = event.txid, event.batch
+                if event.goes_back:
+                    rewinds[event.fence_id] = Standing(event.txid, event.attempt_id, event.fence_id)
             if isinstance(event, ProcessingSucceeded) and event.attempt.attempt_id in attempts:
                 # The only record of what an opaque spout's transaction has read, if its commit is not in the journal.
                 txid, batch = attempts[event.attempt.attempt_id]
@@ -55,8 +77,12 @@ class Journal:
                 if isinstance(action, RecordAttempt | RecordCommit):
                     attempts[action.attempt.attempt_id] = (action.attempt.txid, action.batch)
                 if isinstance(action, RecordCommit):
-                    committed[action.attempt.txid] = action.attempt.attempt_id
-        return cls(attempts, committed, frozenset(fences))
+                    committed.setdefault(action.attempt.txid, []).append(action.attempt.attempt_id)
+        return cls(attempts, committed, frozenset(fences), rewinds)
+
+    def committed_before(self, txid: TxId, attempt_id: AttemptId) -> AttemptId | None:
+        """Who committed a transaction on which such an attempt at the next one has built; None: it is not known."""
+        return max((each for each in self.committed.get(txid, ()) if each < attempt_id), default=None)
 
 
 def repair(
@@ -114,14 +140,6 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a table is: at which transaction, and the attempt that wrote it."""
-
-    txid: TxId
-    attempt_id: AttemptId
-
-
 def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
     """Bring the store to where the tables are: their transaction is committed, with the batch in the journal.
 
@@ -129,10 +147,11 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
     these tables, or if the tables differ by more than a crash can cause.
     """
     places = {table.component: standing_of(table, journal) for table in tables}
+    _check_rewound_together(tables, journal)
     last, ahead = _last_and_ahead(places)
     with _lease(topology, store) as lease:
         before = lease.progress.committed_txid
-        if before >= last.txid:
+        if before >= last.txid > 0 or before > last.txid:
             raise StoreMismatch(f"the store is at transaction {before}, no less than the tables, at {last.txid}")
         committed = _committed(lease, last, journal)
         for attempt in sorted({*committed, *_given_up(lease, last, journal)}, key=_by_attempt_id):
@@ -142,6 +161,10 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
             batch = _batch_of(attempt, journal)
             store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
+        if last.fence_id is not None:
+            # What was taken back is known to have been, and no batch of it is waited for.
+            store.begin_rewind(lease, last.txid)
+            store.finish_rewind(lease, last.txid)
         if ahead is not None:
             # A transactional spout has to read the same again.
             _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
@@ -154,10 +177,13 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
 def standing_of(table: Table, journal: Journal) -> Standing:
     """Which transaction a table contains: that of the newest attempt in the journal that has written it.
 
-    After that only fences of the journal's coordinators may follow. Raises `StoreMismatch`.
+    After that only fences of the journal's coordinators may follow; that of a rewind says what it has gone back to.
+    Raises `StoreMismatch`.
     """
     where = table.found.where
     for version in reversed(table.found.versions):
+        if version in journal.rewinds:
+            return journal.rewinds[version]
         if version in journal.attempts:
             return Standing(journal.attempts[version][0], version)
         if version not in journal.fences:
@@ -181,6 +207,19 @@ def _last_and_ahead(places: Mapping[str, Standing]) -> tuple[Standing, Standing 
     return lowest, (highest if highest.txid > lowest.txid else None)
 
 
+def _check_rewound_together(tables: Sequence[Table], journal: Journal) -> None:
+    """Raise `StoreMismatch` if a rewind has taken back some of the tables, and not the others."""
+    newest = max(journal.rewinds, default=None)
+    if newest is None:
+        return
+    waiting = sorted(table.component for table in tables if newest not in table.found.versions)
+    if waiting and len(waiting) < len(tables):
+        raise StoreMismatch(
+            f"a rewind to transaction {journal.rewinds[newest].txid} had taken back some tables when the store was "
+            f"lost, and not those of {', '.join(waiting)}: restore the store, and finish the rewind"
+        )
+
+
 def _by_txid(place: Standing) -> TxId:
     return place.txid
 
@@ -188,15 +227,14 @@ def _by_txid(place: Standing) -> TxId:
 def _committed(lease: Lease, last: Standing, journal: Journal) -> list[TransactionAttempt]:
     """The attempts to be committed, up to the last: from the journal, otherwise with any number that fits in
     between."""
-    attempts: list[TransactionAttempt] = []
-    before = lease.fence_id
-    first_known = min(journal.committed, default=last.txid)
+    attempts, before = list[TransactionAttempt](), lease.fence_id
+    known = _known_up_to(lease, last, journal)
+    first_known = min(known)
     for number in range(lease.progress.committed_txid + 1, last.txid + 1):
         txid = TxId(number)
-        known = last.attempt_id if txid == last.txid else journal.committed.get(txid)
-        if known is None and txid > first_known:
+        if txid not in known and txid > first_known:
             raise StoreMismatch(f"the journal does not contain the batch of transaction {txid}; pass a complete one")
-        attempt_id = known or AttemptId(before + 1)
+        attempt_id = known.get(txid) or AttemptId(before + 1)
         if attempt_id <= before:
             raise StoreMismatch(
                 f"the store's attempt ids are already at {before}, but transaction {txid} was written by attempt "
@@ -208,10 +246,23 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
     return attempts
 
 
+def _known_up_to(lease: Lease, last: Standing, journal: Journal) -> dict[TxId, AttemptId]:
+    """Who committed the transactions up to the last, which is known, as far as the journal says."""
+    known = {last.txid: last.attempt_id}
+    for number in range(last.txid - 1, lease.progress.committed_txid, -1):
+        by = journal.committed_before(TxId(number), known.get(TxId(number + 1), last.attempt_id))
+        if by is not None:
+            known[TxId(number)] = by
+    return known
+
+
 def _given_up(lease: Lease, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
-    """The other attempts at these transactions: a table may have been written by them temporarily."""
+    """The other attempts: a table may have been written by them temporarily, at later transactions before a rewind."""
+    rewound_until = max((fence for fence in journal.rewinds if fence <= last.until), default=0)
     for attempt_id, (txid, _) in journal.attempts.items():
-        if lease.fence_id < attempt_id < last.attempt_id and lease.progress.committed_txid < txid <= last.txid:
+        if not (lease.fence_id < attempt_id < last.until and lease.progress.committed_txid < txid):
+            continue
+        if txid <= last.txid or attempt_id < rewound_until:
             yield TransactionAttempt(txid, attempt_id)
 
 
@@ -242,7 +293,9 @@ def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal:
     for version in versions:
         if version in journal.attempts:
             txid = journal.attempts[version][0]
-        elif version in journal.fences and txid is not None:
+        elif version in journal.fences and (txid is not None or version in journal.rewinds):
+            txid = journal.rewinds[version].txid if version in journal.rewinds else txid
+            assert txid is not None
             fence = replace(lease, fence_id=version)
             if version == versions[0]:
                 store.record_fence(fence, joining_of(table.component), txid)

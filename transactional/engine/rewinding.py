@@ -11,9 +11,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.attempt import NO_TRANSACTION, TxId
+from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.engine.fencing import close_tables, fence, known_txid, open_table
+from transactional.engine.clock import SystemClock
+from transactional.engine.fencing import close_tables, committed_by, fence, known_txid, open_table
+from transactional.engine.history.journal import JournalWriter, TakenBack
 from transactional.engine.history.run_history import installed_version
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.ports import Spout
@@ -78,15 +80,19 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     return RewindPlan(topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun)
 
 
-def rewind(topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: str) -> RewindPlan:
+def rewind(
+    topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: str, journal: JournalWriter | None = None
+) -> RewindPlan:
     """Take a topology back, or finish what was begun; what `plan_rewind` raises is raised before anything is touched.
 
+    The journal, that of the runs, has each fence before any table has it.
     Raises `TopologyInUse` while another process holds the lease, `Fenced` if one has taken it meanwhile.
     """
     plan = plan_rewind(topology, store, txid)
     lease = _acquire(topology, store, owner)
     end = RunEnd(EndedHow.REWOUND, reason=f"from transaction {plan.committed} back to {txid}")
     try:
+        _write_down(journal, store, lease, txid, goes_back=False)
         for component, _ in rewindable(topology, store):
             opened = open_table(topology, component, store)
             if not plan.is_begun:
@@ -95,6 +101,7 @@ def rewind(topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: st
         plan = replace(plan_rewind(topology, store, txid), is_begun=plan.is_begun)
         store.renew(lease, lease_ms=LEASE_MS)
         above = replace(lease, fence_id=store.begin_rewind(lease, txid))
+        _write_down(journal, store, above, txid, goes_back=True)
         for component, state in rewindable(topology, store):
             store.renew(lease, lease_ms=LEASE_MS)
             _take_back(component, state, store, above, txid)
@@ -144,8 +151,7 @@ def rewindable(topology: Topology, store: CoordinatorStore) -> list[tuple[Compon
 
 def target_of(store: CoordinatorStore, topology_id: str, component_id: str, txid: TxId) -> RewindTarget:
     """What the table of a committer is taken back to."""
-    committed = (each.attempt for each in store.attempts_at(topology_id, txid) if each.phase == COMMITTED)
-    by = next((attempt.attempt_id for attempt in committed), None)
+    by = committed_by(store, topology_id, txid)
     return RewindTarget(txid, by, lambda attempt_id: known_txid(store, topology_id, component_id, attempt_id))
 
 
@@ -204,6 +210,16 @@ def _acquire(topology: Topology, store: CoordinatorStore, owner: str) -> Lease:
         about=about,
         to_rewind=True,
     )
+
+
+def _write_down(
+    journal: JournalWriter | None, store: CoordinatorStore, lease: Lease, txid: TxId, *, goes_back: bool
+) -> None:
+    if journal is None:
+        return
+    by, batch = committed_by(store, lease.topology_id, txid), batch_at(store, lease.topology_id, txid)
+    taken = TakenBack(lease.fence_id, txid, AttemptId(0) if by is None else by, batch, goes_back)
+    journal.take_back(SystemClock().wall_ms(), taken)
 
 
 def _take_back(component: Component, state: RewindableState, store: CoordinatorStore, lease: Lease, txid: TxId) -> None:

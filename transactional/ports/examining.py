@@ -36,6 +36,8 @@ class Problem(StrEnum):
     """The newest files of a table's log were not durable at a power failure."""
     TABLE_RESTORED = "table-restored"
     """Delta's RESTORE has restored the rows, but not the version that records how far the table is."""
+    TABLE_REWOUND = "table-rewound"
+    """`transactional rewind` has taken a table back; nothing is wrong with that."""
     FOREIGN_WRITER = "foreign-writer"
     """Another writer has changed rows."""
     FILE_CHANGED = "file-changed"

@@ -23,7 +23,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.tables.table import DeltaLocation
 from transactional.errors import OperatingError, StoreMismatch
-from transactional.names import LOG_COMMITS_PROPERTY, fold_of, repair_of
+from transactional.names import LOG_COMMITS_PROPERTY, REWOUND_NOTE, fold_of, repair_of
 
 _log = logging.getLogger(__name__)
 NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -150,6 +150,8 @@ class Entry:
     removed: frozenset[str]
     protocol: Mapping[str, Any] | None
     """The new protocol, if the entry declares one."""
+    rewound_to: int | None = None
+    """The transaction that a rewind has taken the table back to by it."""
 
 
 def is_foreign(commit: Entry, owner: str) -> bool:
@@ -279,13 +281,25 @@ def read_entry(files: LogFiles, version: int) -> Entry:
         return [action[name] for action in actions if action.get(name)]
 
     added, removed, protocols = every("add"), every("remove"), every("protocol")
+    info = next(iter(every("commitInfo")), {})
     return Entry(
         version,
-        next((info.get("operation", "") for info in every("commitInfo")), ""),
+        info.get("operation", ""),
         {txn["appId"]: int(txn["version"]) for txn in every("txn")},
         any(file["dataChange"] for file in (*added, *removed)),
         bool(protocols or every("metaData")),
         frozenset(file["path"] for file in added),
         frozenset(file["path"] for file in removed),
         protocols[0] if protocols else None,
+        _rewound_to(info.get("userMetadata")),
     )
+
+
+def _rewound_to(note: object) -> int | None:
+    """What a rewind has noted with its Delta commit; others may note whatever they like."""
+    try:
+        told = json.loads(note) if isinstance(note, str) else None
+    except (ValueError, RecursionError):
+        return None
+    txid = told.get(REWOUND_NOTE) if isinstance(told, dict) else None
+    return txid if isinstance(txid, int) else None

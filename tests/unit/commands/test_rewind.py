@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.unit.command_line import RUN, Command
@@ -35,11 +36,28 @@ def test_it_shows_what_would_go_back_and_then_takes_it_back(command: Command) ->
     done = command("rewind", "counted:build", "--to-txid", "2", "--yes")
     assert (done.code, done.out.splitlines()[-1]) == (0, "done: the next run begins with transaction 3")
     [known] = map(json.loads, command("status", "--json").out.splitlines())
-    assert (known["committed_txid"], known["state"]) == (2, "rewound")
+    assert (known["committed_txid"], known["state"], known["rewinding_to"]) == (2, "rewound", None)
+    assert re.search(r"^words: it was taken back 20.*, from transaction 5 back to 2$", command("status").out, re.M)
+    looked = command("doctor", "counted:build")
+    assert looked.code == 0
+    assert "table-rewound: table of 'count' (" in looked.out
+    assert "has taken it back to transaction 2\n" in looked.out
+    assert "words: nothing is wrong" in looked.out
     assert [json.loads(line)["phase"] for line in command("txns", "words", "--json").out.splitlines()] == [
         *(["rewound"] * 3),
         *(["committed"] * 2),
     ]
+    assert "3 transactions committed, the last is 5" in command(*RUN, "counted:build").out
+
+
+def test_a_journal_is_told_so_that_the_doctor_can_restore_the_store(command: Command) -> None:
+    Path("counted.py").write_text(WORDS)
+    command(*RUN, "counted:build", "--journal", "words.journal")
+    assert command("rewind", "counted:build", "--to-txid", "2", "--yes", "--journal", "words.journal").code == 0
+    for file in Path.cwd().glob("*.db*"):
+        file.unlink()
+    done = command("doctor", "counted:build", "--repair", "--journal", "words.journal")
+    assert "repaired: the store of topology 'words' says again that transaction 2 is committed" in done.out
     assert "3 transactions committed, the last is 5" in command(*RUN, "counted:build").out
 
 

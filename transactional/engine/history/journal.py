@@ -66,7 +66,33 @@ class RunStarted:
         return cls(progress, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"], guarantee)
 
 
-JournalLine = tuple[int, RunStarted | Event, list[Action]]
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """What a rewind writes before any table has this fence: where it goes to, and what was committed there.
+
+    `goes_back`: a table with this fence has gone back; else it is only fenced. `attempt_id` is 0 for the beginning.
+    """
+
+    fence_id: AttemptId
+    txid: TxId
+    attempt_id: AttemptId
+    batch: BatchMetadata
+    goes_back: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        target = {"to_txid": self.txid, "attempt_id": self.attempt_id, "batch": self.batch.to_json()}
+        return {"fence_id": self.fence_id, **target, "goes_back": self.goes_back}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> TakenBack:
+        """The inverse of `to_json`."""
+        fence_id, attempt_id = AttemptId(whole_number(row["fence_id"])), AttemptId(whole_number(row["attempt_id"]))
+        batch, goes_back = BatchMetadata.from_json(row["batch"]), _exactly(bool)(row["goes_back"])
+        return cls(fence_id, TxId(whole_number(row["to_txid"])), attempt_id, batch, goes_back)
+
+
+JournalLine = tuple[int, RunStarted | TakenBack | Event, list[Action]]
 
 
 class JournalWriter:
@@ -121,6 +147,12 @@ class JournalWriter:
         if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
             sync([Path(self.place)])
 
+    def take_back(self, at_ms: int, taken: TakenBack) -> None:
+        """Write what a rewind is about to do; it is durable afterwards."""
+        self._last_tick = None
+        self._write({"at_ms": at_ms, "rewind": taken.to_json()})
+        sync([Path(self.place), Path(self.place).absolute().parent])
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -144,7 +176,7 @@ def _is_torn(path: Path) -> bool:
 def read_journal(path: Path | str) -> Iterator[JournalLine]:
     """The lines of a journal as (wall-clock milliseconds, event, actions). Raises `CorruptRecord`.
 
-    The last line of a run may be torn by a power failure. It is skipped.
+    The last line of a run, or of a rewind, may be torn by a power failure. It is skipped.
     """
     for number, row in _rows(path):
         try:
@@ -168,7 +200,7 @@ def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
                     raise broken from None
                 broken = CorruptRecord(f"{path}, line {number} is not a line of a journal: {error!r}")
                 continue
-            if broken is not None and not (isinstance(row, dict) and "run" in row):
+            if broken is not None and not (isinstance(row, dict) and ("run" in row or "rewind" in row)):
                 raise broken
             broken = None
             yield number, row
@@ -179,6 +211,8 @@ def _rows(path: Path | str) -> Iterator[tuple[int, Any]]:
 def _read_line(row: Mapping[str, Any]) -> JournalLine:
     if "run" in row:
         return row["at_ms"], RunStarted.from_json(row["run"]), []
+    if "rewind" in row:
+        return row["at_ms"], TakenBack.from_json(row["rewind"]), []
     return row["at_ms"], decode(row["event"]), [decode(action) for action in row["actions"]]
 
 

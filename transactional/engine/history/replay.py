@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
-from transactional.engine.history.journal import JournalLine, RunStarted, read_journal
+from transactional.engine.history.journal import JournalLine, RunStarted, TakenBack, read_journal
 from transactional.errors import CorruptRecord, TransactionalError
 
 
@@ -30,6 +30,9 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
                 sets_aside=event.sets_aside,
                 guarantee=event.guarantee,
             )
+            continue
+        if isinstance(event, TakenBack):
+            coordinator = None
             continue
         if coordinator is None:
             raise CorruptRecord(f"line {number} is an event, but the journal does not say how its run began")
