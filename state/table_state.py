@@ -275,6 +275,12 @@ class TableState(ABC, Generic[TableT]):
         """
         self._put_rows(attempt, self._rows.table(rows))
 
+    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Raise `SchemaMismatch` for rows that `put` would refuse; write nothing."""
+        table = self._rows.table(rows)
+        if self.value_limits is not None:
+            self.value_limits.check(table, len(self.key))
+
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         """As `put`, with what the tasks of a step have kept (see the port)."""
         empty = self._rows.table({})

@@ -205,6 +205,13 @@ class TestOneTransactionAfterTheOther:
         with pytest.raises(SchemaMismatch, match="do not match"):
             state.put(place.attempt(1, 1), {("cat",): ("many",)})
 
+    def test_says_what_it_refuses_without_writing(self, place: Place, state: AnyState) -> None:
+        before = content(state)
+        state.check_put({("cat",): (1,)})
+        with pytest.raises(SchemaMismatch, match="do not match"):
+            state.check_put({("cat",): (1,), ("dog",): (10**30,)})
+        assert content(state) == before
+
     def test_refuses_to_combine_columns_it_does_not_have(self, place: Place, state: AnyState) -> None:
         with pytest.raises(ProtocolError, match="value columns"):
             state.merge(place.attempt(1, 1), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": [1]})))

@@ -136,9 +136,11 @@ def make_program(
     record: Record | None = None,
     stagers: Mapping[str, Stager] | None = None,
     scratch: Scratch | None = None,
+    late: frozenset[str] = frozenset(),
 ) -> TaskProgram:
-    """Put a topology's program together. Reads nothing of the outside."""
-    plan = plan_stages(topology)
+    """Put a topology's program together, with some components `late` (see `plan_stages`). Reads nothing of the
+    outside."""
+    plan = plan_stages(topology, late)
     slots = {
         (stage.index, task): number
         for level in range(plan.depth)

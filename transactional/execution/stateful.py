@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -106,6 +106,19 @@ class KeyValues:
         if self._has_one_value:
             return {self._as_key(k): ABSENT if value is ABSENT else (value,) for k, value in self._written.items()}
         return {self._as_key(key): value for key, value in self._written.items()}
+
+    def looking_closer(self, check: Callable[[Mapping[Key, tuple[Any, ...] | Absent]], None]) -> KeyValues:
+        """The same, before anything was put: for a second look at the tuples, in which each value is checked when it is
+        put. Hooks that were called are not called again."""
+        closer = type(self)(self._component, self._state, self._attempt)
+        closer._done, closer._known, put = self._done, dict(self._ahead), closer.put
+
+        def checked(key: Any, value: Any) -> None:
+            put(key, value)
+            check({closer._as_key(key): (value,) if closer._has_one_value else tuple(value)})
+
+        closer.put = checked  # type: ignore[method-assign]
+        return closer
 
     def close(self) -> None:
         """The state is written: refuse to put any more."""

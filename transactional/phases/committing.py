@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
-from transactional.errors import OperatingError, TransactionalError
+from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.execution.emitting import make_emitter
 from transactional.execution.failures import TaskFailed, error_of, summed_up
 from transactional.execution.map_state import MapStateView
@@ -23,6 +23,7 @@ from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.phases.changes import changed_rows, closed_rows, lookups_of, put_merged
 from transactional.phases.passing import Passing
+from transactional.phases.refused_puts import received_again, those_at_fault
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import run_as_job
 from transactional.phases.step_places import StepPlace, StepPlaces
@@ -202,10 +203,13 @@ class CommitPhase:
     def _finish(self, component: Component, passing: Passing) -> MapStateView | KeyValues | None:
         given, view = self._given(component, passing)
         failures: list[tuple[TaskInfo, TaskFailed]] = []
+        kept: dict[int, Callable[[], Received]] = {}
         for task in range(component.parallelism):
             info = replace(given, task=task)
             make = partial(CommitTask, info, component.id, self._instances(component, task, passing.processed))
             received = partial(self._unpacked, passing.inbox.pop((component.id, task), []))
+            if self.topology.dead_letters is not None:
+                kept[task] = received
             done, failed = run_through(make, received)
             if failed is None:
                 passing.letters += done.letters
@@ -220,9 +224,28 @@ class CommitPhase:
         if failures:
             raise self._error(failures) from failures[-1][1]
         if component.state is not None and view is not None:
-            component.state.put(passing.attempt, view.written)
+            try:
+                component.state.put(passing.attempt, view.written)
+            except SchemaMismatch as refused:
+                raise self._refused(component, given, passing, kept, refused) from refused
             view.close()
         return view
+
+    def _refused(
+        self,
+        component: Component,
+        info: TaskInfo,
+        passing: Passing,
+        kept: Mapping[int, Callable[[], Received]],
+        refused: SchemaMismatch,
+    ) -> BaseException:
+        """The error for what a state has refused to store: with the tuples at fault, where tuples are set aside."""
+        if self.topology.dead_letters is None:
+            return refused
+        if component.id in self.program.plan.early:
+            kept = received_again(self.topology, component.id, passing.processed, info)
+        failures = those_at_fault(component, info, kept)
+        return self._error(failures) if failures else refused
 
     def _given(self, component: Component, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
         """What all tasks of a component have in common, as that of its first one, with their view of its state."""

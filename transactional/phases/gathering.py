@@ -67,6 +67,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
+        batch=batch,
     )
 
 

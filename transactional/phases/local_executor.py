@@ -24,15 +24,15 @@ class LocalExecutor:
     """A `JobExecutor` that runs the tasks of an attempt one after the other in the calling thread.
 
     A bolt that hangs can't be interrupted; between two tasks an attempt can be cancelled. DataFrame bolts need Spark.
-    `record` receives what components emit.
+    `record` receives what components emit. Components that are `late` receive nothing before the commit phase.
     """
 
-    def __init__(self, topology: Topology, *, record: Record | None = None) -> None:
+    def __init__(self, topology: Topology, *, record: Record | None = None, late: frozenset[str] = frozenset()) -> None:
         dataframe = [component.id for component in topology.components if component.is_dataframe]
         if dataframe:
             raise ConfigError(f"bolt {dataframe[0]!r} works on a Spark DataFrame: run the topology with SparkExecutor")
         self._topology = topology
-        self.program = make_program(topology, topology.spout.reader(), record)
+        self.program = make_program(topology, topology.spout.reader(), record, late=late)
         check_sendable(self.program)
         self._lock = threading.Lock()
         self._done: dict[TransactionAttempt, int] = {}

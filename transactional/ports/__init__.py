@@ -22,6 +22,7 @@ from transactional.ports.spouts import (
 from transactional.ports.states import (
     COMBINES,
     Aggregator,
+    CheckingState,
     DiskState,
     ExpiringState,
     MergingAggregate,
@@ -36,6 +37,7 @@ __all__ = [
     "COMBINES",
     "AckedSpout",
     "Aggregator",
+    "CheckingState",
     "Clock",
     "DeadLetter",
     "DiskState",

@@ -75,6 +75,8 @@ class Processed:
     reason: str = ""
     edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """Tuples sent by source, stream and target, in the processing phase."""
+    batch: BatchMetadata | None = None
+    """What was processed."""
 
 
 class JobExecutor(Protocol):

@@ -119,6 +119,14 @@ class TransactionState(Protocol):
 
 
 @runtime_checkable
+class CheckingState(Protocol):
+    """A state that can say whether it takes what a bolt has put: then the tuples can be found that it refuses."""
+
+    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Raise what `put` would raise for these rows, and write nothing."""
+
+
+@runtime_checkable
 class DiskState(Protocol):
     """A state that may be on a disk of this machine, where a power failure loses what was written and not synced.
 

@@ -80,15 +80,18 @@ class StagePlan:
         return [(stage, task) for stage in self.level(level) for task in range(stage.task_count)]
 
 
-def plan_stages(topology: Topology) -> StagePlan:
-    """Divide a topology into stages. Deterministic: the same topology gives the same plan in every process."""
-    return _Planner(topology).plan()
+def plan_stages(topology: Topology, late: frozenset[str] = frozenset()) -> StagePlan:
+    """Divide a topology into stages. Deterministic: the same topology gives the same plan in every process.
+
+    Components that are `late` receive nothing before the commit phase, although they could.
+    """
+    return _Planner(topology, late).plan()
 
 
 class _Planner:
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, late: frozenset[str]) -> None:
         self.topology = topology
-        self.phases, self.early = topology.phases(), topology.begins_early()
+        self.phases, self.early = topology.phases(), topology.begins_early() - late
         self.chains: list[list[str]] = [[topology.spout_id]]
         self.levels: list[int] = [0]
         self.tasks: list[int] = [topology.spout_parallelism]

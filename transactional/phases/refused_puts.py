@@ -1,0 +1,136 @@
+"""Which tuples led to what a bolt has put and its state refuses: it is run once more, over a state that writes nothing.
+
+A stateful bolt is given all of its tuples again, and what it puts is checked at once. A committer puts when its batch
+ends, so it is given halves of its tuples, and halves of those that are refused again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.errors import SchemaMismatch, TransactionalError
+from transactional.execution.failures import TaskFailed
+from transactional.execution.faults import Faults, tuples
+from transactional.execution.map_state import MapStateView
+from transactional.execution.placing import TaskInfo
+from transactional.execution.task_loop import Received
+from transactional.phases.local_executor import LocalExecutor
+from transactional.phases.step_tasks import CommitTask
+from transactional.ports import CheckingState, Processed
+from transactional.topology.topology import Component, Topology
+
+Check = Callable[[Mapping[Any, Any]], None]
+Failures = list[tuple[TaskInfo, TaskFailed]]
+Given = Mapping[int, Callable[[], Received]]
+"""The tuples of each task, as often as they are needed."""
+
+
+def those_at_fault(component: Component, info: TaskInfo, given: Given) -> Failures:
+    """The failures of the tasks whose tuples were found; none if no single tuple is the cause. `info` is that of the
+    attempt in which the state has refused what was put: nothing is written yet."""
+    state: object = component.state
+    if not isinstance(state, CheckingState):
+        return []
+    check, failures = state.check_put, Failures()
+    for task, received in given.items():
+        of_task = replace(info, task=task)
+        if info.key_values is not None:
+            closer = replace(of_task, key_values=info.key_values.looking_closer(check))
+            failed = CommitTask(closer, component.id, {}, looks_closer=True).run(received())
+        else:
+            failed = _Halves(of_task, component, check, _Rows.of(received())).failure()
+        if failed is not None and failed.at_fault:
+            failures.append((of_task, failed))
+    return failures
+
+
+def received_again(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Given:
+    """The tuples of a bolt that were consumed in the processing phase: all is processed once more in this process, up
+    to that bolt. Nothing if that is not possible here."""
+    if processed.batch is None:
+        return {}
+    try:
+        executor = LocalExecutor(topology, late=frozenset([component]))
+        again = executor.run(info.attempt, processed.batch)
+    except TransactionalError:
+        return {}
+    found: dict[int, list[tuple[pa.RecordBatch, str, str]]] = {}
+    for late in (late for late in again.late if late.target == component):
+        found.setdefault(late.task, []).extend((batch, late.source, late.stream) for batch in late.batches)
+    return {task: lambda of=received: of for task, received in found.items()}  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Tuples in order, of which a part can be taken."""
+
+    batches: Sequence[tuple[pa.RecordBatch, str, str]]
+
+    @classmethod
+    def of(cls, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> _Rows:
+        """Those of a task."""
+        return cls([each for each in received if each[0].num_rows])
+
+    def __len__(self) -> int:
+        return sum(batch.num_rows for batch, _, _ in self.batches)
+
+    def part(self, start: int, until: int) -> list[tuple[pa.RecordBatch, str, str]]:
+        """Those from one number to another."""
+        found, at = list[tuple[pa.RecordBatch, str, str]](), 0
+        for batch, source, stream in self.batches:
+            first, last = max(start - at, 0), min(until - at, batch.num_rows)
+            if first < last:
+                found.append((batch.slice(first, last - first), source, stream))
+            at += batch.num_rows
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Halves:
+    """Runs a committer over parts of one task's tuples."""
+
+    info: TaskInfo
+    component: Component
+    check: Check
+    rows: _Rows
+
+    def failure(self) -> TaskFailed | None:
+        """How it fails, with every tuple that the state refuses by itself; None: there is none."""
+        faults = Faults()
+        try:
+            self._search(0, len(self.rows), faults)
+            faults.fail()
+        except TaskFailed as failed:
+            return failed
+        return None
+
+    def _search(self, start: int, until: int, faults: Faults) -> None:
+        refused = self._refused(start, until)
+        if refused is None:
+            return
+        if until - start == 1:
+            [(batch, source, stream)] = self.rows.part(start, until)
+            faults.name(TaskFailed(refused.code, self.component.id, str(refused)), next(tuples(batch, source, stream)))
+            return
+        middle = (start + until) // 2
+        self._search(start, middle, faults)
+        self._search(middle, until, faults)
+
+    def _refused(self, start: int, until: int) -> SchemaMismatch | None:
+        """Why the state refuses what these tuples alone lead to."""
+        if start == until:
+            return None
+        assert self.component.state is not None
+        view = MapStateView(self.component.id, self.component.state, self.info.attempt)
+        task = CommitTask(replace(self.info, state=view), self.component.id, {}, looks_closer=False)
+        if task.run(self.rows.part(start, until)) is not None:
+            return None  # of another cause, which these tuples did not have together with the others
+        try:
+            self.check(view.written)
+        except SchemaMismatch as refused:
+            return refused
+        return None
