@@ -37,6 +37,7 @@ APART: Mapping[str, Callable[[argparse.Namespace, str], None]] = {
     "tables": apart.tables,
     "streams": apart.streams,
     "closing": apart.closing,
+    "guarantees": apart.guarantees,
     "lookups": apart.lookups,
 }
 

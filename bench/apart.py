@@ -59,6 +59,11 @@ def closing(options: argparse.Namespace, command: str) -> None:
     _small(options, command, "closing", 30 if options.short else 110)
 
 
+def guarantees(options: argparse.Namespace, command: str) -> None:
+    """What the three guarantees cost; `python -m bench.guarantees` says more."""
+    _small(options, command, "guarantees", 3 if options.short else 9)
+
+
 def _small(options: argparse.Namespace, command: str, part: str, rounds: int) -> None:
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         output = Path(folder) / "found.json"

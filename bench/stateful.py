@@ -9,11 +9,13 @@ With `--keys`, what `bench.steps` measures instead: `python -m bench.stateful --
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from time import thread_time
+from typing import Any
 
 from bench import steps
+from bench.figures import Spread
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import (
@@ -35,6 +37,7 @@ from transactional.phases.local_executor import LocalExecutor
 
 COUNTS = "word string, count long"
 WORDS = 5_800
+BOLT, BY_HAND, QUIET = "stateful bolt", "committer by hand", "stateful bolt, no output"
 
 
 class Stateful(StatefulBolt):
@@ -124,6 +127,46 @@ def transactions(bolt: Bolt, tuples: int) -> Iterator[Callable[[], float]]:
         yield lambda: run(number)  # noqa: B023 - called before the next one is made
 
 
+def measure(tuples: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of processor time per transaction, executes per second of the commit phase, and the ratio of the
+    stateful bolt to the committer by hand, pair by pair; in turns."""
+    runs = {BOLT: Stateful(), BY_HAND: ByHand(), QUIET: Quiet()}
+    going = {name: transactions(bolt, tuples) for name, bolt in runs.items()}
+    took: dict[str, list[float]] = {name: [] for name in runs}
+    commits: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, ones in going.items():
+            began = thread_time()
+            commit_s = next(ones)()
+            if turn:  # the first one only warms up
+                took[name].append(thread_time() - began)
+                commits[name].append(commit_s)
+    pairs = [one / other for one, other in zip(took[BOLT], took[BY_HAND], strict=True)]
+    return {
+        "transaction_ms": {name: asdict(Spread.of([1_000 * each for each in all_s])) for name, all_s in took.items()},
+        "executes_per_s": {
+            name: asdict(Spread.of([tuples / each for each in commits[name]])) for name in (BOLT, QUIET)
+        },
+        "ratio": asdict(Spread.of(pairs)),
+    }
+
+
+def shown(found: Mapping[str, Any]) -> list[str]:
+    """The figures, in words."""
+    least, middle, most = (found["ratio"][name] for name in ("min", "median", "max"))
+    return [
+        *(
+            f"{name}: {each['min']:.0f} … {each['median']:.0f} ms of processor time a transaction"
+            for name, each in found["transaction_ms"].items()
+        ),
+        f"the stateful bolt against the one by hand: {least:.2f} … {middle:.2f} … {most:.2f} times",
+        *(
+            f"{name}: {each['median']:,.0f} executes a second of processor time, in the commit phase"
+            for name, each in found["executes_per_s"].items()
+        ),
+    ]
+
+
 def main() -> None:
     """Measure in turns, and print what was found."""
     parser = argparse.ArgumentParser(prog="python -m bench.stateful", description=__doc__)
@@ -138,24 +181,7 @@ def main() -> None:
     if arguments.keys:
         steps.report(arguments.choice, arguments.keys, arguments.transactions, arguments.tasks, arguments.master)
         return
-    runs = {"stateful bolt": Stateful(), "committer by hand": ByHand(), "stateful bolt, no output": Quiet()}
-    going = {name: transactions(bolt, arguments.tuples) for name, bolt in runs.items()}
-    took: dict[str, list[float]] = {name: [] for name in runs}
-    commits: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(arguments.rounds + 1):
-        for name, ones in going.items():
-            began = thread_time()
-            commit_s = next(ones)()
-            if turn:  # the first one only warms up
-                took[name].append(thread_time() - began)
-                commits[name].append(commit_s)
-    for name, all_s in took.items():
-        print(f"{name}: {1_000 * min(all_s):.0f} … {1_000 * median(all_s):.0f} ms of processor time a transaction")
-    pairs = [one / other for one, other in zip(took["stateful bolt"], took["committer by hand"], strict=True)]
-    print(f"the stateful bolt against the one by hand: {min(pairs):.2f} … {median(pairs):.2f} … {max(pairs):.2f} times")
-    for name in ("stateful bolt", "stateful bolt, no output"):
-        rate = arguments.tuples / median(commits[name])
-        print(f"{name}: {rate:,.0f} executes a second of processor time, in a commit phase of {arguments.tuples:,}")
+    print("\n".join(shown(measure(arguments.tuples, arguments.rounds))))
 
 
 if __name__ == "__main__":

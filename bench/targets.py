@@ -69,6 +69,7 @@ def targets(documents: Documents) -> list[Target]:
         *_streams(documents),
         *_windows(documents),
         *_lookups(documents),
+        *_guarantees(documents),
         *_steady(documents),
     ]
 
@@ -195,6 +196,20 @@ def _lookups(documents: Documents) -> Iterator[Target]:
             unit="ms",
             note=note,
         )
+
+
+def _guarantees(documents: Documents) -> Iterator[Target]:
+    found = documents.get("guarantees", {})
+    tracking, bolt = found.get("tracking", {}), found.get("stateful", {})
+    what = "processor time of a tuple that is followed"
+    yield Target(what, tracking.get("followed_us"), at_most=5.3, unit="µs")
+    yield Target("the same against one that is not followed", tracking.get("ratio"))
+    what = "processor time of a stateful bolt's transaction against a committer's by hand"
+    yield Target(what, bolt.get("ratio"), at_most=1.1)
+    for name, rates in bolt.get("executes_per_s", {}).items():
+        yield Target(f"executes a second of processor time, {name}", rates, unit="")
+    for name, rates in found.get("levels", {}).items():
+        yield Target(f"messages a second of processor time, {name}, three words each", rates, unit="")
 
 
 def ages(tables: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

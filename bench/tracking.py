@@ -7,10 +7,12 @@ without ackers, in turns.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from time import thread_time
+from typing import Any
 
+from bench.figures import Spread
 from spouts import MemoryTransactionalSpout
 from transactional import BasicBolt, OutputCollector, Topology, Tuple
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -69,17 +71,23 @@ def run_of(lines: list[tuple[str]], ackers: int) -> Callable[[], float]:
     return run
 
 
-def measure(messages: int, rounds: int) -> dict[str, float]:
-    """Microseconds per tuple, medians: followed, not followed; and their ratio, pair by pair."""
+def measure(messages: int, rounds: int) -> dict[str, Any]:
+    """Microseconds per tuple, followed and not followed; and their ratio, pair by pair."""
     lines = [(" ".join(f"w{(number * 7 + k) % 5_800}" for k in range(WORDS_PER_LINE)),) for number in range(messages)]
     followed, plain = run_of(lines, 1), run_of(lines, 0)
     pairs = [(followed(), plain()) for _ in range(rounds + 1)][1:]
     tuples = messages * (1 + WORDS_PER_LINE)
     return {
-        "followed_us": median(one for one, _ in pairs) / tuples * 1e6,
-        "not_followed_us": median(other for _, other in pairs) / tuples * 1e6,
-        "ratio": median(one / other for one, other in pairs),
+        "followed_us": asdict(Spread.of([one / tuples * 1e6 for one, _ in pairs])),
+        "not_followed_us": asdict(Spread.of([other / tuples * 1e6 for _, other in pairs])),
+        "ratio": asdict(Spread.of([one / other for one, other in pairs])),
     }
+
+
+def shown(found: Mapping[str, Any]) -> str:
+    """The medians, in words."""
+    followed, plain, ratio = (found[name]["median"] for name in ("followed_us", "not_followed_us", "ratio"))
+    return f"{followed:.2f} µs a tuple followed, {plain:.2f} not followed: {ratio:.2f} times as much"
 
 
 def main() -> None:
@@ -88,11 +96,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    found = measure(options.messages, options.rounds)
-    print(
-        f"{found['followed_us']:.2f} µs a tuple followed, {found['not_followed_us']:.2f} not followed: "
-        f"{found['ratio']:.2f} times as much"
-    )
+    print(shown(measure(options.messages, options.rounds)))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def test_messages_one_and_three_are_acked_and_two_fails_and_comes_again() -> Non
 
 
 def test_no_more_messages_are_pending_than_an_instance_allows() -> None:
-    """Asserted by the queue itself; one that fails has room again."""
+    """Asserted by the queue itself; one that fails has room again. Storm row C5."""
     fresh(lambda word, times: times == 1)
     run(topology(queue([f"w{number}" for number in range(10)], [])))
     assert Counter(about for _, about in notes("fail")) == Counter(range(10))

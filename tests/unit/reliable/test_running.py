@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from spouts.memory import MemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError
 from transactional.execution.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 
 LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]
@@ -228,6 +231,35 @@ def test_a_batch_whose_job_fails_is_lost_at_most_once(*, opaque: bool) -> None:
     assert max(given.split.values()) == max(given.sent.values()) == 1
     assert sum(batch.lost for batch in committed(store).values()) == 4
     assert set(given.sent) >= {"d"}
+
+
+class Counted(BasicBolt):
+    """Counts what all bolts of its task were given, and notes the options."""
+
+    output = "line string"
+    met: ClassVar[list[Any]] = []
+
+    def prepare(self, context: TopologyContext) -> None:
+        self.shared = context.shared
+        self.step = context.options["step"]
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        self.shared["given"] = self.shared.get("given", 0) + self.step
+        self.met.append(self.shared["given"])
+        collector.emit(tuple.line)
+
+
+def test_observers_options_and_what_bolts_share_stand_for_hooks_of_tasks_and_workers() -> None:
+    """Storm row C15."""
+    Counted.met.clear()
+    made = TopologyBuilder("hooks", guarantee="at-least-once")
+    made.set_spout("lines", MemoryTransactionalSpout([[("a",), ("b",)]], "line string", 9))
+    made.set_bolt("first", Counted()).shuffle_grouping("lines")
+    made.set_bolt("second", Counted()).shuffle_grouping("first")
+    seen = list[str]()
+    run(made.build(options={"step": 10}), observers=[lambda at_ms, event, actions: seen.append(type(event).__name__)])
+    assert sorted(Counted.met) == [10, 20, 30, 40]
+    assert {"BatchPlanned", "ProcessingSucceeded", "CommitSucceeded"} <= set(seen)
 
 
 # --- random worlds ----------------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ def failed(*words: str, bolt: RichBolt | None = None) -> dict[int, str]:
 
 
 def test_a_forgotten_tuple_has_timed_out_when_its_batch_ends() -> None:
+    """Storm row C4: at once, not after a time."""
     assert failed("fine", "forget", "fine") == {1: "not every tuple of the message was acked when its batch ended"}
 
 
