@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from state.delta.tables.layout import Layout
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
 from state.sql.state import SqlMapState
-from tests.contract.states import STAGED, Place, always, look_up_always
+from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
 from tests.integration.postgres import url_of
 from transactional.aggregates import Aggregate, Count, Sum
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -168,15 +169,19 @@ def test_a_column_that_others_have_added_is_not_taken_for_the_state_s(place: Pla
         opened(place, AFTER)
 
 
-@pytest.mark.parametrize("engine", DELTA)
+@pytest.mark.parametrize("engine", [*DELTA, "delta-rs/log, looked up in files"])
 def test_what_was_there_is_folded_with_what_comes(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of before, which lack the columns, and files of after are read as one."""
-    if "lookup" in engine:
+    engine, _, in_files = engine.partition(", looked")
+    if in_files:
+        monkeypatch.setattr("state.delta.tables.layout.CACHED_ROWS_MAX", -1)
+    elif "lookup" in engine:
         look_up_always(monkeypatch)
     place = Place(engine, tmp_path)
     for txid in (1, 2, 3):
         counted(place, {"cat": 1, f"bird {txid}": txid}, txid=txid)
     state = fenced(place, txid=3)
+    assert state.get(place.attempt(4, 11), [("cat",)]) == {("cat",): (3, None, None)}
     for txid in (4, 5, 6):
         merge(state, place.attempt(txid, 10 + txid), {"cat": (1, 1.5, f"at {txid}"), "bird 2": (1, None, None)})
         assert state.get(place.attempt(txid + 1, 20 + txid), [("cat",)]) == {
@@ -205,6 +210,9 @@ def test_another_writer_s_upkeep_between_does_no_harm(tmp_path: Path, monkeypatc
     monkeypatch.setattr("state.delta.state.settle_columns", disturbed)
     assert rows(fenced(place)) == {"cat": (3, None, None)}
     assert came
+    added, theirs, fence, *_ = DeltaTable(place.folder / "table").history()
+    assert "userMetadata" not in theirs
+    assert json.loads(added["userMetadata"])["owner"] == json.loads(fence["userMetadata"])["owner"] == OWNER
     place.close()
 
 

@@ -166,7 +166,7 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
     actual = {column.name: column.type for column in found}
     lacking = expected.keys() - actual.keys()
     gained = {name for group in columns.addable if lacking.issuperset(group) for name in group}
-    if lacking != gained or expected != {**actual, **{name: expected[name] for name in gained}}:
+    if expected != {**actual, **{name: expected[name] for name in gained}}:
         raise SchemaMismatch(
             f"Delta table {table} has the columns {_described(found)}; "
             f"the state needs {_described(wanted)}; give the state another "
