@@ -5,6 +5,7 @@ from __future__ import annotations
 from state.dead_letters import DeadLetterTable
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.static import StaticDeltaTable
 from state.delta.tables.table import DeltaLocation, catalog_table
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
@@ -32,6 +33,7 @@ __all__ = [
     "SqlCoordinatorStore",
     "SqlMapState",
     "StateUpdate",
+    "StaticDeltaTable",
     "StoredValue",
     "Sum",
     "TransactionalValue",

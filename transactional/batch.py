@@ -124,6 +124,13 @@ class BatchMetadata:
     static_versions: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def handed_on(self) -> BatchFacts | None:
+        """Its facts as they are handed on with it, with the versions of static tables."""
+        if self.facts is None or not self.static_versions:
+            return self.facts
+        return replace(self.facts, static_versions=self.static_versions)
+
+    @property
     def is_empty(self) -> bool:
         """True when no partition has an offset to read."""
         return not any(len(offsets) for offsets in self.ranges.values())
@@ -262,7 +269,7 @@ class BatchMetadata:
 
 def _facts_row(facts: BatchFacts) -> list[int | None]:
     """The time, what is late, and what is known of the previous transaction."""
-    row: list[int | None] = list(astuple(facts))
+    row = [facts.time_ms, facts.late_before_us, facts.previous_time_ms, facts.previous_late_before_us]
     return row if facts.previous_time_ms is not None else row[:2]
 
 

@@ -5,8 +5,8 @@ Event times: which field of a stream they are, how late a tuple may be, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 HOUR_MS = 3_600_000
@@ -29,6 +29,8 @@ class BatchFacts:
     late_before_us: int | None = None
     previous_time_ms: int | None = None
     previous_late_before_us: int | None = None
+    static_versions: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
+    """What the batch has recorded of static tables, by table: handed on with the facts, stored beside them."""
 
 
 @dataclass(frozen=True, slots=True)

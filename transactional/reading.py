@@ -10,6 +10,8 @@ from transactional.attempt import TxId
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from transactional.schema import Schema
+
 Lookup = Callable[["pa.Table"], "pa.Table"]
 """Keys → the rows that have them: key and value columns; maybe more rows."""
 Lookups = Mapping[str, Lookup]
@@ -43,6 +45,35 @@ class StateReader(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+
+
+@runtime_checkable
+class StaticTable(Protocol):
+    """A table that others write, and that a topology only looks up. It is sent to executors.
+
+    Each batch reads one version of it, which is recorded with the batch, so that all its attempts find the same rows.
+    """
+
+    @property
+    def key(self) -> Schema:
+        """The key columns. A key has one row at most."""
+
+    @property
+    def values(self) -> Schema:
+        """The columns that are looked up."""
+
+    @property
+    def table(self) -> str:
+        """What it is called where versions are recorded: where it lies, without a secret."""
+
+    def newest(self) -> int:
+        """The version from which a batch that is planned now reads. Raises `OperatingError`."""
+
+    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
+        """Key and value columns of the rows with these keys, maybe of more, in one version.
+
+        Raises `OperatingError` if that version can't be read any more.
+        """
 
 
 @runtime_checkable

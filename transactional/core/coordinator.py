@@ -185,7 +185,8 @@ class Coordinator:
         txid = current.attempt.txid
         if txid in self.recorded:
             known = self.recorded[txid]
-            batch = replace(batch, excluded=known.excluded, letters=known.letters)
+            versions = {**batch.static_versions, **known.static_versions}
+            batch = replace(batch, excluded=known.excluded, letters=known.letters, static_versions=versions)
         forget_later = any(later > txid for later in self.recorded)
         self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
         work_of = self._renew(current) if current.attempt.attempt_id < self._attempt_id else None

@@ -258,7 +258,9 @@ class PhaseRunner:
         if batch is None and (replay or again or self._is_time_for_a_tick(after, facts)):
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
-        return BatchPlanned(attempt, batch and replace(batch, facts=facts, again=(*batch.again, *again)), limit)
+        versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
+        batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
+        return BatchPlanned(attempt, batch, limit)
 
     def _is_time_for_a_tick(self, after: BatchMetadata, facts: BatchFacts) -> bool:
         """Whether windows have waited for long enough for a transaction that may close them."""

@@ -62,7 +62,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         batch.excluded,
         letters,
         batch.letters,
-        batch.facts,
+        batch.handed_on,
         failed=messages_of(batch, roots) if roots else (),
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),

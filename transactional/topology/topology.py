@@ -24,6 +24,7 @@ from transactional.ports import (
     TransactionState,
     WindowedAggregate,
 )
+from transactional.reading import StaticTable
 from transactional.redaction import without_login
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
@@ -153,6 +154,8 @@ class Topology:
     """Whether tuples carry which messages they belong to, in columns that bolts do not see."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """The queries from outside, by name."""
+    static_tables: tuple[StaticTable, ...] = ()
+    """The tables of others that it looks up, each at a version that is recorded with the batch."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
     """By stream of the spout, the field that says when something happened."""
 

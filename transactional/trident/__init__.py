@@ -6,6 +6,7 @@ from transactional.aggregates import Count, First, Last, Max, Min, Sum
 from transactional.trident.aggregating import Avg
 from transactional.trident.expressions import field
 from transactional.trident.own import BatchAggregator, Combiner, Reducer
+from transactional.trident.static import StaticState
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
 from transactional.trident.windowed import WindowedState, WindowedStream
@@ -23,6 +24,7 @@ __all__ = [
     "Min",
     "Reducer",
     "Session",
+    "StaticState",
     "Stream",
     "Sum",
     "TridentState",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
 from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError
-from transactional.reading import Lookups
+from transactional.errors import ConfigError, SchemaMismatch
+from transactional.reading import Lookups, StaticTable
 from transactional.schema import Field, Schema
 from transactional.topology.topology import before
 from transactional.trident.expressions import evaluated, type_of
@@ -25,13 +26,10 @@ FEW_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp(GatheringStep):
-    """Appends the values of a committer's state; NULL where the state has no such key. One look-up for each task, in
-    which equal keys are looked up once."""
+class AppendedValues(GatheringStep):
+    """Appends the values of a state; NULL where the state has no such key. One look-up for each task, in which equal
+    keys are looked up once."""
 
-    committer: str
-    is_before: bool
-    """Whether it looks up what was before the transaction."""
     before: Schema
     on: tuple[str, ...]
     """The fields that are looked up, in the order of the key's columns."""
@@ -39,19 +37,16 @@ class LookUp(GatheringStep):
     values: Schema
     finished: Mapping[str, Expression]
     """Values that are computed from those of the state."""
-    lookups: Lookups | None = None
 
-    @property
-    def read(self) -> str:
-        """What it looks up."""
-        return before(self.committer) if self.is_before else self.committer
+    @abstractmethod
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """The rows of the state that have these keys, maybe more."""
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         """Look up what has come."""
         table = pa.Table.from_batches(kept, arrow_schema(self.before))
         if not table.num_rows:
             return
-        assert self.lookups is not None
         wanted = table.select(list(self.on)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
         found = self._found(wanted)
         values = (
@@ -64,17 +59,57 @@ class LookUp(GatheringStep):
         yield from made.combine_chunks().to_batches()
 
     def _found(self, wanted: pa.Table) -> pa.Table:
-        assert self.lookups is not None
         schema = arrow_schema(Schema((*self.key, *self.values)))
         names = list(self.key.names)
-        found = self.lookups[self.read](_unique(wanted) if names else wanted).select(schema.names).cast(schema)
+        found = self.rows_of(_unique(wanted) if names else wanted).select(schema.names).cast(schema)
         if not self.finished:
             return found
         return evaluated(found, {**{name: pc.field(name) for name in found.column_names}, **self.finished})
 
 
+@dataclass(frozen=True, slots=True)
+class LookUp(AppendedValues):
+    """Looks up the state of a committer."""
+
+    committer: str
+    is_before: bool
+    """Whether it looks up what was before the transaction."""
+    lookups: Lookups | None = None
+
+    @property
+    def read(self) -> str:
+        """What it looks up."""
+        return before(self.committer) if self.is_before else self.committer
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Of the committer's state."""
+        assert self.lookups is not None
+        return self.lookups[self.read](keys)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpStatic(AppendedValues):
+    """Looks up a table of others, at the version that is recorded with the batch."""
+
+    table: StaticTable
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """What the batch has recorded. What was planned before the topology had this table reads the newest version."""
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Of one version. Raises `OperatingError`, and for a key with several rows `SchemaMismatch`."""
+        version = self.versions.get(self.table.table)
+        found = self.table.lookup(self.table.newest() if version is None else version, keys)
+        names = self.key.names
+        if found.num_rows != found.group_by(names, use_threads=False).aggregate([]).num_rows:
+            raise SchemaMismatch(
+                f"{self.label}: a key ({', '.join(names)}) has several rows in {self.table.table}, so which values it "
+                "has would be chance; use a table with one row for each key, or a key of more columns"
+            )
+        return found
+
+
 def _nothing(schema: pa.Schema, rows: int) -> pa.Table:
-    return pa.table([pa.nulls(rows, field.type) for field in schema], schema=schema)
+    return pa.table([pa.nulls(rows, each.type) for each in schema], schema=schema)
 
 
 def _tuples(keys: pa.Table) -> list[tuple[Any, ...]]:
@@ -119,7 +154,28 @@ def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> Look
     if when not in ("after", "before"):
         raise ConfigError(f"state_query: when={when!r} is 'after' or 'before' the transaction")
     of_state: Any = state.persisted.state
-    key, values, name = of_state.key, of_state.values, state.name
+    label = ", before" * (when == "before")
+    given = _appended(fields, state.name, label, of_state.key, of_state.values, state.finished, on, output)
+    return LookUp(**given, committer=state.name, is_before=when == "before")
+
+
+def look_up_static(fields: Schema, table: StaticTable, on: Any, output: Any) -> LookUpStatic:
+    """The step that looks tuples with these fields up in a table of others. Raises `ConfigError`."""
+    name = table.table.rstrip("/").rsplit("/", 1)[-1]
+    return LookUpStatic(**_appended(fields, name, ", static", table.key, table.values, {}, on, output), table=table)
+
+
+def _appended(
+    fields: Schema,
+    name: str,
+    how: str,
+    key: Schema,
+    values: Schema,
+    finished: Mapping[str, Expression],
+    on: Any,
+    output: Any,
+) -> dict[str, Any]:
+    """What both kinds of look-ups have. Raises `ConfigError`."""
     names = tuple(key.names) if on is None else (on,) if isinstance(on, str) else tuple(on)
     if len(names) != len(key):
         raise ConfigError(
@@ -127,25 +183,31 @@ def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> Look
             f"{', '.join(map(str, names)) or '(none)'}"
         )
     fields.require(names, of="the stream", used_by="state_query")
-    for field, column in zip(names, key, strict=True):
-        if fields[field].type != column.type:
+    for wanted, column in zip(names, key, strict=True):
+        if fields[wanted].type != column.type:
             raise ConfigError(
-                f"state_query: field {field!r} is a {fields[field].type}, and the key {column.name!r} of state "
+                f"state_query: field {wanted!r} is a {fields[wanted].type}, and the key {column.name!r} of state "
                 f"{name!r} is a {column.type}; make the types equal: with_columns(…)"
             )
     rows = Schema((*key, *values))
-    types = {finished: type_of("state_query", made, rows) for finished, made in state.finished.items()}
-    new = [*values, *(Field(finished, type_) for finished, type_ in types.items())]
+    types = {each: type_of("state_query", made, rows) for each, made in finished.items()}
+    new = [*values, *(Field(each, type_) for each, type_ in types.items())]
     new = _renamed(new, output)
-    for field in new:
-        if field.name in fields.names:
+    for added in new:
+        if added.name in fields.names:
             raise ConfigError(
-                f"state_query: the stream has a field {field.name!r} already; name what state {name!r} gives by "
+                f"state_query: the stream has a field {added.name!r} already; name what state {name!r} gives by "
                 f"output=[…]: {', '.join(each.name for each in new)}"
             )
-    label = f"state_query({name}, on=({', '.join(names)}){', before' * (when == 'before')})"
-    is_before, after = when == "before", Schema((*fields, *new))
-    return LookUp(label, after, name, is_before, fields, names, key, values, dict(state.finished))
+    return {
+        "label": f"state_query({name}, on=({', '.join(names)}){how})",
+        "after": Schema((*fields, *new)),
+        "before": fields,
+        "on": names,
+        "key": key,
+        "values": values,
+        "finished": dict(finished),
+    }
 
 
 def _renamed(new: list[Field], output: Any) -> list[Field]:
@@ -153,6 +215,6 @@ def _renamed(new: list[Field], output: Any) -> list[Field]:
         return new
     names = [output] if isinstance(output, str) else list(output)
     if len(names) != len(new):
-        shown = ", ".join(field.name for field in new)
+        shown = ", ".join(each.name for each in new)
         raise ConfigError(f"state_query: output= has {len(names)} names for {len(new)} values: {shown}")
-    return [Field(name, field.type) for name, field in zip(names, new, strict=True)]
+    return [Field(name, each.type) for name, each in zip(names, new, strict=True)]

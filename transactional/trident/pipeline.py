@@ -15,7 +15,7 @@ from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
-from transactional.trident.looking_up import LookUp
+from transactional.trident.looking_up import LookUp, LookUpStatic
 from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 
 
@@ -55,6 +55,8 @@ class Pipeline(ArrowBatchBolt):
         for at, (step, *_) in enumerate(self._passes):
             if isinstance(step, LookUp):
                 step = replace(step, lookups=self._lookups)
+            if isinstance(step, LookUpStatic):
+                step = replace(step, versions={} if self._facts is None else self._facts.static_versions)
             if isinstance(step, GatheringStep):
                 for batch in step.finish(self._kept.pop(at, []), is_first=self._is_first):
                     self._push(batch, at + 1)

@@ -18,9 +18,10 @@ from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_
 from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Origin, Persisted, StreamNode
 from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
-from transactional.trident.looking_up import look_up
+from transactional.trident.looking_up import LookUpStatic, look_up, look_up_static
 from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
+from transactional.trident.static import StaticState
 from transactional.trident.windowed import WindowedStream, window_time
 from transactional.trident.windows import Session, Window
 
@@ -99,7 +100,7 @@ class Stream(Operations):
 
     def state_query(
         self,
-        state: TridentState,
+        state: TridentState | StaticState,
         on: str | Sequence[str] | None = None,
         *,
         output: str | Sequence[str] | None = None,
@@ -110,8 +111,11 @@ class Stream(Operations):
         `on` are the fields that are looked up, in the order of the state's key, by default those that are called as
         its columns are. `output` gives the values other names. In a topology the look-up, and all that is done with its
         stream, belongs to the commit phase: it sees the state as it is `after` the transaction, or `before` it. A query
-        sees the committed transaction that its answer names.
+        sees the committed transaction that its answer names. A static state is looked up where the stream is, at the
+        version that is recorded with the batch.
         """
+        if isinstance(state, StaticState):
+            return self._then(self._looked_up_static(state, on, output, when))
         if not isinstance(state, TridentState):
             raise ConfigError(
                 f"state_query takes a state that persistent_aggregate or the like returned; got {state!r}"
@@ -126,6 +130,18 @@ class Stream(Operations):
                 f"state_query: {declarations} is answered between two transactions, so there is no {when!r}"
             )
         return self._then(look_up(self.fields, state, on, output, when))
+
+    def _looked_up_static(self, state: StaticState, on: Any, output: Any, when: str) -> LookUpStatic:
+        if self._declarations.queried is not None:
+            raise ConfigError(
+                f"state_query: {self._declarations} is answered from the states of the topology as of a transaction; a "
+                "static state has no transactions: look it up in the topology, and keep what is found"
+            )
+        if state.declarations is not self._declarations:
+            raise ConfigError(f"state_query: {state!r} is one of {state.declarations}, not of {self._declarations}")
+        if when != "after":
+            raise ConfigError(f"state_query: no transaction changes a static state, so there is no {when!r}")
+        return look_up_static(self.fields, state.table, on, output)
 
     def merge(self, *others: Stream) -> Stream:
         """The tuples of this stream and of others."""

@@ -12,6 +12,7 @@ from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import Spout, SpoutMaker, TransactionState
 from transactional.ports.dead_letters import check_dead_letters
+from transactional.reading import StaticTable
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology
@@ -22,6 +23,7 @@ from transactional.trident.functions import parsed
 from transactional.trident.graph import Origin, StreamNode
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
+from transactional.trident.static import StaticState
 from transactional.trident.streams import Stream, joined, merged
 
 F = TypeVar("F", bound=Callable[[Stream], Stream])
@@ -43,6 +45,7 @@ class TridentTopology:
         self._dead_letters: TransactionState | None = None
         self._queries: dict[str, DeclaredQuery] = {}
         self._event_times: dict[str, EventTime] = {}
+        self._static_tables: dict[StaticTable, None] = {}
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.id!r})"
@@ -130,6 +133,19 @@ class TridentTopology:
 
         return declare_query
 
+    def static_state(self, table: StaticTable) -> StaticState:
+        """A table that others write, to be looked up by `state_query`: `static_state(StaticDeltaTable("users", …))`.
+
+        The version that is the newest when a batch is planned is recorded with it: all attempts at it, also after a
+        restart, find the same rows.
+        """
+        if not isinstance(table, StaticTable):
+            raise ConfigError(f"static_state takes a table such as StaticDeltaTable('tables/users', …); got {table!r}")
+        if any(other.table == table.table and other is not table for other in self._static_tables):
+            raise ConfigError(f"static_state: {table.table} is declared twice; look the first one up")
+        self._static_tables[table] = None
+        return StaticState(table, self._declarations)
+
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a step fails `attempts_max` times, instead of stopping with its error.
 
@@ -162,4 +178,5 @@ class TridentTopology:
         if self._dead_letters is not None:
             builder.set_dead_letters(self._dead_letters)
         topology = builder.build(strict=strict, options=options, config=config)
-        return replace(topology, queries={name: compiled_query(self.id, each) for name, each in self._queries.items()})
+        queries = {name: compiled_query(self.id, each) for name, each in self._queries.items()}
+        return replace(topology, queries=queries, static_tables=tuple(self._static_tables))

@@ -1,0 +1,115 @@
+"""`StaticDeltaTable`: a Delta table that others write, looked up at the version that a batch has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from state.delta.tables.lookup import with_keys
+from state.delta.tables.sql import DATA_FUSION
+from state.delta.tables.table import DeltaLocation, load_table
+from transactional.arrow import arrow_schema, declared_schema
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.schema import Schema
+
+CACHED_ROWS_MAX = 1_000_000
+"""A process keeps the columns of a table of this size, in one version."""
+CACHED_VERSIONS = 4
+
+
+class StaticDeltaTable:
+    """A Delta table of others, for `TridentTopology.static_state`.
+
+    `key` are the columns by which it is looked up, `values` those that are appended, with their types, as in
+    `StaticDeltaTable("tables/users", key="id string", values="name string, country string")`. `storage_options` are
+    delta-rs' own. A version is read as long as the table keeps its files: `delta.deletedFileRetentionDuration`.
+    """
+
+    def __init__(
+        self,
+        table: str | Path | DeltaLocation,
+        key: str,
+        values: str,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._location = DeltaLocation.of(table, storage_options)
+        if self._location.is_catalog_name:
+            raise ConfigError(f"a static table is read without Spark, which alone knows {table}; give its path or URI")
+        self._key, self._values = Schema.parse(key), Schema.parse(values)
+        if not self._key or not self._values:
+            raise ConfigError(f"the static table {self._location} needs columns of a key, and values to look up")
+
+    def __repr__(self) -> str:
+        return f"StaticDeltaTable({str(self._location)!r}, key={str(self._key)!r}, values={str(self._values)!r})"
+
+    @property
+    def key(self) -> Schema:
+        """The columns by which it is looked up."""
+        return self._key
+
+    @property
+    def values(self) -> Schema:
+        """The columns that are looked up."""
+        return self._values
+
+    @property
+    def table(self) -> str:
+        """Where it lies."""
+        return str(self._location)
+
+    def newest(self) -> int:
+        """Its newest Delta version. Raises `OperatingError`, and `SchemaMismatch` if it lacks columns."""
+        table = load_table(self._location)
+        found = declared_schema(pa.schema(table.schema()))
+        wanted = Schema((*self._key, *self._values))
+        if astray := [str(field) for field in wanted if field not in tuple(found)]:
+            raise SchemaMismatch(
+                f"the static table {self.table} has the columns '{found}', and is declared with {', '.join(astray)}"
+            )
+        return int(table.version())
+
+    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
+        """The rows with these keys, in one version. Raises `OperatingError`."""
+        options = tuple(sorted(self._location.storage_options.items()))
+        columns = Schema((*self._key, *self._values))
+        try:
+            kept = _rows(self._location.name, options, columns, version)
+            parts = [kept] if kept is not None else _batches(self._loaded(version), columns)
+            return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise OperatingError(
+                f"the static table {self.table} can't be read at version {version}, which the batch has recorded: "
+                f"{self._location.reason(error).rstrip('.')}. If a vacuum or the log's clean-up has taken it, restore "
+                "its files; and let the table keep them for longer than a topology may stand still "
+                "(delta.deletedFileRetentionDuration, delta.logRetentionDuration)"
+            ) from None
+
+    def _loaded(self, version: int) -> DeltaTable:
+        return _loaded(self._location.name, tuple(sorted(self._location.storage_options.items())), version)
+
+
+def _loaded(name: str, options: Sequence[tuple[str, str]], version: int) -> DeltaTable:
+    location = DeltaLocation(name, dict(options))
+    return DeltaTable(location.uri, version=version, storage_options=dict(options) or None)
+
+
+def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
+    names, schema = ", ".join(map(DATA_FUSION.name, columns.names)), arrow_schema(columns)
+    made: Any = QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t")
+    for batch in pa.RecordBatchReader.from_stream(made):
+        yield pa.Table.from_batches([batch]).cast(schema)
+
+
+@lru_cache(maxsize=CACHED_VERSIONS)
+def _rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: int) -> pa.Table | None:
+    """All rows of a version, which never change; None: there are too many to keep."""
+    table = _loaded(name, options, version)
+    if table.count() > CACHED_ROWS_MAX:
+        return None
+    return pa.concat_tables([arrow_schema(columns).empty_table(), *_batches(table, columns)])

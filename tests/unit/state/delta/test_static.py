@@ -1,0 +1,89 @@
+"""A Delta table of others, looked up at a version."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from state import StaticDeltaTable, catalog_table
+from state.delta import static
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+
+NAMES: list[dict[str | None, str]] = [{"a": "A", "b": "B"}, {"a": "A2", None: "nobody"}, {}]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StaticDeltaTable:
+    """A table of three versions, which somebody else has written."""
+    for rows in NAMES:
+        columns = {"name": pa.array(rows.values(), pa.string()), "id": pa.array(rows, pa.string())}
+        write_deltalake(tmp_path / "users", pa.table({**columns, "more": [1] * len(rows)}), mode="overwrite")
+    return StaticDeltaTable(tmp_path / "users", "id string", "name string")
+
+
+@pytest.mark.parametrize("kept", [0, 1_000_000], ids=["streamed", "kept"])
+def test_each_version_is_what_it_was(table: StaticDeltaTable, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every process that has a copy of it, in any order, whether or not its rows are kept."""
+    monkeypatch.setattr(static, "CACHED_ROWS_MAX", kept)
+    static._rows.cache_clear()
+    copy = pickle.loads(pickle.dumps(table))
+    assert copy.newest() == 2
+    for version in (1, 0, 2, 1):
+        found = copy.lookup(version, pa.table({"id": pa.array(["a", "x", None])}))
+        expected = [{"id": key, "name": name} for key, name in NAMES[version].items() if key in ("a", None)]
+        assert sorted(found.to_pylist(), key=str) == sorted(expected, key=str)
+
+
+def test_a_version_that_was_cleaned_away_is_told(table: StaticDeltaTable) -> None:
+    """By a vacuum, or by the log's own cleaning."""
+    static._rows.cache_clear()
+    path = Path(table.table)
+    DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    told = r"the static table .*users can't be read at version 0, which the batch has recorded: .*; and let the table"
+    with pytest.raises(OperatingError, match=told):
+        table.lookup(0, pa.table({"id": ["a"]}))
+    DeltaTable(path).create_checkpoint()
+    for version in (0, 1):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(OperatingError, match="can't be read at version 1"):
+        table.lookup(1, pa.table({"id": ["a"]}))
+    assert table.lookup(table.newest(), pa.table({"id": ["a"]})).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "told"),
+    [
+        ("id long", "name string", "has the columns '.*', and is declared with id long"),
+        ("id string", "name string, age int", "is declared with age int"),
+    ],
+)
+def test_columns_that_it_does_not_have_are_told(table: StaticDeltaTable, key: str, values: str, told: str) -> None:
+    """When the first batch is planned."""
+    with pytest.raises(SchemaMismatch, match=told):
+        StaticDeltaTable(table.table, key, values).newest()
+
+
+def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OperatingError, match="nowhere"):
+        StaticDeltaTable(tmp_path / "nowhere", "id string", "name string").newest()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            (catalog_table("flights.users"), "id string", "name string"),
+            "without Spark, which alone knows flights",
+        ),
+        (("users", "id string", ""), "needs columns of a key, and values"),
+        (("users", "", "name string"), "needs columns of a key, and values"),
+    ],
+)
+def test_what_is_no_static_table_is_refused(given: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        StaticDeltaTable(*given)
