@@ -60,7 +60,7 @@ WHOLE = Scale(
     far=Plan(20_000, 3, 24),
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 3, 8), Plan(200_000, 3, 3)],
-    windows=[Plan(1_000, 3, 40), Plan(20_000, 3, 20), Plan(200_000, 3, 12)],
+    windows=[Plan(1_000, 3, 40), Plan(20_000, 3, 20), Plan(200_000, 3, 10)],
     vocabulary=1_000_000,
 )
 SHORT = Scale(
@@ -93,7 +93,8 @@ class Topics:
             workloads += [zipf("many-words", many, scale.vocabulary, scale.vocabulary)]
             workloads += [departures("flights", FLIGHTS_FILL)]
         if "windows" in parts:
-            workloads += [timed(workloads[0], BY_MINUTE, PER_MINUTE)]
+            most = max(plan.rounds * plan.messages for plan in scale.windows)
+            workloads += [timed(zipf("words", most, 8_000, scale.fill), BY_MINUTE, PER_MINUTE)]
         for workload in workloads:
             workload.produce(bootstrap)
         return cls({workload.topic: workload for workload in workloads})

@@ -49,12 +49,18 @@ class MemoryTaskState(TaskRows):
     """What was in the table before a transaction, for the tasks of a step."""
 
     before: Mapping[Key, tuple[Any, ...]]
+    unexpired: pa.Table
+    """What `rows_between` is a part of: it had not expired in the transaction before."""
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow."""
         asked = dict.fromkeys(rows_of(keys) if self.key else [()])
         rows = [(*key, *self.before[key]) for key in asked if key in self.before]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
+
+    def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
+        """The rows whose column lies in a range."""
+        return in_range(self.unexpired, column, after, until)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep them as Arrow."""
@@ -173,8 +179,15 @@ class MemoryMapState(TableState[FencedTable]):
         columns = Schema((*self.key, *self.values))
         check_time_column(columns, column, self.table, "rows_between")
         self._fence.check(self.stored.version, attempt.attempt_id)
+        return in_range(self._unexpired_before(attempt), column, after, until)
+
+    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
+        """How many they are. Raises `Fenced`."""
+        return int(self.rows_between(attempt, column, after, until).num_rows)
+
+    def _unexpired_before(self, attempt: TransactionAttempt) -> pa.Table:
         rows = [(*key, *values) for key, values in self._items(attempt, self._memory_floors(attempt).before)]
-        return in_range(table_of_rows(rows, columns), column, after, until)
+        return table_of_rows(rows, Schema((*self.key, *self.values)))
 
     def _items(self, attempt: TransactionAttempt, floor: int | None) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         rows = self.stored.rows.items()
@@ -196,7 +209,7 @@ class MemoryMapState(TableState[FencedTable]):
 
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """What tasks of a step read (see the port). Raises `Fenced`."""
-        return MemoryTaskState(self._rows, dict(self.items(attempt)))
+        return MemoryTaskState(self._rows, dict(self.items(attempt)), self._unexpired_before(attempt))
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
         assert not staged, f"state {self.table} stages no files"

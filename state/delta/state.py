@@ -287,9 +287,14 @@ class DeltaMapState(TableState[Layout]):
         loaded, owner = self._open_table.loaded, self._fence.owner
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
         floors, at = self._floors(attempt), loaded.delta_version
-        floor = None if floors is None else (self._expiring_column, floors.floor)
-        known = str(table_id), at, attempt, stager, floor
+        expiring = None if floors is None else (self._expiring_column, floors)
+        known = str(table_id), at, attempt, stager, expiring
         return DeltaTaskState(self._rows, self._resolved, owner, self.columns, *known)
+
+    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
+        """About how many rows `rows_between` gives (see the port). Raises `Fenced` or `OperatingError`."""
+        self._judge_to_read(attempt)
+        return self._open_table.count_between(column, after, until)
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
         self._write_staged(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)

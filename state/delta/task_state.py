@@ -12,7 +12,7 @@ from state.delta.opening import reading
 from state.delta.tables.layout import Layout
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
-from state.expiring import alive
+from state.expiring import Floors, alive
 from state.task_rows import TaskRows
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
@@ -34,13 +34,18 @@ class DeltaTaskState(TaskRows):
     delta_version: int
     attempt: TransactionAttempt
     stager: FileStager | None
-    floor: tuple[str, int | None] | None = None
-    """The column by which rows expire, and the transaction's floor; None: they don't."""
+    floors: tuple[str, Floors] | None = None
+    """The column by which rows expire, and the transaction's floors; None: they don't."""
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow. Raises `OperatingError`."""
         rows = self._table().lookup(self.attempt.txid, keys)
-        return rows if self.floor is None else alive(rows, *self.floor)
+        return rows if self.floors is None else alive(rows, self.floors[0], self.floors[1].floor)
+
+    def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
+        """The rows whose column lies in a range. Raises `OperatingError`."""
+        rows = self._table().rows_between(self.attempt.txid, column, after, until)
+        return rows if self.floors is None else alive(rows, self.floors[0], self.floors[1].before)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""

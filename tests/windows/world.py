@@ -25,6 +25,7 @@ from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import FailedException
+from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord
@@ -116,6 +117,18 @@ class NotingRunner(PhaseRunner):
         return super()._plan(attempt, *arguments, **how)
 
 
+class NotingExecutor(LocalExecutor):
+    """Notes that windows were closed by tasks, each for its part of the keys."""
+
+    world: World
+
+    def run_step(self, work: StepWork) -> list[TaskDone]:
+        """Note, then run."""
+        done = super().run_step(work)
+        self.world.reached["tasks close windows"] += sum(1 for each in done if each.received) > 1
+        return done
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a world is made of; wrong parts show that a world finds them."""
@@ -124,6 +137,7 @@ class Parts:
         table=world.tables[name], kind=kind
     )
     runner: type[NotingRunner] = NotingRunner
+    executor: type[NotingExecutor] = NotingExecutor
 
 
 class World:
@@ -155,6 +169,7 @@ class World:
         self.planned_at_ms: dict[int, int] = {}
         self.in_flight_then: dict[int, tuple[tuple[int, int], ...]] = {}
         self.ids = 0
+        self.commit_steps = Random(f"steps of {seed}").choice(("driver", "jobs"))
         self.start()
 
     # --- processes ------------------------------------------------------------------------------------------------
@@ -172,11 +187,12 @@ class World:
             lease_ms=100_000_000,
             window_tick_ms=self.tick_ms,
             stop_when_drained=self.is_calm,
+            commit_steps=self.commit_steps,
         )
         topology = self.topology()
-        self.process = TopologyDriver(
-            topology, self.store, LocalExecutor(topology), config, clock=self.clock, owner="world"
-        )
+        executor = self.parts.executor(topology)
+        executor.world = self
+        self.process = TopologyDriver(topology, self.store, executor, config, clock=self.clock, owner="world")
         topology.spout.open()
         self.process.leadership.take()
         self.process.leadership.fence_tables()

@@ -13,7 +13,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.execution.items import Item
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
-from transactional.ports.split import TaskState, WrittenPart
+from transactional.ports.split import Closer, TaskState, WrittenPart
 from transactional.ports.staged import Scratch, StagedBytes
 
 Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
@@ -30,17 +30,30 @@ class TaskInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """What tasks do that close windows: read the rows in a range, and make windows of their part."""
+
+    column: str
+    after: int | None
+    until: int
+    closer: Closer
+
+
+@dataclass(frozen=True, slots=True)
 class StepWork:
-    """One step of one attempt. `replaces`: an earlier attempt at the transaction has written the state."""
+    """One step of one attempt, for so many tasks. `replaces`: an earlier attempt at the transaction has written the
+    state. `closing`: the step is a state's update, of which tasks close windows; the driver does the rest."""
 
     attempt: TransactionAttempt
     component: str
+    tasks: int
     split_by: tuple[str, ...]
     state: TaskState | None
     inputs: tuple[TaskInput, ...]
     replaces: bool = False
     excluded: tuple[Exclusion, ...] = ()
     facts: BatchFacts | None = None
+    closing: Closing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,8 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The answer of one task: how many tuples it has received, what it sends on, what it has written."""
+    """The answer of one task: how many tuples it has received, or rows of windows it has closed, what it sends on, what
+    it has written."""
 
     task: int
     received: int
@@ -65,6 +79,8 @@ class TaskDone:
     written: WrittenPart | None = None
     failure: StepFailure | None = None
     elapsed_ms: float = 0.0
+    of: int = 0
+    """Of a task that closes windows: how many rows all tasks together have, as it has read them."""
 
 
 def batches_of(waiting: Waiting, scratch: Scratch | None) -> Sequence[pa.RecordBatch]:

@@ -13,7 +13,9 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.facts import BatchFacts
+from transactional.phases.passing import Passing
 from transactional.ports import Aggregator, MergingAggregate, TransactionState, WindowedAggregate
+from transactional.ports.split import SplitState
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology, committer_of, old_name
@@ -82,6 +84,16 @@ def put_merged(
 
 def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def count_closing(component: Component, passing: Passing) -> int:
+    """About how many rows are read for the windows that close."""
+    update: object = component.bolt
+    state: object = component.state
+    if not isinstance(update, WindowedAggregate) or not isinstance(state, SplitState):
+        return 0
+    rows = update.closing(passing.processed.facts)
+    return 0 if rows is None else state.count_between(passing.attempt, *rows)
 
 
 def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list[pa.Array]:

@@ -21,11 +21,11 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
-from transactional.phases.changes import changed_rows, closed_rows, lookups_of, put_merged
+from transactional.phases.changes import changed_rows, closed_rows, count_closing, lookups_of, put_merged
 from transactional.phases.passing import Passing
 from transactional.phases.refused_puts import received_again, those_at_fault
 from transactional.phases.staging import scratch_of
-from transactional.phases.step_jobs import run_as_job
+from transactional.phases.step_jobs import close_as_job, run_as_job
 from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.phases.step_tasks import CommitTask
 from transactional.ports import (
@@ -43,6 +43,9 @@ from transactional.stateful import StatefulBolt
 from transactional.syncing import sync
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
+
+CLOSING_BYTES = 128
+"""About what a window that closes takes: the row that is read, and what is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +128,11 @@ class CommitPhase:
         return component in plan.early or plan.phases[component] is WorkPhase.PROCESSING
 
     def _run_step(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> StepPlace:
+        if component.is_update:
+            return self._update(step, component, passing, places)
         size_bytes = 0 if step.stays else passing.size_bytes(component.id, component.parallelism)
         place = places.place(step, passing.rows[component.id], size_bytes)
-        if component.is_update:
-            self._merge(component, passing)
-        elif place.is_job and self.jobs is not None:
+        if place.is_job and self.jobs is not None:
             if not run_as_job(step, component, passing, self.jobs, partial(places.keep_in_driver, step)):
                 place = StepPlace(False, "its state can be read in the driver only")
                 self._finish(component, passing)
@@ -138,6 +141,20 @@ class CommitPhase:
             if isinstance(used, KeyValues) and (why := used.needs_driver):
                 places.keep_in_driver(step, why)
         return place
+
+    def _update(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> StepPlace:
+        """Write a state, and emit what the update emits; windows that close may be the work of a job."""
+        count = 0 if step.stays or not places.has_jobs else count_closing(component, passing)
+        passing.rows[component.id] += count
+        place = places.place(step, count, count * CLOSING_BYTES)
+        if place.is_job and count and self.jobs is not None:
+            needs_driver = partial(places.keep_in_driver, step)
+            if close_as_job(step, component, passing, self.jobs, needs_driver):
+                self._merge(component, passing, closes=False)
+                return place
+            place = StepPlace(False, "its state can be read in the driver only")
+        self._merge(component, passing)
+        return place if count or step.stays else replace(place, is_job=False)
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""
@@ -149,7 +166,7 @@ class CommitPhase:
         for state in self.disk_states:
             state.synced()
 
-    def _merge(self, component: Component, passing: Passing) -> None:
+    def _merge(self, component: Component, passing: Passing, *, closes: bool = True) -> None:
         assert component.state is not None
         part = passing.processed.parts[component.id]
         assert isinstance(part, Partials)
@@ -160,7 +177,7 @@ class CommitPhase:
             part = replace(part, staged=[*part.staged, *staged])
         wanted = [stream for stream, schema in component.outputs.items() if schema]
         emitted = dict[str, pa.Table]()
-        if CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
+        if closes and CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
             emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
         if isinstance(component.bolt, MergingAggregate):
             changed = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)

@@ -24,26 +24,38 @@ from transactional.execution.items import (
 )
 from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
+from transactional.ports.split import SplitWindows
 from transactional.ports.staged import STAGEABLE, Scratch, ScratchState, Stager, StagingState
 from transactional.topology.functions import BoltFunction
-from transactional.topology.steps import plan_steps
-from transactional.topology.topology import Topology
+from transactional.topology.steps import emitted_by, plan_steps
+from transactional.topology.topology import CLOSED, Component, Topology
 
 
 def stagers_of(topology: Topology) -> dict[str, Stager]:
     """What writes staged files, by committer, for those whose rows may come from several tasks. Where bolts read what
-    a committer has changed, all of it has to pass through the driver."""
+    a committer has changed, all of it has to pass through the driver; windows that close are read elsewhere."""
     found = dict[str, Stager]()
     for component in topology.components:
         state: object = component.state
-        if isinstance(component.bolt, Bolt | BoltFunction) or any(component.outputs.values()):
+        if isinstance(component.bolt, Bolt | BoltFunction) or set(emitted_by(component)) - {CLOSED}:
             continue
         if not isinstance(state, StagingState):
             continue
         stager = state.stager(owner_of(topology.id, component.id))
-        if stager is not None and STAGEABLE.issuperset(component.bolt.aggregator().combine_kinds.values()):
+        kinds = set(component.bolt.aggregator().combine_kinds.values())
+        if stager is not None and (
+            kinds <= STAGEABLE or (kinds == {"last"} and _has_one_row_per_key(topology, component))
+        ):
             found[component.id] = stager
     return found
+
+
+def _has_one_row_per_key(topology: Topology, component: Component) -> bool:
+    """Whether no two tuples for a committer have one key, so that there is no last one: it takes windows that close."""
+    if len(component.inputs) > 1 or component.inputs[0].stream != CLOSED or component.state is None:
+        return False
+    windows: object = topology.component(component.inputs[0].source).bolt
+    return isinstance(windows, SplitWindows) and set(windows.window_key) <= set(component.state.key.names)
 
 
 def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[Item], tasks: int) -> Iterator[Item]:

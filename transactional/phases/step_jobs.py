@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from transactional.errors import AttemptLost, TransactionalError, by_code
 from transactional.execution.failures import error_of, summed_up
 from transactional.execution.stateful import overrides_rollback
-from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
+from transactional.execution.step_work import Closing, StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
 from transactional.phases.passing import Passing
-from transactional.ports import Partials
-from transactional.ports.split import SplitState, TaskState
+from transactional.ports import Partials, WindowedAggregate
+from transactional.ports.split import SplitState, SplitWindows, TaskState
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
@@ -40,6 +40,29 @@ def run_as_job(
     return True
 
 
+def close_as_job(
+    step: Step, component: Component, passing: Passing, jobs: StepExecutor, needs_driver: Callable[[str], None]
+) -> bool:
+    """Let tasks close the windows of an update, each those of its part of the keys; the state is not written. False,
+    and nothing is done, if only the driver can read it. As `run_as_job`."""
+    windows: object = component.bolt
+    state: object = component.state
+    assert isinstance(component.bolt, WindowedAggregate)
+    assert isinstance(windows, SplitWindows)
+    assert isinstance(state, SplitState)
+    attempt, facts = passing.attempt, passing.processed.facts
+    part, rows = state.for_tasks(attempt), component.bolt.closing(facts)
+    if part is None or rows is None:
+        return part is not None
+    inputs, closing = tuple(TaskInput(task, ()) for task in range(step.tasks)), Closing(*rows, windows.closer())
+    work = StepWork(attempt, component.id, step.tasks, step.split_by, part, inputs, facts=facts, closing=closing)
+    answers = sorted(jobs.run_step(work), key=lambda each: each.task)
+    # All have read the same rows, and each has kept some.
+    for each in _checked(work, answers, max(each.of for each in answers), needs_driver):
+        passing.take_items(each.items)
+    return True
+
+
 def _work(step: Step, component: Component, passing: Passing, part: TaskState | None) -> StepWork:
     processed, bolt, state = passing.processed, component.bolt, component.state
     instances = processed.parts.get(component.id, ())
@@ -55,7 +78,8 @@ def _work(step: Step, component: Component, passing: Passing, part: TaskState | 
     asks = isinstance(bolt, StatefulBolt) and overrides_rollback(bolt)
     replaces = state is not None and asks and state.is_replay(passing.attempt)
     excluded = tuple(processed.excluded)
-    return StepWork(passing.attempt, component.id, step.split_by, part, inputs, replaces, excluded, processed.facts)
+    facts = processed.facts
+    return StepWork(passing.attempt, component.id, step.tasks, step.split_by, part, inputs, replaces, excluded, facts)
 
 
 def _checked(

@@ -54,6 +54,11 @@ class StepPlaces:
         self._choice, self._slots = choice, slots
         self._measured: dict[str, _Measured] = {}
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a step could run as a job."""
+        return self._choice != "driver" and self._slots is not None
+
     def place(self, step: Step, tuples: int, size_bytes: int) -> StepPlace:
         """Where a step over so many tuples of this size runs."""
         known = self._of(step)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from transactional.arrow import to_ipc
+from transactional.arrow import task_of_rows, to_ipc
 from transactional.errors import OperatingError, TransactionalError
-from transactional.execution.emitting import Emitter
+from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.failures import TaskFailed
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
 from transactional.execution.map_state import MapStateView
@@ -20,13 +21,24 @@ from transactional.execution.part_of_state import PartOfState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
 from transactional.execution.stateful import KeyValues
-from transactional.execution.step_work import StepFailure, StepWork, TaskDone, TaskInput, Waiting, batches_of, bytes_of
+from transactional.execution.step_work import (
+    Closing,
+    StepFailure,
+    StepWork,
+    TaskDone,
+    TaskInput,
+    Waiting,
+    batches_of,
+    bytes_of,
+)
 from transactional.execution.task_loop import Received, TaskLoop, run_through
+from transactional.phases.passing import Addressed
 from transactional.phases.staging import staged
 from transactional.ports import DeadLetter
 from transactional.ports.split import NeedsDriver
 from transactional.stateful import StatefulBolt
 from transactional.topology.stages import StageEdge
+from transactional.topology.topology import CLOSED
 
 
 class CommitTask(TaskLoop):
@@ -53,9 +65,12 @@ class CommitTask(TaskLoop):
 def run_step_task(program: TaskProgram, work: StepWork, given: TaskInput) -> TaskDone:
     """Run one task of a step that runs as a Spark job. What it answers is all that it leaves behind; what it has
     staged is nobody's as long as the driver does not commit it."""
-    began, tasks = perf_counter(), program.bolts[work.component].parallelism
+    began = perf_counter()
     try:
-        done = _run(program, work, given, tasks)
+        if work.closing is None:
+            done = _run(program, work, given, work.tasks)
+        else:
+            done = _close(program, work, work.closing, given.task)
     except TransactionalError as error:
         done = TaskDone(given.task, 0, failure=_failure(error, str(error), own=False))
     return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)
@@ -77,13 +92,44 @@ def _run(program: TaskProgram, work: StepWork, given: TaskInput, tasks: int) -> 
     instances = {} if given.instance is None else {work.component: bytes_of(given.instance, program.scratch)}
     done, failed = run_through(partial(CommitTask, info, work.component, instances), lambda: iter(received))
     if failed is not None:
-        return TaskDone(given.task, count, failure=_of_task(info, failed))
-    items = list(staged(program, work.attempt, _items(program, work, given.task, done), tasks))
+        return TaskDone(given.task, count, failure=_failed_task(info, failed))
+    answer = _answer(program, work, TaskDone(given.task, count), _items(work, given.task, done))
+    if answer.failure is not None or part is None or used is None:
+        return answer
+    return replace(answer, written=part.keep(used.written))
+
+
+def _close(program: TaskProgram, work: StepWork, closing: Closing, task: int) -> TaskDone:
+    """Close the windows of the keys that are this task's."""
+    assert work.state is not None
+    rows = work.state.rows_between(closing.column, closing.after, closing.until).combine_chunks()
+    parts = [_of_task_rows(batch, work.split_by, task, work.tasks) for batch in rows.to_batches()]
+    own = pa.Table.from_batches(parts, rows.schema)
+    emitter = make_emitter(program, work.component, task)
+    if program.record is not None:
+        emitter.record_to(partial(program.record, work.attempt, work.component))
+    fields = program.outputs_of(work.component)[CLOSED].names
+    try:
+        emitter.emit_batch(closing.closer.closed(own, work.facts).select(list(fields)), stream=CLOSED)
+        emitter.flush()
+        sent = _sent(work.component, task, emitter, emitter.addressed(), emitter.partials())
+    except TaskFailed as failed:
+        info = TaskInfo(program, work.attempt, task, work.tasks, facts=work.facts)
+        return TaskDone(task, own.num_rows, failure=_failed_task(info, failed), of=rows.num_rows)
+    return _answer(program, work, TaskDone(task, own.num_rows, of=rows.num_rows), sent)
+
+
+def _of_task_rows(batch: pa.RecordBatch, split_by: Sequence[str], task: int, tasks: int) -> pa.RecordBatch:
+    return batch.filter(pc.equal(task_of_rows(batch, split_by, tasks), task))
+
+
+def _answer(program: TaskProgram, work: StepWork, done: TaskDone, sent: list[Item]) -> TaskDone:
+    """With what it sends on, in files where that is worth it."""
+    items = list(staged(program, work.attempt, sent, work.tasks))
     for item in items:
         if isinstance(item, TaskFailure):
-            return TaskDone(given.task, count, failure=StepFailure(item.code, item.text, is_own=False))
-    written = None if part is None or used is None else part.keep(used.written)
-    return TaskDone(given.task, count, tuple(items), written)
+            return replace(done, failure=StepFailure(item.code, item.text, is_own=False))
+    return replace(done, items=tuple(items))
 
 
 def _tuples(program: TaskProgram, waiting: Waiting) -> Received:
@@ -96,25 +142,38 @@ def _used_state(program: TaskProgram, work: StepWork, part: PartOfState) -> KeyV
     return MapStateView(work.component, part, work.attempt)
 
 
-def _items(program: TaskProgram, work: StepWork, task: int, done: CommitTask) -> list[Item]:
+def _items(work: StepWork, task: int, done: CommitTask) -> list[Item]:
     """What a task sends on, in its order."""
+    letters: list[Item] = [SetAside((0, task, number), letter) for number, letter in enumerate(done.letters)]
+    emitter = done.emitters[work.component]
+    return [*letters, *_sent(work.component, task, emitter, done.addressed, done.partials, first=len(letters))]
+
+
+def _sent(
+    component: str,
+    task: int,
+    emitter: Emitter,
+    addressed: Addressed,
+    partials: Iterable[tuple[str, pa.Table]],
+    *,
+    first: int = 0,
+) -> list[Item]:
+    """What an emitter has for others, after `first` items of the task."""
     items = list[Item]()
 
     def order() -> tuple[int, int, int]:
-        return 0, task, len(items)
+        return 0, task, first + len(items)
 
-    for letter in done.letters:
-        items.append(SetAside(order(), letter))
-    for edge, target, batches in done.addressed:
+    for edge, target, batches in addressed:
         stream, rows = edge.grouping.stream, sum(batch.num_rows for batch in batches)
-        data = to_ipc(batches, done.emitters[work.component].streams[stream].schema)
-        items.append(TuplesToCommit(order(), work.component, stream, edge.target, target, data, rows))
-    for committer, table in done.partials:
+        data = to_ipc(batches, emitter.streams[stream].schema)
+        items.append(TuplesToCommit(order(), component, stream, edge.target, target, data, rows))
+    for committer, table in partials:
         items.append(PartialAggregates(order(), committer, to_ipc(table.to_batches(), table.schema)))
     return items
 
 
-def _of_task(info: TaskInfo, failed: TaskFailed) -> StepFailure:
+def _failed_task(info: TaskInfo, failed: TaskFailed) -> StepFailure:
     """An error raised by a state inside a bolt is passed on unchanged, as it is in the driver."""
     cause = failed.__cause__
     if isinstance(cause, OperatingError) and not failed.at_fault:

@@ -14,6 +14,7 @@ from transactional.absent import Absent
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import BoltFailed
+from transactional.facts import BatchFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
 
@@ -56,6 +57,9 @@ class TaskState(Protocol):
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
+    def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
+        """As `TransactionState.rows_between`: of all keys, not only those of one task. Raises as `get`."""
+
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
         """New values as the state writes them. Raises `SchemaMismatch` for values of another type."""
 
@@ -76,5 +80,31 @@ class SplitState(Protocol):
         Raises `Fenced` or `OperatingError`.
         """
 
+    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
+        """About how many rows `rows_between` gives, not fewer; reads little. Raises `Fenced` or `OperatingError`."""
+
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
         """As `put`, with what tasks have kept. Raises `TableConflict` if another writer came since `for_tasks`."""
+
+
+class Closer(Protocol):
+    """What makes the windows that close of a state's rows. Picklable; runs on executors."""
+
+    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """As `WindowedAggregate.closed`."""
+
+
+@runtime_checkable
+class SplitWindows(Protocol):
+    """A `WindowedAggregate` whose windows can be closed by tasks, each for its part of the keys."""
+
+    @property
+    def split_by(self) -> tuple[str, ...]:
+        """Columns of the state's key in which all rows of a window are equal; () if there are none."""
+
+    @property
+    def window_key(self) -> tuple[str, ...]:
+        """Fields of a window that closes, by which it is told from all others, under these names."""
+
+    def closer(self) -> Closer:
+        """What a task takes along."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from transactional.bolts import Bolt
 from transactional.groupings import Grouping, GroupingKind
-from transactional.ports.split import SplitState
+from transactional.ports import WindowedAggregate
+from transactional.ports.split import SplitState, SplitWindows
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
-from transactional.topology.topology import Component, Topology, WorkPhase
+from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,36 @@ def plan_steps(topology: Topology) -> tuple[Step, ...]:
 
 
 def _step(topology: Topology, component: Component) -> Step:
+    if isinstance(component.bolt, WindowedAggregate) and CLOSED in emitted_by(component):
+        return _closing_step(topology, component, component.bolt)
     stays = _why_it_stays(topology, component)
     split_by = () if stays or component.state is None else component.inputs[0].fields
     return Step(component.id, component.parallelism, split_by, stays)
+
+
+def emitted_by(component: Component) -> tuple[str, ...]:
+    """The streams of a state's update that somebody reads."""
+    return tuple(stream for stream, fields in component.outputs.items() if fields)
+
+
+def _closing_step(topology: Topology, component: Component, update: WindowedAggregate) -> Step:
+    """Windows that close are read, made and passed on by as many tasks as fill the windows; the state is written by the
+    driver, of what those tasks have staged."""
+    sources = {grouping.source for grouping in component.inputs}
+    of = [each.parallelism for each in topology.components if each.id in sources]
+    tasks = max(component.parallelism, *(of or [topology.spout_parallelism]))
+    stays, split_by = "", update.split_by if isinstance(update, SplitWindows) else ()
+    if emitted_by(component) != (CLOSED,):
+        stays = "it emits what it changes"
+    elif not isinstance(update, SplitWindows):
+        stays = "its windows merge"
+    elif not split_by:
+        stays = "its windows have no key"
+    elif tasks == 1:
+        stays = "it has one task"
+    elif not isinstance(component.state, SplitState):
+        stays = "its state can be read in the driver only"
+    return Step(component.id, tasks, () if stays else split_by, stays)
 
 
 def _why_it_stays(topology: Topology, component: Component) -> str:

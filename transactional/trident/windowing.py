@@ -91,6 +91,56 @@ def _number(number: int) -> pa.Scalar:
     return pa.scalar(number, pa.int64())
 
 
+@dataclass(frozen=True, slots=True)
+class WindowCloser:
+    """Makes windows of the panes that a state has for them. Picklable: knows the state's `table` by name."""
+
+    fields: Schema
+    window: Window
+    aggregator: Aggregator
+    table: str
+
+    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """Combine the panes of each window that closes."""
+        schema, start = arrow_schema(self.fields), self.window.start
+        parts = self._parts(rows, start, facts)
+        windows = parts[0] if len(parts) == 1 else self.aggregator.combine(parts)
+        ends = pc.add(windows[start].cast(TIMESTAMP).cast(pa.int64()), _number(self.window.windows.length_us))
+        windows = windows.rename_columns([WINDOW_START if name == start else name for name in windows.column_names])
+        return windows.append_column(WINDOW_END, ends.cast(TIMESTAMP)).select(schema.names).cast(schema)
+
+    def _parts(self, rows: pa.Table, start: str, facts: BatchFacts | None) -> list[pa.Table]:
+        """The rows once for each window that they are in, with its start: the first panes of all windows, then the
+        second ones, and so on."""
+        of, times = self.window.windows, times_of(facts, by_transaction=self.window.by_transaction)
+        closing = of.closing(times.previous, times.late_before)
+        assert closing is not None
+        panes = rows[start].cast(TIMESTAMP).cast(pa.int64())
+        self._check_panes(panes)
+        parts = []
+        for back in range(0, of.length_us, of.pane_us):
+            starts = pc.subtract(panes, _number(back))
+            is_in = pc.and_(
+                pc.equal(starts, _floored(starts, of.every_us)), pc.less_equal(starts, _number(closing.until))
+            )
+            if closing.after is not None:
+                is_in = pc.and_(is_in, pc.greater(starts, _number(closing.after)))
+            moved = rows.set_column(rows.schema.get_field_index(start), start, starts.cast(TIMESTAMP))
+            parts.append(moved.filter(is_in))
+        return parts
+
+    def _check_panes(self, panes: pa.Array) -> None:
+        """Raise `StoreMismatch` for rows that were counted for other windows."""
+        pane_us = self.window.windows.pane_us
+        others = panes.filter(pc.not_equal(panes, _floored(panes, pane_us)))
+        if len(others):
+            raise StoreMismatch(
+                f"state {self.table} has open windows that begin at "
+                f"{others[0].cast(TIMESTAMP).as_py()}, which no part of {self.window.label} does: it was counted for "
+                "other windows. Give the state another table, or let the windows be as they were"
+            )
+
+
 class WindowedUpdate:
     """A state's own update, of whose rows each is a pane of windows: see `WindowedAggregate`."""
 
@@ -146,43 +196,22 @@ class WindowedUpdate:
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """Combine the panes of each window that closes."""
-        schema, start = arrow_schema(self.closed_fields), self._window.start
-        parts = self._parts(rows, start, facts)
-        windows = parts[0] if len(parts) == 1 else self.aggregator().combine(parts)
-        ends = pc.add(windows[start].cast(TIMESTAMP).cast(pa.int64()), _number(self._window.windows.length_us))
-        windows = windows.rename_columns([WINDOW_START if name == start else name for name in windows.column_names])
-        return windows.append_column(WINDOW_END, ends.cast(TIMESTAMP)).select(schema.names).cast(schema)
+        return self.closer().closed(rows, facts)
 
-    def _parts(self, rows: pa.Table, start: str, facts: BatchFacts | None) -> list[pa.Table]:
-        """The rows once for each window that they are in, with its start: the first panes of all windows, then the
-        second ones, and so on."""
-        of, times = self._window.windows, self._times(facts)
-        closing = of.closing(times.previous, times.late_before)
-        assert closing is not None
-        panes = rows[start].cast(TIMESTAMP).cast(pa.int64())
-        self._check_panes(panes)
-        parts = []
-        for back in range(0, of.length_us, of.pane_us):
-            starts = pc.subtract(panes, _number(back))
-            is_in = pc.and_(
-                pc.equal(starts, _floored(starts, of.every_us)), pc.less_equal(starts, _number(closing.until))
-            )
-            if closing.after is not None:
-                is_in = pc.and_(is_in, pc.greater(starts, _number(closing.after)))
-            moved = rows.set_column(rows.schema.get_field_index(start), start, starts.cast(TIMESTAMP))
-            parts.append(moved.filter(is_in))
-        return parts
+    @property
+    def split_by(self) -> tuple[str, ...]:
+        """The key without the time."""
+        return self._key
 
-    def _check_panes(self, panes: pa.Array) -> None:
-        """Raise `StoreMismatch` for rows that were counted for other windows."""
-        pane_us = self._window.windows.pane_us
-        others = panes.filter(pc.not_equal(panes, _floored(panes, pane_us)))
-        if len(others):
-            raise StoreMismatch(
-                f"state {getattr(self.state, 'table', '?')} has open windows that begin at "
-                f"{others[0].cast(TIMESTAMP).as_py()}, which no part of {self._window.label} does: it was counted for "
-                "other windows. Give the state another table, or let the windows be as they were"
-            )
+    @property
+    def window_key(self) -> tuple[str, ...]:
+        """The key, and when the window begins."""
+        return (*self._key, WINDOW_START)
+
+    def closer(self) -> WindowCloser:
+        """What combines panes, without the state."""
+        table = getattr(self.state, "table", "?")
+        return WindowCloser(self.closed_fields, self._window, self.aggregator(), table)
 
     def _times(self, facts: BatchFacts | None) -> WindowTimes:
         return times_of(facts, by_transaction=self._window.by_transaction)

@@ -20,9 +20,9 @@ from state.columns import StateColumns
 from state.delta.tables.commit import as_attempt, commit_files, settle_expiry
 from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.lookup import check_sums, with_keys
-from state.delta.tables.sql import Dialect
+from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.staged import check_staged, read_staged
-from state.delta.tables.table import delta_schema
+from state.delta.tables.table import delta_schema, unreadable
 from state.delta.tables.version import TableVersion
 from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
@@ -120,6 +120,14 @@ class Layout(ABC):
     def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
         """As `rows`, of those whose column lies in a range."""
         return self.rows(before, lambda rows: in_range(rows, column, after, until))
+
+    def count_between(self, column: str, after: int | None, until: int) -> int:
+        """How many rows as they are stored lie in a range. Raises `OperatingError`."""
+        query = f"SELECT count(*) AS n FROM t WHERE {is_in_range(DATA_FUSION, column, after, until)}"
+        try:
+            return int(pa.table(self.loaded.query(query).read_all())["n"][0].as_py())
+        except (DeltaError, OSError) as error:
+            raise unreadable(self.loaded.location, error) from None
 
     @abstractmethod
     def apply(
