@@ -104,7 +104,7 @@ class SplitWindows(Protocol):
 
     @property
     def window_key(self) -> tuple[str, ...]:
-        """Fields of a window that closes, by which it is told from all others, under these names."""
+        """Fields of a window that closes, by which it differs from all others, under these names."""
 
     def closer(self) -> Closer:
         """What a task takes along."""
