@@ -43,6 +43,7 @@ class StreamingPeer(ABC):
     """One recipe: the query, its checkpoint and its table. A run continues where the last one ended."""
 
     name: str
+    key_type = "string"
 
     def __init__(self, stage: Stage, work: Work, label: str) -> None:
         self.stage, self.work = stage, work
@@ -54,7 +55,7 @@ class StreamingPeer(ABC):
 
     def create(self) -> None:
         """Make the table."""
-        tables.create(self.path)
+        tables.create(self.path, self.key_type)
 
     @abstractmethod
     def writer(self, source: DataFrame) -> DataStreamWriter:
@@ -62,16 +63,7 @@ class StreamingPeer(ABC):
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause."""
-        options = {
-            "bootstrap": self.stage.bootstrap,
-            "topic": self.work.workload.topic,
-            "field": self.work.field,
-            "until": json.dumps(until),
-            "batch": str(batch_messages),
-            "tasks": str(self.stage.tasks),
-            **({"timed": "yes"} if self.work.workload.per_minute else {}),
-        }
-        source = self.stage.session.readStream.format(KafkaWords.name()).options(**options).load()
+        source = self.source(until, batch_messages)
         writer = self.writer(source).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()
         try:
@@ -81,6 +73,19 @@ class StreamingPeer(ABC):
         finally:
             with suppress(Exception):
                 query.stop()
+
+    def source(self, until: Mapping[int, int], batch_messages: int) -> DataFrame:
+        """What is read, up to the given offsets."""
+        options = {
+            "bootstrap": self.stage.bootstrap,
+            "topic": self.work.workload.topic,
+            "field": self.work.field,
+            "until": json.dumps(until),
+            "batch": str(batch_messages),
+            "tasks": str(self.stage.tasks),
+            **({"timed": "yes"} if self.work.workload.per_minute else {}),
+        }
+        return self.stage.session.readStream.format(KafkaWords.name()).options(**options).load()
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""

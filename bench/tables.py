@@ -7,16 +7,17 @@ from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.tables.table import DEFAULT_PROPERTIES
 
-_SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64())])
+_KEYS = {"string": pa.string(), "long": pa.int64()}
 
 
-def create(path: str) -> DeltaTable:
+def create(path: str, key_type: str = "string") -> DeltaTable:
     """An empty table: key and count, reader 1 and writer 2, so no deletion vectors, which made Spark's MERGE slower.
 
     It has the log settings of our states' tables, but not their columns for history: the peers write less.
     """
     properties = {name: value for name, value in DEFAULT_PROPERTIES.items() if name.startswith("delta.")}
-    return DeltaTable.create(path, _SCHEMA, configuration=properties)
+    schema = pa.schema([("key", _KEYS[key_type]), ("count", pa.int64())])
+    return DeltaTable.create(path, schema, configuration=properties)
 
 
 def read_counts(path: str) -> dict[str, int]:

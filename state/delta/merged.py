@@ -1,26 +1,32 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-Two ways of writing: a small table is rewritten from memory (`state/delta/tables/small.py`), a larger one is merged by
-delta-rs, which rewrites every file that has a touched key. A third way may be plugged in: a
-`Writer` of `state/delta/tables/layout.py`.
+Three ways of writing: a small table is rewritten from memory (`state/delta/tables/small.py`); of a larger one every
+file that has a touched key is rewritten, in memory (`state/delta/tables/rewriting.py`) or by delta-rs' MERGE, whichever
+costs less (`state/delta/tables/ways.py`). Another may be plugged in: a `Writer` of `state/delta/tables/layout.py`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
-from state.delta.tables.commit import as_attempt, by_delta_rs, commit_merge, commit_overwrite, commit_rows
+from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, commit_merge, commit_overwrite, commit_rows
 from state.delta.tables.files import compact
 from state.delta.tables.layout import Layout, Writer
 from state.delta.tables.lookup import with_keys
+from state.delta.tables.rewriting import Change, NotAlike, Rewritten, rewrite_files
 from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
 from state.delta.tables.table import delta_schema, refused, unreadable
 from state.delta.tables.version import TableVersion
+from state.delta.tables.ways import Chosen, Way, Ways
 from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId
@@ -46,7 +52,12 @@ class MergedTable(Layout):
         self, loaded: TableVersion, state: str, writer: Writer | None = None, turn: Turn | None = None
     ) -> None:
         super().__init__(loaded, state, writer)
-        self._small, self._turn = SmallTable(loaded.columns), turn
+        self._small, self._turn, self._ways = SmallTable(loaded.columns), turn, Ways()
+
+    @property
+    def how_written(self) -> str:
+        """How the last transaction was written, and why so."""
+        return "" if self._ways.chosen is None else str(self._ways.chosen)
 
     def apply(
         self,
@@ -119,6 +130,49 @@ class MergedTable(Layout):
     # --- a larger one -----------------------------------------------------------------------------------------------
 
     def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
+        stored, files = self._stored_rows(), self._rewritable_files()
+        chosen, began = self._choose(stored, rows.num_rows, files), perf_counter()
+        if chosen.way is Way.FILES and files is not None:
+            if not self._by_files(attempt, Change(self.columns, attempt.txid, rows, combine, floors), files):
+                self._ways.only("Arrow does not compare or add these values as it does")
+                self._by_delta_rs(attempt, rows, combine, floors)
+                return
+        else:
+            self._by_delta_rs(attempt, rows, combine, floors)
+        if stored is not None:
+            self._ways.learn(chosen.way, stored, rows.num_rows, (perf_counter() - began) * 1e3)
+
+    def _choose(self, stored: int | None, coming: int, files: Sequence[DataFile] | None) -> Chosen:
+        if files is None or stored is None:
+            return self._ways.only("the table has columns, files or a storage that only it writes")
+        return self._ways.choose(stored, coming)
+
+    def _stored_rows(self) -> int | None:
+        """How many rows the files have, as far as the log tells."""
+        counts = pa.table(self.loaded.snapshot.get_add_actions())["num_records"]
+        found: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
+        return found
+
+    def _rewritable_files(self) -> Sequence[DataFile] | None:
+        """The files, where they may be rewritten without delta-rs."""
+        columns, is_here = self.columns, self.loaded.location.scheme == "file"
+        # What has expired goes by conditions that only the MERGE has.
+        is_usual = len(columns.key) > 0 and columns.expires is None
+        return replaceable_files(self.loaded.snapshot) if is_here and is_usual else None
+
+    def _by_files(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> bool:
+        """Rewrite the files that are touched; False: it has to be left to delta-rs."""
+        folder = Path(self.loaded.location.uri)
+        try:
+            rewritten = rewrite_files(folder, files, self.loaded.column_names, change)
+        except NotAlike:
+            return False
+        commit_files(self.loaded, _actions(folder, rewritten), as_attempt(self.loaded, attempt.attempt_id, attempt))
+        return True
+
+    def _by_delta_rs(
+        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors
+    ) -> None:
         removes = self._writes % REMOVAL_INTERVAL == 0
         clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION, floors, removes=removes)
         commit_merge(self.loaded, rows, clauses, as_attempt(self.loaded, attempt.attempt_id, attempt))
@@ -186,3 +240,13 @@ class MergedTable(Layout):
         with by_delta_rs(self.loaded) as table:
             if compact(table, self.loaded.location, self.loaded.owner):
                 table.update_incremental()
+
+
+def _actions(folder: Path, rewritten: Rewritten) -> list[AddAction | RemoveAction]:
+    """What the log says of files that take the place of others."""
+    at_ms = max((int((folder / file.name).stat().st_mtime * 1000) for file in rewritten.new), default=0)
+    at_ms = at_ms or int((folder / "_delta_log").stat().st_mtime * 1000)  # by the storage's own clock
+    none: dict[str, str | None] = {}
+    gone = [RemoveAction(file.name, True, at_ms, file.size_bytes, none) for file in rewritten.old]
+    new = [AddAction(file.name, file.size_bytes, none, at_ms, True, file.statistics) for file in rewritten.new]
+    return [*gone, *new]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,6 +16,7 @@ import pytest
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.small import SmallTable
+from state.delta.tables.ways import Chosen, Way, Ways
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.updates import check_unique
@@ -62,8 +64,27 @@ class CommittedMapState(DeltaMapState):
         self.tidy(attempt.txid, always)
 
 
+class InTurns(Ways):
+    """Ways of writing that take turns, whatever they cost."""
+
+    def __init__(self, *ways: Way) -> None:
+        super().__init__()
+        self._turns = itertools.cycle(ways)
+
+    def _chosen(self, rows: int) -> Chosen:
+        return Chosen(next(self._turns), "it is its turn")
+
+
+def write_by(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
+    """From now on tables in the merge layout are opened as too large to be written as a whole, and written so."""
+    monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.merged.Ways", lambda: InTurns(*ways))
+
+
 class MergedMapState(CommittedMapState):
     """A state whose table is never small enough to be written as a whole: delta-rs merges."""
+
+    ways: tuple[Way, ...] = (Way.MERGE,)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class NeverSmall(SmallTable):
@@ -72,7 +93,19 @@ class MergedMapState(CommittedMapState):
 
         super().open(owner, txid_of)
         table: Any = self._open_table
-        table._small = NeverSmall(self.columns)
+        table._small, table._ways = NeverSmall(self.columns), InTurns(*self.ways)
+
+
+class FilesMapState(MergedMapState):
+    """The same, but files are rewritten in memory."""
+
+    ways = (Way.FILES,)
+
+
+class SwitchedMapState(MergedMapState):
+    """The same, in another way with each transaction."""
+
+    ways = (Way.FILES, Way.MERGE)
 
 
 class StagedMapState(DeltaMapState):
@@ -156,7 +189,8 @@ class Place:
         else:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
-            map_state = {"merge": MergedMapState, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
+            merged = {"merge": MergedMapState, "files": FilesMapState, "switched": SwitchedMapState}
+            map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)
         if expiry is not None:

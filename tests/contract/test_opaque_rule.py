@@ -13,15 +13,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 import state.delta.merged
-import state.delta.tables.small
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import SPARK_SQL, visible_rows
+from state.delta.tables.ways import Way
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from state.values import OpaqueValue, StoredValue, combined
 from tests.contract.opaque_rule import ABSENT as NOTHING
 from tests.contract.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
-from tests.contract.states import OWNER
+from tests.contract.states import OWNER, write_by
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -171,6 +171,7 @@ FORMS: dict[str, Callable[[Path, Case], tuple[Rows, Any]]] = {
     "Arrow, two files": in_delta,
     "Arrow, an overwrite": in_delta,
     "delta-rs' MERGE": in_delta,
+    "file by file": in_delta,
 }
 
 
@@ -180,7 +181,9 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
     if form == "Arrow, an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if form == "delta-rs' MERGE":
-        monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", -1)
+        write_by(monkeypatch, Way.MERGE)
+    if form == "file by file":
+        write_by(monkeypatch, Way.FILES)
     rows, seen = FORMS[form](tmp_path, case)
     assert _plain(rows) == _plain(case.after)
     assert seen == case.seen

@@ -32,6 +32,8 @@ QUICK = [
     pytest.param("postgres", marks=pytest.mark.postgres),
     "delta-rs",
     "delta-rs/merge",
+    "delta-rs/files",
+    "delta-rs/switched",
     "delta-rs/log",
     "delta-rs/lookup",
     *(f"delta-rs/{layout}" for layout in STAGED),

@@ -20,8 +20,9 @@ from state.delta.doctor import put_back
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
+from state.delta.tables.ways import Way as WayOfWriting
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, content, counts, write_by
 from transactional.attempt import TxId
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports.examining import Diagnosis, Problem
@@ -49,6 +50,7 @@ class Way:
     """What is refused then is left for the next time."""
     is_small: bool = True
     by_delta_rs: bool = False
+    by_files: bool = False
 
 
 def fourth(state: DeltaMapState, place: Place) -> None:
@@ -91,6 +93,8 @@ WAYS = {
     "an overwrite": Way(fourth, AFTER, by_delta_rs=True),
     "a MERGE": Way(fourth, AFTER, is_small=False),
     "a MERGE, a replay": Way(again, REPLAYED, next_txid=4, is_small=False),
+    "file by file": Way(fourth, AFTER, is_small=False, by_files=True),
+    "file by file, a replay": Way(again, REPLAYED, next_txid=4, is_small=False, by_files=True),
     "a version without rows": Way(nothing, BEFORE),
     "a fence": Way(fence, BEFORE, next_txid=4),
     "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
@@ -172,7 +176,7 @@ def scene(
     if way.by_delta_rs:
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
-        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+        write_by(monkeypatch, WayOfWriting.FILES if way.by_files else WayOfWriting.MERGE)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):
         place.attempt(number, number)

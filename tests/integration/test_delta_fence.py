@@ -18,8 +18,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from state.columns import StateColumns
 from state.delta.state import DeltaMapState
 from state.delta.tables.layout import Layout
+from state.delta.tables.ways import Way
 from state.fence import Fence, Verdict, WriteRefused
-from tests.contract.states import OWNER, Place, always, content, counts
+from tests.contract.states import OWNER, Place, always, content, counts, write_by
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
 from transactional.ports import StateKind
@@ -48,12 +49,14 @@ class World(Place):
         return self.leader(Paused)
 
 
-@pytest.fixture(params=["written as a whole", "written by delta-rs", "merged"])
+@pytest.fixture(params=["written as a whole", "written by delta-rs", "merged", "file by file"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if request.param == "merged":
-        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+        write_by(monkeypatch, Way.MERGE)
+    if request.param == "file by file":
+        write_by(monkeypatch, Way.FILES)
     return World("delta-rs", tmp_path)
 
 
@@ -202,7 +205,7 @@ class TestConflicts:
         assert content(late) == {"dog": 1}
 
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+        write_by(monkeypatch, Way.MERGE)
         world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import random
 from functools import partial
 from pathlib import Path
@@ -12,19 +13,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from pyarrow import parquet
 
 import state.delta.tables.small
 from state.columns import StateColumns
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
-from state.delta.tables.small import rewritten, visible
+from state.delta.tables.rewriting import Change, NotAlike, rewrite_files
+from state.delta.tables.small import DataFile, rewritten, visible
 from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.tables.version import TableVersion
+from state.delta.tables.ways import Way
 from state.fence import WriteRefused
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, content, counts, write_by
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import SumOverflow
 from transactional.schema import Schema
 
 DAY = datetime.date(2026, 1, 1)
@@ -222,3 +227,98 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     merge()
     assert loaded.delta_version == table.version() + 2
     assert content(words) == {"a": 2}
+
+
+# --- a larger table, file by file -----------------------------------------------------------------------------------
+
+
+def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColumns, combine: dict[str, str]) -> Any:
+    """What is left of rows that lie in three files, and what became of the files."""
+    folder.mkdir()
+    files = []
+    for number in range(3):
+        part = rows.slice(number * rows.num_rows // 3, (number + 1) * rows.num_rows // 3 - number * rows.num_rows // 3)
+        parquet.write_table(part, folder / f"{number}.parquet", row_group_size=2)
+        files.append(DataFile(f"{number}.parquet", (folder / f"{number}.parquet").stat().st_size))
+    found = rewrite_files(folder, files, columns.all.names, Change(columns, NOW, source, combine))
+    names = [file.name for file in files if file not in found.old] + [file.name for file in found.new]
+    tables = [parquet.read_table(folder / name).cast(rows.schema) for name in names]
+    return pa.concat_tables([rows.slice(0, 0), *tables]), found
+
+
+@pytest.mark.parametrize("part_rows", [1, 4, 500_000])
+@pytest.mark.parametrize("number", range(8))
+def test_files_are_what_a_merge_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part_rows: int
+) -> None:
+    """For every type and each way in which values meet; with parts of files, whole files, and files put together."""
+    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
+    chance = random.Random(number)
+    types = [type_ for type_, _ in COLUMNS.values()]
+    columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
+    rows, source = stored(columns, types, chance), given(columns, types, chance)
+    combine = {name: how for name, (_, how) in COLUMNS.items()}
+    found, result = by_files(tmp_path / "files", rows, source, columns, combine)
+    assert in_order(found) == in_order(merged(tmp_path / "merged", rows, source, columns, combine))
+    written = {file.name: parquet.read_metadata(tmp_path / "files" / file.name) for file in result.new}
+    told = {file.name: json.loads(file.statistics)["numRecords"] for file in result.new}
+    assert told == {name: metadata.num_rows for name, metadata in written.items()}
+
+
+def test_one_key_column_is_found_as_several_are(tmp_path: Path) -> None:
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+    rows = of_rows(
+        [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)], delta_schema(columns)
+    )
+    source = of_rows([(None, 10), (4, 20)], arrow_schema(Schema((*columns.key, *columns.values))))
+    found, _ = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
+    assert in_order(found) == in_order(merged(tmp_path / "merged", rows, source, columns, {"v": "sum"}))
+    assert in_order(found.select(["a", "v"])) == [(1, 5), (3, 4), (4, 20), (None, 11)]
+
+
+def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", 1)
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+    rows = of_rows([(n, n, 7 if n == 2 else 5, 5, 0) for n in range(3)], delta_schema(columns))
+    source = of_rows([(0, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
+    _, found = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
+    assert [file.name for file in found.old] == ["0.parquet", "2.parquet"], "the third is a dead attempt's"
+
+
+def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state.delta.tables.rewriting.FILE_ROWS_MAX", 3)
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+    rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
+    source = of_rows([(0, 1), (7, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
+    _, found = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
+    assert [json.loads(file.statistics)["numRecords"] for file in found.new] == [3, 1]
+
+
+def test_nothing_is_left_of_sums_that_do_not_fit(tmp_path: Path) -> None:
+    columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
+    rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
+    source = pa.table({"k": ["a"], "v": [1]})
+    with pytest.raises(NotAlike):
+        by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
+    assert sorted(path.name for path in (tmp_path / "files").iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def test_a_sum_that_does_not_fit_is_named_as_by_a_merge(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_by(monkeypatch, Way.FILES)
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 2**63 - 1, "b": 1}))
+    with pytest.raises(SumOverflow, match="'a'"):
+        words.merge(place.attempt(2, 2), counts({"a": 1, "b": 1}))
+    assert content(words) == {"a": 2**63 - 1, "b": 1}
+
+
+def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long, w long"))
+    rows = of_rows([(1, 2, None, 5, None, None, None)], delta_schema(columns))
+    parquet.write_table(rows.drop_columns(["w", "prev_w"]), tmp_path / "old.parquet")
+    source = of_rows([(1, 1, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
+    combine = {"v": "sum", "w": "sum"}
+    old = [DataFile("old.parquet", 1)]
+    found = rewrite_files(tmp_path, old, columns.all.names, Change(columns, NOW, source, combine))
+    left = parquet.read_table(tmp_path / found.new[0].name)
+    assert in_order(left.select(["a", "v", "w", "prev_v", "prev_w"])) == [(1, 3, 1, 2, None)]

@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from deltalake.table import TableMerger
 
 import state.delta.merged
 import state.delta.tables.commit
-import state.delta.tables.small
 from state.delta.state import DeltaMapState
-from tests.contract.states import OWNER, Place, counts
+from state.delta.tables.ways import Way
+from tests.contract.states import OWNER, Place, counts, write_by
 
 ROOT = Path(__file__).parents[2]
 WALKS = {
     "two files": (os, "link", "merge", "merged"),
     "an overwrite": (state.delta.tables.commit, "write_deltalake", "merge", "merged"),
     "a MERGE": (TableMerger, "execute", "merge", "merged"),
+    "file by file": (DeltaTable, "create_write_transaction", "merge", "merged"),
     "a segment": (state.delta.tables.commit, "write_deltalake", "log", "segments/table"),
 }
 
@@ -44,7 +46,9 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     if way == "an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if way == "a MERGE":
-        monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", -1)
+        write_by(monkeypatch, Way.MERGE)
+    if way == "file by file":
+        write_by(monkeypatch, Way.FILES)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     words.open(OWNER, place.txids.__getitem__)
     original: Any = getattr(where, name)

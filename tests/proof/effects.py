@@ -27,10 +27,11 @@ from state.delta.segments import table as delta_segments
 from state.delta.segments.folds_apart import FoldsApart, WrittenFold
 from state.delta.tables import commit as delta_commit
 from state.delta.tables import layout as delta_layout
-from state.delta.tables import small as delta_small
 from state.delta.tables.staged import StagedOrphans
 from state.delta.tables.staging import FileStager
+from state.delta.tables.ways import Way
 from state.store.sql_store import SqlCoordinatorStore
+from tests.contract.states import write_by
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
 
@@ -237,7 +238,8 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool,
         patch.setattr(delta_layout, "VACUUM_INTERVAL", 3)
         patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
-            patch.setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)
+            # Both ways of writing what is not small, in turns: a switch is safe wherever it dies.
+            write_by(patch, Way.FILES, Way.MERGE)
         patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
         patch.setattr(delta_commit, "write_deltalake", numbered_write(numbered))
         wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))

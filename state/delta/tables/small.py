@@ -30,6 +30,11 @@ REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
 """And with larger files."""
 
 
+_NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
+Places = tuple[pa.Array | None, pa.Array]
+"""Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of a table: its name in the table's folder, and its size in bytes."""
@@ -125,13 +130,16 @@ def rewritten(
     txid: TxId,
     combine: Mapping[str, str],
     floors: Floors = NO_FLOORS,
+    places: Places | None = None,
 ) -> pa.Table | None:
     """All rows of the table after transaction `txid`; None where Arrow and delta-rs would not do the same.
 
-    `rows` are the table's, `source` has key and value columns; both have one row per key.
+    `rows` are the table's, `source` has key and value columns; both have one row per key. With `places` those rows only
+    that it names.
     """
     try:
-        return _Rewriting(rows, source, columns, txid, floors).result(combine)
+        found = places or _places(rows, source, columns.key.names)
+        return _Rewriting(rows, source, columns, txid, floors, found).result(combine)
     except pa.ArrowException:
         # Types that are not compared, sums that do not fit: delta-rs reports them.
         return None
@@ -154,15 +162,14 @@ def _is_alive(rows: pa.Table, columns: StateColumns) -> pa.ChunkedArray:
     return pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False))
 
 
-_NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
-
-
 class _Rewriting:
-    def __init__(self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, floors: Floors) -> None:
+    def __init__(
+        self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, floors: Floors, places: Places
+    ) -> None:
         self._floors = floors
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
-        in_rows, in_source = _places(rows, source, columns.key.names)
-        self._rows, self._source = rows.take(in_rows), source.take(in_source)
+        in_rows, in_source = places
+        self._rows, self._source = rows if in_rows is None else rows.take(in_rows), source.take(in_source)
         self._keys = [_either(self._source[name], self._rows[name], in_source) for name in columns.key.names]
         self._comes = pc.is_valid(in_source)
         # What a dead attempt of this transaction has written starts again from what was before it.
@@ -209,6 +216,22 @@ class _Rewriting:
         return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
 
 
+def places_in(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> pa.Array:
+    """For each row where its key stands in `source`, NULL: nowhere. Raises `ArrowException` for types that are not
+    compared."""
+    if len(key) == 1:
+        # Several times quicker than grouping both.
+        found = pc.index_in(rows[key[0]], value_set=source[key[0]].combine_chunks())
+        return (found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found).cast(pa.int64())
+    in_rows, in_source = _places(rows, source, key)
+    return in_source.filter(pc.is_valid(in_rows))
+
+
+def places_of_new(source: pa.Table) -> Places:
+    """Those of rows whose keys are nowhere else."""
+    return pa.nulls(source.num_rows, pa.int64()), pa.array(range(source.num_rows), pa.int64())
+
+
 def _places(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
     """For every key of the two where it stands in each, NULL: nowhere. NULL is a key like any other."""
     both = pa.concat_tables([_numbered(rows, key, "rows"), _numbered(source, key, "source")], promote_options="default")
@@ -222,7 +245,10 @@ def _places(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> tuple[pa.
 
 def _numbered(table: pa.Table, key: tuple[str, ...], what: str) -> pa.Table:
     """The key columns, and a column with the rows' numbers; the other table's is empty. Names can't collide."""
-    numbers, nothing = _NUMBERS.slice(0, table.num_rows), pa.nulls(table.num_rows, pa.int64())
+    numbers = _NUMBERS.slice(0, table.num_rows)
+    if table.num_rows > len(_NUMBERS):
+        numbers = pa.array(range(table.num_rows), pa.int64())
+    nothing = pa.nulls(table.num_rows, pa.int64())
     last = [numbers, nothing] if what == "rows" else [nothing, numbers]
     arrays = [*(table[name] for name in key), *last]
     return pa.Table.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
