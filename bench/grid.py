@@ -35,7 +35,7 @@ from transactional.spark_session import spark_session
 
 KEYS, TABLES = (1_000, 100_000, 1_000_000, 10_000_000), (10_000, 1_000_000, 100_000_000)
 FIRST = ((100_000, 1_000_000), (1_000_000, 1_000_000), (1_000, 10_000), (1_000, 1_000_000))
-"""The most telling ones are measured first."""
+"""Those that say most are measured first."""
 TASKS, IN_FLIGHT = 2, 3
 ROUNDS = 5
 FOLDS = 3
@@ -47,11 +47,11 @@ Point = tuple[int, int]
 
 def batches_of(keys: int) -> int:
     """How many batches a round has."""
-    return 20 if keys <= 10_000 else 6 if keys <= 100_000 else 3 if keys <= 1_000_000 else 1
+    return 20 if keys <= 10_000 else 5 if keys <= 100_000 else 2 if keys <= 1_000_000 else 1
 
 
 def every_point() -> list[Point]:
-    """Keys in a batch, and in the table: of which there are at least as many. The most telling ones first."""
+    """Keys in a batch, and in the table: of which there are at least as many. Those that say most first."""
     points = [(keys, max(keys, table)) for table in TABLES for keys in KEYS]
     return list(dict.fromkeys([*FIRST, *sorted(points, key=lambda point: point[0] * point[1])]))
 

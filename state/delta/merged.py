@@ -56,7 +56,7 @@ class MergedTable(Layout):
 
     @property
     def how_written(self) -> str:
-        """How the last transaction was written, and why so."""
+        """How the last transaction was written, and why so; empty: as a whole, or nothing was."""
         return "" if self._ways.chosen is None else str(self._ways.chosen)
 
     def apply(
@@ -99,6 +99,7 @@ class MergedTable(Layout):
             if after is None:
                 self._merge(attempt, rows, combine, floors)
             else:
+                self._ways.chosen = None
                 self._rewrite(attempt, after)
         except (DeltaError, OSError) as error:
             raise refused(self.loaded.location, error) from None
@@ -148,7 +149,7 @@ class MergedTable(Layout):
         return self._ways.choose(stored, coming)
 
     def _stored_rows(self) -> int | None:
-        """How many rows the files have, as far as the log tells."""
+        """How many rows the files have, as far as the log says."""
         counts = pa.table(self.loaded.snapshot.get_add_actions())["num_records"]
         found: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
         return found

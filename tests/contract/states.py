@@ -84,7 +84,7 @@ def write_by(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
 class MergedMapState(CommittedMapState):
     """A state whose table is never small enough to be written as a whole: delta-rs merges."""
 
-    ways: tuple[Way, ...] = (Way.MERGE,)
+    turns: tuple[Way, ...] = (Way.MERGE,)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class NeverSmall(SmallTable):
@@ -93,19 +93,19 @@ class MergedMapState(CommittedMapState):
 
         super().open(owner, txid_of)
         table: Any = self._open_table
-        table._small, table._ways = NeverSmall(self.columns), InTurns(*self.ways)
+        table._small, table._ways = NeverSmall(self.columns), InTurns(*self.turns)
 
 
 class FilesMapState(MergedMapState):
     """The same, but files are rewritten in memory."""
 
-    ways = (Way.FILES,)
+    turns = (Way.FILES,)
 
 
 class SwitchedMapState(MergedMapState):
     """The same, in another way with each transaction."""
 
-    ways = (Way.FILES, Way.MERGE)
+    turns = (Way.FILES, Way.MERGE)
 
 
 class StagedMapState(DeltaMapState):

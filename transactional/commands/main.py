@@ -42,7 +42,7 @@ from transactional.commands.running import (
     stop_on_signals,
 )
 from transactional.commands.serve import serve
-from transactional.commands.status_json import attempt_json, status_json, steps_of
+from transactional.commands.status_json import attempt_json, status_json, steps_of, ways_of
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early
@@ -159,9 +159,10 @@ def status(
     with closing(open_for_reading(store)) as reader:
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
+        ways = {each.topology_id: ways_of(reader, each.topology_id) for each in found}
     if as_json:
         for each in found:
-            plain_line(json.dumps(status_json(each, steps[each.topology_id])))
+            plain_line(json.dumps(status_json(each, steps[each.topology_id], ways[each.topology_id])))
         return
     print_table(statuses_table(found))
     for line in troubles_of(found):
@@ -169,6 +170,9 @@ def status(
     for topology, places in steps.items():
         for component, place in places.items():
             plain_line(f"{topology}: step {component} of the last transaction: {place}")
+    for topology, taken in ways.items():
+        for component, way in taken.items():
+            plain_line(f"{topology}: table of {component} in the last transaction: {way}")
 
 
 @app.command()

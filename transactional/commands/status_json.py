@@ -9,6 +9,7 @@ from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import state_of
 
+NO_WAYS: Mapping[str, str] = {}
 LOOKED_AT = 20
 """So many attempts are looked at for the last commit."""
 
@@ -19,7 +20,13 @@ def steps_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
     return next((dict(each["steps"]) for each in details if "steps" in each), {})
 
 
-def status_json(status: TopologyStatus, steps: Mapping[str, str]) -> dict[str, Any]:
+def ways_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
+    """How, in the last transaction commit, those tables were written that can be written in several ways, and why."""
+    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
+    return next((dict(each["ways"]) for each in details if "ways" in each), {})
+
+
+def status_json(status: TopologyStatus, steps: Mapping[str, str], ways: Mapping[str, str] = NO_WAYS) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
     return {
@@ -37,6 +44,7 @@ def status_json(status: TopologyStatus, steps: Mapping[str, str]) -> dict[str, A
         "rewinding_to": status.rewinding_to,
         "lag": status.lag,
         "steps": dict(steps),
+        "ways": dict(ways),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,

@@ -126,8 +126,8 @@ class PhaseRunner:
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
     def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters, and
-        where the steps ran that may run as jobs."""
+        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters,
+        where the steps ran that may run as jobs, and how tables were written for which there are several ways."""
         processed, told = self._processed.get(attempt), self._commit_phase.told
         if processed is None or told is None or told.attempt != attempt:
             return {}
@@ -139,7 +139,8 @@ class PhaseRunner:
             "letters": told.letters,
         }
         steps = {component: str(place) for component, place in told.places.items()}
-        return {**known, "steps": steps} if steps else known
+        more = {"steps": steps, "ways": dict(told.ways)}
+        return {**known, **{name: each for name, each in more.items() if each}}
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -316,5 +317,8 @@ class PhaseRunner:
         self._tidying.is_over()
         self._commit_phase.run(attempt, self._processed[attempt])
         told = self._commit_phase.told
-        places = {} if told is None else told.places
-        return CommitSucceeded(attempt, "; ".join(f"{component}: {place}" for component, place in places.items()))
+        if told is None:
+            return CommitSucceeded(attempt)
+        said = [f"{component}: {place}" for component, place in told.places.items()]
+        said += [f"table of {component}: {way}" for component, way in told.ways.items()]
+        return CommitSucceeded(attempt, "; ".join(said))

@@ -30,6 +30,7 @@ from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.phases.step_tasks import CommitTask
 from transactional.ports import (
     COMBINES,
+    ChoosingState,
     DiskState,
     ExpiringState,
     MergingAggregate,
@@ -58,6 +59,8 @@ class CommitTold:
     letters: int
     places: Mapping[str, StepPlace]
     """Where the steps ran that need not run in the driver, and why."""
+    ways: Mapping[str, str]
+    """How the tables were written that can be written in several ways, and why."""
 
 
 class CommitPhase:
@@ -120,7 +123,12 @@ class CommitPhase:
                 raise self._error([(info, failed)]) from failed
         if self._scratch is not None:
             self._scratch.remove(passing.left)
-        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters), places)
+        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters), places, self._ways())
+
+    def _ways(self) -> dict[str, str]:
+        states: list[tuple[str, object]] = [(each.id, each.state) for each in self.topology.committers]
+        found = {id_: state.way_taken() for id_, state in states if isinstance(state, ChoosingState)}
+        return {component: way for component, way in found.items() if way}
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""

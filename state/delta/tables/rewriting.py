@@ -88,7 +88,7 @@ def rewrite_files(folder: Path, files: Sequence[DataFile], names: Sequence[str],
     except BaseException as error:
         work.undo()
         if isinstance(error, pa.ArrowException):
-            # Types that are not compared, or a file that is not as ours are: delta-rs tells what is wrong.
+            # Types that are not compared, or a file that is not as ours are: delta-rs names what is wrong.
             raise NotAlike(str(error)) from error
         raise
 
