@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.bill import Bill
+from tests.quick_protocols import keep_members
 
 if TYPE_CHECKING:
     from spouts.local_broker import LocalBroker
@@ -63,6 +64,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(refuse_servers)
+    keep_members()
     config.pluginmanager.register(Bill(), "bill")
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")

@@ -1,6 +1,7 @@
 """A topology is taken back to each transaction of a run of sixty, and goes on: as if it had never gone further.
 
-Here each transaction in one layout and with one kind of tables; with each of them in `make proof`.
+Here each transaction in one layout and with one kind of tables; with each of them in `make proof`. Too long for `make
+check`, which takes the tables that are named `test_delta_*.py`.
 """
 
 from __future__ import annotations
