@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +18,10 @@ from transactional.engine.history.observing import Observer
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store, reader_of
+from transactional.names import DISTRIBUTION
 from transactional.ports import JobExecutor
 from transactional.telemetry.run_log import RunLog
+from transactional.telemetry.tracing import exporter_name, tracing
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ def run_topology(
     name: str | None = None,
     accept_changes: bool = False,
     ui: str | None = None,
+    metrics: str | None = None,
 ) -> RunSummary:
     """Run a topology in this process until it is done, and return a summary.
 
@@ -53,7 +57,8 @@ def run_topology(
     table's storage does not respond at the start.
 
     `ui` is where the console is to be served while this runs, such as `"127.0.0.1:8787"`, or `":0"` for any free port;
-    its address is written to stderr.
+    its address is written to stderr. `metrics` is where `/metrics`, `/livez` and `/readyz` are, such as
+    `"127.0.0.1:9464"`. Traces are made if OpenTelemetry's environment variables want them.
     """
     if isinstance(config, TopologyConfig):
         resolved = ResolvedConfig(config, ())
@@ -65,6 +70,9 @@ def run_topology(
         stack.callback(coordinator_store.close)
         if ui is not None:
             observers = [*observers, stack.enter_context(console_of_run(topology, store, ui, _to_stderr))]
+        if metrics is not None:
+            observers = [*observers, *stack.enter_context(metrics_of_run(topology, metrics, _to_stderr))]
+        observers = [*observers, *stack.enter_context(tracing(topology.id))]
         if session is None and master != "none":
             refuse_early(topology, coordinator_store)
         executor = make_executor(topology, session=session, master=master)
@@ -96,6 +104,23 @@ def console_of_run(topology: Topology, store: str, address: str, report: Callabl
         made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
     with console_beside(reader_of(store), address_of(address), topology, report, store_url=store) as live:
         yield live
+
+
+@contextmanager
+def metrics_of_run(topology: Topology, address: str, report: Callable[[str], None]) -> Iterator[list[Observer]]:
+    """Metrics and health of a run that is about to start; what is yielded has to observe that run.
+
+    `report` gets a line that ends with their address. Raises `ConfigError`.
+    """
+    try:
+        from transactional.telemetry.serving import serving_metrics
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}: metrics need one more package: pip install '{DISTRIBUTION}[metrics]'") from error
+    sets_aside = [component.id for component in topology.components] if topology.dead_letters is not None else []
+    is_traced = exporter_name(os.environ) is not None
+    with serving_metrics(topology.id, address, sets_aside, is_traced=is_traced) as (observers, url):
+        report(f"metrics are at {url}")
+        yield observers
 
 
 def _to_stderr(line: str) -> None:

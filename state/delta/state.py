@@ -41,7 +41,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import owner_of
-from transactional.ports import Partials, StateKind
+from transactional.ports import CommitFacts, Partials, StateKind
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
 from transactional.ports.staged import StagedFile
@@ -160,6 +160,10 @@ class DeltaMapState(TableState[Layout]):
     def synced(self) -> None:
         """Note that what `unsynced` gave is synced."""
         self._open_table.loaded.synced()
+
+    def last_commit(self) -> CommitFacts | None:
+        """What the last write was; its size on a disk of this machine only, where it takes no request."""
+        return None if self._opened is None else self._opened.last_commit()
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows of the newest snapshot. The state need not be open, and types that were not

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import WORD_COUNTS, builder, stored, words
@@ -123,6 +124,31 @@ def test_a_run_in_code_has_its_console_beside_it(tmp_path: Path, capsys: pytest.
     run_topology(World().topology(), store=url, config=DRAINED, master="none", observers=[looks], ui=":0")
     assert "of the run beside this console" in looks.page
     assert "Dead letters" in looks.page
+
+
+class Scrapes(Looks):
+    """An observer that scrapes the metrics that were reported, in the middle of the run."""
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        if not self.page and any(isinstance(action, RecordCommit) for action in actions):
+            found = re.search(r"metrics are at (http://\S+)\n", self.capsys.readouterr().err)
+            assert found is not None
+            with build_opener(ProxyHandler({})).open(found[1], timeout=30) as answer:
+                self.page = answer.read().decode()
+
+
+def test_a_run_in_code_has_metrics_and_makes_the_traces_that_the_environment_wants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = InMemorySpanExporter()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "memory")
+    monkeypatch.setattr("transactional.telemetry.tracing.make_exporter", lambda name, environ: exported)
+    scrapes, url = Scrapes(capsys), f"sqlite:///{tmp_path}/store.db"
+    run_topology(
+        World().topology(), store=url, config=DRAINED, master="none", observers=[scrapes], metrics="127.0.0.1:0"
+    )
+    assert 'transactional_leading{topology="words"} 1.0' in scrapes.page
+    assert "commit counts" in {span.name for span in exported.get_finished_spans()}
 
 
 @pytest.mark.parametrize("address", ["8787", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "0.0.0.0:0"])

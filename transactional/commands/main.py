@@ -38,6 +38,7 @@ from transactional.commands.running import (
     RunLogFormat,
     SparkLog,
     observers_of,
+    refuse_one_port,
     spark_log_of,
     stop_on_signals,
 )
@@ -123,6 +124,7 @@ def run(
         options = {option: value for option, value in given.items() if value[1] is not None}
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
+        refuse_one_port(metrics, ui_port if ui else 0)
         observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = open_store(store)
         stack.callback(coordinator_store.close)

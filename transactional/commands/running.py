@@ -18,7 +18,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Observer
 from transactional.errors import ConfigError
-from transactional.names import DISTRIBUTION
+from transactional.running import metrics_of_run
 from transactional.telemetry.log_format import LogFormat
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.tracing import tracing
@@ -65,22 +65,22 @@ def observers_of(
     if standby and logs is None:
         observers.append(StandbyReporter(topology.id))
     if metrics is not None:
-        observers += _metrics(stack, topology, metrics, is_logged=logs is not None)
+        observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else plain_line))
     observers += stack.enter_context(tracing(topology.id))
     return observers
 
 
-def _metrics(stack: ExitStack, topology: Topology, address: str, *, is_logged: bool) -> list[Observer]:
-    try:
-        from transactional.telemetry.serving import serving_metrics
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error}: metrics need one more package: pip install '{DISTRIBUTION}[metrics]'") from error
-    observers, url = stack.enter_context(serving_metrics(topology.id, address))
-    if is_logged:
-        _log.info("metrics of topology %r are at %s", topology.id, url, extra={"_event": "metrics", "url": url})
-    else:
-        plain_line(f"metrics are at {url}")
-    return observers
+def _report_metrics(line: str) -> None:
+    _log.info("%s", line, extra={"_event": "metrics", "url": line.rpartition(" ")[2]})
+
+
+def refuse_one_port(metrics: str | None, ui_port: int) -> None:
+    """Raise `ConfigError` if metrics and the console are to listen on one port."""
+    if metrics is not None and ui_port and metrics.rpartition(":")[2] == str(ui_port):
+        raise ConfigError(
+            f"--metrics {metrics} and --ui name the same port: the console answers with its token only, which no "
+            f"scraper brings; give one of them another port, such as --ui-port {ui_port + 1}"
+        )
 
 
 def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:

@@ -26,6 +26,16 @@ def short_count(number: float | None) -> str:
     return f"{number:,.0f}"
 
 
+def size(number: float | None) -> str:
+    """`812 B`, `1.2 MB`: of files, in powers of 1,000."""
+    if number is None:
+        return NOTHING
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= limit:
+            return f"{number / limit:.3g} {unit}"
+    return f"{number:,.0f} B"
+
+
 def duration(ms: float | None) -> str:
     """`812 ms`, `4.2 s`, `3 min 10 s`, `2 h 5 min`, `3 d 4 h`. None is below zero, though a clock may have been set
     back meanwhile."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.console.formats import first_line
+from transactional.console.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes, StoreReader
@@ -28,11 +28,19 @@ class LettersTable:
     problem: str = ""
 
 
-def with_letters(store: StoreReader, topology_id: str) -> list[tuple[AttemptTimes, int]]:
-    """Of the last committed transactions, those with dead letters and how many, newest first."""
+def with_letters(store: StoreReader, topology_id: str) -> list[tuple[AttemptTimes, int, str]]:
+    """Of the last committed transactions, those with dead letters, how many, and of which components, newest first."""
     committed = store.times(topology_id, limit=LOOKED_THROUGH, phases=(COMMITTED,))
     found = [(each, (each.details or {}).get("letters")) for each in committed]
-    return [(each, number) for each, number in found if isinstance(number, int) and number > 0]
+    return [(each, number, _components(each)) for each, number in found if isinstance(number, int) and number > 0]
+
+
+def _components(each: AttemptTimes) -> str:
+    """`count 3, parse 1`; a dash for what an older version has recorded."""
+    by_component = (each.details or {}).get("letters_of")
+    if not isinstance(by_component, Mapping) or not by_component:
+        return NOTHING
+    return ", ".join(f"{component} {number}" for component, number in sorted(by_component.items()))
 
 
 def table_of(topology: Topology | None) -> LettersTable | None:

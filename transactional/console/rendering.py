@@ -39,6 +39,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "bytes": formats.size,
         "clock": formats.clock,
         "compact": _compact,
         "count": formats.count,

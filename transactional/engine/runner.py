@@ -126,18 +126,20 @@ class PhaseRunner:
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
     def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        """What is stored with its transaction commit: tuples by subscription, milliseconds by state, dead letters,
-        where the steps ran that may run as jobs, and how tables were written for which there are several ways."""
+        """What is stored with its transaction commit: tuples by subscription, each state's write, dead letters, where
+        the steps ran that may run as jobs, and how tables were written for which there are several ways."""
         processed, told = self._processed.get(attempt), self._commit_phase.told
         if processed is None or told is None or told.attempt != attempt:
             return {}
         sent = Counter(processed.edges) + Counter(told.sent)
-        states = {c.id: {"ms": told.took_ms[c.id]} for c in self.topology.committers if c.id in told.took_ms}
-        known = {
+        states = {c.id: told.facts[c.id] for c in self.topology.committers if c.id in told.facts}
+        known: dict[str, Any] = {
             "edges": [[*edge, number] for edge, number in sorted(sent.items())],
             "states": states,
-            "letters": told.letters,
+            "letters": sum(told.letters.values()),
         }
+        if told.letters:
+            known["letters_of"] = dict(told.letters)
         steps = {component: str(place) for component, place in told.places.items()}
         more = {"steps": steps, "ways": dict(told.ways)}
         return {**known, **{name: each for name, each in more.items() if each}}

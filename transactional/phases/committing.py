@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ from transactional.ports import (
     MergingAggregate,
     Partials,
     Processed,
+    TellingState,
     WindowedAggregate,
 )
 from transactional.ports.dead_letters import letter_rows
@@ -51,16 +53,33 @@ CLOSING_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class CommitTold:
-    """What a commit phase did: milliseconds by component, tuples by source, stream and target, dead letters."""
+    """What a commit phase did: by component, by source, stream and target, and where."""
 
     attempt: TransactionAttempt
-    took_ms: Mapping[str, int]
+    facts: Mapping[str, Mapping[str, int]]
+    """Of each component: after how many milliseconds it began (`at`), how many it took (`ms`); and of a state the
+    number of `rows` written to it, and what it knows itself (`CommitFacts`)."""
     sent: Mapping[tuple[str, str, str], int]
-    letters: int
+    """The number of tuples."""
+    letters: Mapping[str, int]
+    """The number of dead letters, by the component that they were set aside from."""
     places: Mapping[str, StepPlace]
     """Where the steps ran that need not run in the driver, and why."""
     ways: Mapping[str, str]
     """How the tables were written that can be written in several ways, and why."""
+
+
+def told_by(state: object, rows: int | None) -> dict[str, int]:
+    """What is recorded of a state's write: as far as it is known."""
+    told = {} if rows is None else {"rows": rows}
+    try:
+        facts = state.last_commit() if isinstance(state, TellingState) else None
+    except (OSError, OperatingError):
+        facts = None
+    if facts is not None:
+        named = {"version": facts.version, "bytes": facts.size_bytes, "folded": facts.folded_txid}
+        told |= {name: value for name, value in named.items() if value is not None}
+    return told
 
 
 class CommitPhase:
@@ -104,12 +123,13 @@ class CommitPhase:
             self._scratch = scratch_of(self.topology)
         passing = Passing.of(attempt, processed)
         self._take_letters(passing)
-        took_ms, places = dict[str, int](), dict[str, StepPlace]()
+        facts, places = dict[str, dict[str, int]](), dict[str, StepPlace]()
+        phase_began_s = time.monotonic()
         for step, component in self.steps:
             began_s = time.monotonic()
             place = self._run_step(step, component, passing, self._places)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
-            took_ms[component.id] = round(elapsed_ms)
+            facts[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
             if not step.stays:
                 self._places.learn(step, place, passing.rows[component.id], elapsed_ms)
                 places[component.id] = place
@@ -123,7 +143,11 @@ class CommitPhase:
                 raise self._error([(info, failed)]) from failed
         if self._scratch is not None:
             self._scratch.remove(passing.left)
-        self.told = CommitTold(attempt, took_ms, dict(passing.sent), len(passing.letters), places, self._ways())
+        for _, component in self.steps:
+            if component.state is not None:
+                facts[component.id] |= told_by(component.state, passing.written.get(component.id))
+        letters = Counter(letter.exclusion.component for letter in passing.letters)
+        self.told = CommitTold(attempt, facts, dict(passing.sent), letters, places, self._ways())
 
     def _ways(self) -> dict[str, str]:
         states: list[tuple[str, object]] = [(each.id, each.state) for each in self.topology.committers]
@@ -189,6 +213,7 @@ class CommitPhase:
             emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
         if isinstance(component.bolt, MergingAggregate):
             changed = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
+            passing.written[component.id] = part.table.num_rows
             emitted |= {stream: changed for stream in wanted if stream != CLOSED}
             self._pass_on(component, emitted, passing)
             return
@@ -199,6 +224,7 @@ class CommitPhase:
             if not is_known:
                 part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
         component.state.merge(passing.attempt, part)
+        passing.written[component.id] = part.table.num_rows + sum(each.rows for each in part.staged)
         if emitted:
             self._pass_on(component, emitted, passing)
 
@@ -253,6 +279,7 @@ class CommitPhase:
                 component.state.put(passing.attempt, view.written)
             except SchemaMismatch as refused:
                 raise self._refused(component, given, passing, kept, refused) from refused
+            passing.written[component.id] = len(view.written)
             view.close()
         return view
 

@@ -144,6 +144,25 @@ class DiskState(Protocol):
         """Called once everything that `unsynced` returned is synced."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What a state's last write to its table made, for the history: the table's `version`, the bytes of the files that
+    it added, and the transaction up to which the table is folded. None: not known, or there is none."""
+
+    version: int | None = None
+    size_bytes: int | None = None
+    folded_txid: TxId | None = None
+
+
+@runtime_checkable
+class TellingState(Protocol):
+    """A state that can say what its last write was."""
+
+    def last_commit(self) -> CommitFacts | None:
+        """Called in the commit thread after all states are written; has to be cheap. Raises `OSError`,
+        `OperatingError` if that can't be determined, which matters to nobody but the history."""
+
+
 @runtime_checkable
 class ChoosingState(Protocol):
     """A state whose table is written in one of several ways, whichever costs less by measurement."""

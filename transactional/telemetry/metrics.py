@@ -7,7 +7,7 @@ no transaction, attempt, key, owner or error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -31,17 +31,22 @@ from transactional.engine.history.observing import (
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.store.history import EndedHow
+from transactional.telemetry.trace_ids import trace_id_of
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 PREFIX: Final = "transactional_"
 
 
 class Metrics:
-    """The metrics of one topology's run. `registry` has them, to be scraped from any thread."""
+    """The metrics of one topology's run. `registry` has them, to be scraped from any thread.
 
-    def __init__(self, topology_id: str) -> None:
+    `components` may set tuples aside. If the run `is_traced`, durations come with the trace of a transaction that took
+    that long, for scrapers that accept OpenMetrics.
+    """
+
+    def __init__(self, topology_id: str, components: Collection[str] = (), *, is_traced: bool = False) -> None:
         self.registry = CollectorRegistry()
-        self._topology_id = topology_id
+        self._topology_id, self._is_traced = topology_id, is_traced
         self._timeline = Timeline()
         self._failures: dict[int, int] = {}
         self._leased_until_s = 0.0
@@ -54,6 +59,10 @@ class Metrics:
         self._gauge("lease_remaining_seconds").set_function(self._lease_remaining_s)
         for name in ("leading", "taken_over", "failed_in_a_row", "in_flight"):
             self._gauge(name).set(0)
+        self._folded: dict[str, int] = {}
+        for component in components:
+            # A rate is computed from the second sample on: there has to be one before the first dead letter.
+            self._of("dead_letters_total", component)
 
     def _define(self) -> None:
         """All metrics but those that are made while they are scraped."""
@@ -130,23 +139,33 @@ class Metrics:
         self._of("committed_txid").set(flight.attempt.txid)
         self._of("last_commit_timestamp_seconds").set(flight.committed.wall_ms / 1_000)
         took_ms = flight.committed.monotonic_ms - flight.issued.monotonic_ms
-        self._of("transaction_duration_seconds").observe(took_ms / 1_000)
+        trace = {"trace_id": f"{trace_id_of(self._topology_id, flight.attempt.txid):032x}"} if self._is_traced else None
+        self._of("transaction_duration_seconds").observe(took_ms / 1_000, trace)
         for phase, spent_ms in flight.phases_ms.items():
             self._of("phase_duration_seconds", phase).observe(spent_ms / 1_000)
         for component, facts in details.get("states", {}).items():
-            self._of("state_commit_duration_seconds", component).observe(facts.get("ms", 0) / 1_000)
+            self._state(component, facts)
         for partition, digest in batch.digests.items():
             self._of("records_read_total", partition.source).inc(digest.records)
             self._of("read_bytes_total", partition.source).inc(digest.bytes)
         for source, stream, target, number in details.get("edges", ()):
             self._of("tuples_total", source, stream, target).inc(number)
-        if letters := details.get("letters", 0):
-            self._of("dead_letters_total").inc(letters)
+        for component, letters in details.get("letters_of", {}).items():
+            self._of("dead_letters_total", component).inc(letters)
         if batch.lost:
             self._of("lost_messages_total").inc(batch.lost)
         if flight.limit is not None:
             self._of("batch_limit_records").set(flight.limit.records)
         self._lags.lag, self._lags.partitions = details.get("lag"), details.get("lags", ())
+
+    def _state(self, component: str, facts: Mapping[str, int]) -> None:
+        self._of("state_commit_duration_seconds", component).observe(facts.get("ms", 0) / 1_000)
+        self._of("state_rows_total", component).inc(facts.get("rows", 0))
+        if "bytes" in facts:
+            self._of("state_written_bytes_total", component).inc(facts["bytes"])
+        if (folded := facts.get("folded")) is not None:
+            self._of("state_folds_total", component).inc(folded > self._folded.get(component, folded))
+            self._folded[component] = folded
 
 
 class _Lags(Collector):
@@ -193,7 +212,10 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "records_read_total", "Records of committed transactions", ("source",), {}),
     (Counter, "read_bytes_total", "Their size as Arrow columns", ("source",), {}),
     (Counter, "tuples_total", "Tuples sent in committed transactions", ("component", "stream", "target"), {}),
-    (Counter, "dead_letters_total", "Tuples set aside", (), {}),
+    (Counter, "state_rows_total", "Rows written to a state", ("component",), {}),
+    (Counter, "state_written_bytes_total", "Files that transactions added to a Delta table", ("component",), {}),
+    (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
+    (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
     (Counter, "lost_messages_total", "Messages given up without a dead letter", (), {}),
     (Gauge, "batch_limit_records", "How many records the next batch may hold", (), {}),
     (Gauge, "lease_remaining_seconds", "How long the lease still holds", (), {}),

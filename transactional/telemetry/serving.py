@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -84,13 +84,16 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def serving_metrics(topology_id: str, address: str) -> Iterator[tuple[list[Observer], str]]:
-    """Serve the metrics and the health of a run; gives its observers, and the URL of the metrics.
+def serving_metrics(
+    topology_id: str, address: str, components: Collection[str] = (), *, is_traced: bool = False
+) -> Iterator[tuple[list[Observer], str]]:
+    """Serve the metrics and the health of a run; gives its observers, and the URL of the metrics. `components` and
+    `is_traced` as in `Metrics`.
 
     Port 0: any that is free. Raises `ConfigError` if the address is taken, or none of this machine's.
     """
     host, port = address_of(address)
-    metrics, health = Metrics(topology_id), Health()
+    metrics, health = Metrics(topology_id, components, is_traced=is_traced), Health()
     try:
         server = _Server(host, port, metrics.registry, health)
     except OSError as error:

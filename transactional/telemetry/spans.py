@@ -7,7 +7,6 @@ with the times that it had.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -26,25 +25,12 @@ from transactional.engine.history.timeline import NEVER, Flight, Moment, Timelin
 from transactional.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.store.history import EndedHow
+from transactional.telemetry.trace_ids import span_id_of, trace_id_of
 
 _NS: Final = 1_000_000
 SCOPE: Final = "transactional"
+_TOLD_OF_STATES: Final = ("rows", "bytes", "version", "folded")
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-
-
-def trace_id_of(topology_id: str, txid: int) -> int:
-    """The trace of a transaction."""
-    return _number(16, topology_id, txid)
-
-
-def span_id_of(topology_id: str, txid: int, attempt_id: int | None = None) -> int:
-    """The span of one of its attempts; None: of all of it."""
-    return _number(8, topology_id, txid, "transaction" if attempt_id is None else attempt_id)
-
-
-def _number(size: int, *parts: object) -> int:
-    digest = hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:size]) or 1  # 0 is no id
 
 
 class Traces:
@@ -103,7 +89,7 @@ class Traces:
         first_ms = min(self._first_ms.pop(attempt.txid, flight.issued.wall_ms), flight.issued.wall_ms)
         if (whole := self._sampled(attempt.txid)) is not None:
             end_ms, records = flight.committed.wall_ms, told.batch.record_count or 0
-            self._attempt(whole, flight, end_ms, self._states(told), Status())
+            self._attempt(whole, flight, end_ms, {}, Status(), told.details.get("states", {}))
             about = {
                 "transactional.topology": self._topology_id,
                 "transactional.txid": attempt.txid,
@@ -133,9 +119,15 @@ class Traces:
         self._failed(flight, at_ms, f"lost: the process {owner} was gone", record.phase, "lost")
 
     def _attempt(
-        self, whole: SpanContext, flight: Flight, end_ms: int, about: Mapping[str, Any], status: Status
+        self,
+        whole: SpanContext,
+        flight: Flight,
+        end_ms: int,
+        about: Mapping[str, Any],
+        status: Status,
+        states: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
-        """The span of an attempt with those of its phases."""
+        """The span of an attempt with those of its phases, and of what each state had written in the commit phase."""
         attempt = flight.attempt
         own = _context(whole.trace_id, span_id_of(self._topology_id, attempt.txid, attempt.attempt_id))
         links = []
@@ -145,6 +137,8 @@ class Traces:
             waits = [self._link(TxId(attempt.txid - 1), None, "waits for")] if name == "wait" else []
             phase = _context(whole.trace_id, random.getrandbits(64) or 1)
             self._send(name, phase, own, (began_ms, ended_ms), kind=kind, links=waits)
+            if name == "commit" and states:
+                self._states(phase, (began_ms, ended_ms), states)
         about = {"transactional.attempt": attempt.attempt_id, **about}
         times = flight.issued.wall_ms, end_ms
         self._send(f"attempt {attempt.attempt_id}", own, whole, times, attributes=about, links=links, status=status)
@@ -167,9 +161,16 @@ class Traces:
             )
         )
 
-    def _states(self, told: Committed) -> dict[str, int]:
-        states = told.details.get("states", {})
-        return {f"transactional.state.{component}.ms": facts.get("ms", 0) for component, facts in states.items()}
+    def _states(self, parent: SpanContext, within_ms: tuple[int, int], states: Mapping[str, Mapping[str, int]]) -> None:
+        for component, facts in states.items():
+            began_ms = min(within_ms[0] + facts.get("at", 0), within_ms[1])
+            ended_ms = min(began_ms + facts.get("ms", 0), within_ms[1])
+            about: dict[str, str | int] = {
+                f"transactional.state.{name}": facts[name] for name in _TOLD_OF_STATES if name in facts
+            }
+            about["transactional.component"] = component
+            own = _context(parent.trace_id, random.getrandbits(64) or 1)
+            self._send(f"commit {component}", own, parent, (began_ms, ended_ms), attributes=about)
 
     def _sampled(self, txid: TxId) -> SpanContext | None:
         """The context of a transaction; None if its trace is not sampled."""

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,6 +66,7 @@ from transactional.aggregates.sums import Step, largest, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
+from transactional.ports import CommitFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Field, Schema
 
@@ -92,6 +94,10 @@ class SegmentsTable(Layout):
     def folded_txid(self) -> TxId:
         """The transaction up to which the table was folded, 0: it never was."""
         return TxId(self.loaded.version_of(fold_of(self.loaded.owner)) or 0)
+
+    def last_commit(self) -> CommitFacts:
+        """What the last write made."""
+        return replace(super().last_commit(), folded_txid=self.folded_txid)
 
     def knows(self, txid: TxId) -> bool:
         """Whether this version says what was there after a transaction: its rows, and which of them had expired."""

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from state.columns import StateColumns
 from state.delta.tables.commit import as_attempt, commit_files, settle_expiry
 from state.delta.tables.files import Removals, delete_old_files
+from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.staged import check_staged, read_staged
@@ -29,6 +30,7 @@ from state.fence import WriteRefused
 from state.sums import SumCheck
 from transactional.aggregates.sums import Step, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.ports import CommitFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
 
@@ -97,6 +99,11 @@ class Layout(ABC):
     def floors(self) -> Floors:
         """What the version that was loaded has recorded of floors."""
         return self.loaded.floors()
+
+    def last_commit(self) -> CommitFacts:
+        """What the last write made."""
+        location, version = self.loaded.location, self.loaded.delta_version
+        return CommitFacts(version, added_bytes(location.uri, version) if location.scheme == "file" else None)
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None

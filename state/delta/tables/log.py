@@ -129,6 +129,17 @@ def entry_name(version: int) -> str:
     return f"{version:020}.json"
 
 
+def added_bytes(folder: str, version: int) -> int | None:
+    """The size of the files that a version added to a table on this disk; None: its entry can't be read. Raises
+    `OSError`."""
+    with open(os.path.join(folder, commit_path(version)), "rb") as file:
+        lines = [line for line in file if line.startswith(b'{"add"')]
+    try:
+        return sum(int(json.loads(line)["add"]["size"]) for line in lines)
+    except UNREADABLE:
+        return None
+
+
 # --- what others have written ---------------------------------------------------------------------------------------
 
 

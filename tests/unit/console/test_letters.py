@@ -37,13 +37,14 @@ def letter(transaction: int, number: int, again: int | None = None, error: str =
 
 def past_with_letters() -> Past:
     past = Past().begin().committed(2)
-    past.commit(past.issue(), {"lag": 0, "letters": 7})
+    past.commit(past.issue(), {"lag": 0, "letters": 7, "letters_of": {"split": 5, "count": 2}})
+    past.commit(past.issue(), {"lag": 0, "letters": 1})  # as an older version has recorded it
     return past.committed(1)
 
 
 def test_the_store_alone_shows_which_transactions_have_set_tuples_aside() -> None:
     text = text_of(browser(past_with_letters()).get("/t/words/letters").text)
-    assert re.search(r"Committed 3 7 200 ", text), text
+    assert re.search(r"Committed 4 1 \u2013 200 .* 3 7 count 2, split 5 200 ", text), text
     assert "transactional ui --app MODULE:TOPOLOGY shows them here" in text
 
 
@@ -70,4 +71,4 @@ def test_a_table_that_can_not_be_read_costs_no_page(monkeypatch: pytest.MonkeyPa
     known = {"words": replace(World().topology(), dead_letters=table)}  # type: ignore[arg-type]
     text = text_of(browser(past_with_letters(), topologies=known).get("/t/words/letters").text)
     assert "Their table can't be read: the table does not respond" in text
-    assert re.search(r"Committed 3 7 200 ", text)
+    assert re.search(r" 3 7 count 2, split 5 200 ", text)

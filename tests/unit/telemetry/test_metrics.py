@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.drivers import World
@@ -28,6 +29,7 @@ from transactional.errors import SourceUnavailable
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.progress import Phase
 from transactional.telemetry.metrics import Metrics
+from transactional.telemetry.trace_ids import trace_id_of
 
 PARTITION = PartitionId("orders", 0)
 BATCH = BatchMetadata({PARTITION: OffsetRange(Offset(0), Offset(5))}, {PARTITION: Digest(5, 1, 70)}, lost=2)
@@ -59,8 +61,9 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
         "lag": 12,
         "lags": [["orders", 3, 7], ["orders", 0, 5]],
         "edges": [["spout", "default", "count", 5]],
-        "states": {"count": {"ms": 40}},
+        "states": {"count": {"at": 3, "ms": 40, "rows": 5, "bytes": 900, "version": 7, "folded": 4}, "sql": {"ms": 1}},
         "letters": 3,
+        "letters_of": {"count": 1, "parse": 2},
     }
     metrics.notice(0, Committed(flight(1, limit=BatchLimit(100, None, "first")), BATCH, details))
     found = values(metrics)
@@ -79,8 +82,34 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
     assert found["state_commit_duration_seconds_sum{count}"] == 0.04
     assert (found["records_read_total{orders}"], found["read_bytes_total{orders}"]) == (5, 70)
     assert found["tuples_total{spout,default,count}"] == 5
-    assert (found["dead_letters_total"], found["lost_messages_total"]) == (3, 2)
+    assert (found["dead_letters_total{count}"], found["dead_letters_total{parse}"]) == (1, 2)
+    assert found["lost_messages_total"] == 2
+    assert (found["state_rows_total{count}"], found["state_written_bytes_total{count}"]) == (5, 900)
+    assert (found["state_folds_total{count}"], found["state_rows_total{sql}"]) == (0, 0)
+    assert "state_written_bytes_total{sql}" not in found
     assert (found["batch_limit_records"], found["last_commit_timestamp_seconds"]) == (100, 1.36)
+
+
+def test_a_fold_is_counted_once_it_shows() -> None:
+    metrics = Metrics("words")
+    for txid, folded in enumerate((4, 4, 8, 8, 12), start=1):
+        metrics.notice(0, Committed(flight(txid), BATCH, {"lag": 0, "states": {"count": {"folded": folded}}}))
+    assert values(metrics)["state_folds_total{count}"] == 2
+
+
+def test_whoever_may_set_tuples_aside_has_a_count_before_it_does() -> None:
+    """Otherwise the first dead letter would be no increase."""
+    assert values(Metrics("words", ["count"]))["dead_letters_total{count}"] == 0
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_duration_comes_with_its_trace_if_there_are_traces(*, is_traced: bool) -> None:
+    metrics = Metrics("words", is_traced=is_traced)
+    metrics.notice(0, Committed(flight(7), BATCH, {"lag": 0}))
+    encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
+    text = encode(metrics.registry).decode()
+    assert (f'# {{trace_id="{trace_id_of("words", 7):032x}"}} 0.36' in text) is is_traced
+    assert text.endswith("# EOF\n")
 
 
 def test_partitions_that_are_no_longer_behind_are_no_longer_there() -> None:

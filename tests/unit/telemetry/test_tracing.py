@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from tests.unit.command_line import RUN, Command
 from transactional.telemetry import tracing as traces
-from transactional.telemetry.spans import trace_id_of
+from transactional.telemetry.trace_ids import trace_id_of
 from transactional.telemetry.tracing import exporter_name, make_exporter, tracing
 
 

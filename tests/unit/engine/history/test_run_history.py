@@ -22,7 +22,8 @@ def test_each_commit_tells_the_tuples_of_each_subscription_and_the_time_of_each_
     first = details_of(world)[0]
     assert {tuple(edge[:3]): edge[3] for edge in first["edges"]}[("spout", "default", "total")] > 0
     assert set(first["states"]) == {"counts", "total"}
-    assert all(facts["ms"] >= 0 for facts in first["states"].values())
+    assert all(facts["at"] >= 0 and facts["ms"] >= 0 and facts["rows"] > 0 for facts in first["states"].values())
+    assert first["states"]["counts"]["at"] <= first["states"]["total"]["at"]
     assert first["letters"] == 0
 
 

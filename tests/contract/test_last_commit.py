@@ -1,0 +1,63 @@
+"""What a state tells of its last write is what lies in its table afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from state.delta.segments.folding import LogLayout
+from state.delta.state import DeltaMapState
+from tests.contract.states import OWNER, Place, always, counts
+from transactional.attempt import TxId
+from transactional.phases.committing import told_by
+from transactional.ports import CommitFacts, TellingState
+
+LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
+
+
+@pytest.fixture(params=LAYOUTS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, DeltaMapState]]:
+    place = Place("delta-rs", tmp_path)
+    state = DeltaMapState(tmp_path / "table", "word string", "count long", layout=LAYOUTS[request.param])
+    place.opened.append(state)
+    state.open(OWNER, place.txids.__getitem__)
+    place.fence(state, 0, 1)
+    yield place, state
+    place.close()
+
+
+def files(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.rglob("*.parquet")}
+
+
+def test_it_tells_version_bytes_and_folds(request: pytest.FixtureRequest, place: tuple[Place, DeltaMapState]) -> None:
+    at, state = place
+    assert isinstance(state, TellingState)
+    folded = set[int | None]()
+    for txid in range(1, 9):
+        before = files(at.folder / "table")
+        state.merge(at.attempt(txid, txid + 1), counts({"cat": 1, f"word {txid}": 2}))
+        told = state.last_commit()
+        assert told is not None
+        came = {name: size for name, size in files(at.folder / "table").items() if name not in before}
+        assert told.size_bytes == sum(came.values()) > 0
+        assert told.version == DeltaTable(at.folder / "table").version()
+        folded.add(told.folded_txid)
+        state.tidy(TxId(txid), always)
+    is_log = "log" in request.node.name
+    assert len(folded) > 2 if is_log else folded == {None}
+
+
+class Away:
+    """A state whose table is gone by the time that it is asked."""
+
+    def last_commit(self) -> CommitFacts | None:
+        raise FileNotFoundError
+
+
+def test_a_transaction_commits_also_if_that_can_not_be_told() -> None:
+    assert told_by(Away(), 3) == {"rows": 3}
+    assert told_by(object(), None) == {}
