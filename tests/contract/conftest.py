@@ -1,4 +1,4 @@
-"""The places that a coordinator's store keeps its progress in: memory, a SQLite file, a PostgreSQL database."""
+"""Real servers and sessions that contract tests share, and the places that a store keeps its progress in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.storages import Storage, Store
 from tests.integration.postgres import new_schema, postgres_server, url_of
+from transactional.spark_session import spark_session
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +38,12 @@ def postgres_schema(postgres_sockets: Path, postgres_names: Iterator[str]) -> st
     name = next(postgres_names)
     new_schema(postgres_sockets, name)
     return name
+
+
+@pytest.fixture(scope="session")
+def delta_spark() -> None:
+    """A running Spark session with Delta; the states find it by themselves."""
+    spark_session(master="local[2]")
 
 
 @pytest.fixture

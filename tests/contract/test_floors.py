@@ -17,8 +17,8 @@ from state.delta.state import DeltaMapState
 from state.expiring import Floors
 from state.memory import MemoryMapState
 from state.values import StoredValue
+from tests.contract.places import ENGINES, place_of
 from tests.contract.states import FOLD_AFTER, OWNER, AnyState, Place, content
-from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
@@ -28,8 +28,6 @@ from transactional.expiry import Expiry, Time
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
-
-__all__ = ["delta_spark"]
 
 pytestmark = pytest.mark.sampled(9)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
@@ -51,16 +49,11 @@ def facts(second: float) -> BatchFacts:
 
 
 @pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An empty place for a table."""
-    if request.param.startswith("spark"):
-        request.getfixturevalue("delta_spark")
-    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
-    prepare(request.param, monkeypatch)
     monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
-    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
-    yield place
-    place.close()
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 def is_log(place: Place) -> bool:

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.contract.places import ENGINES, place_of
 from tests.contract.states import AnyState, Place, content
-from tests.contract.test_state import ENGINES, delta_spark, prepare, url_of_engine
 from transactional.attempt import TransactionAttempt
 from transactional.errors import Fenced
 from transactional.execution.stateful import KeyValues
 from transactional.ports import StateKind
-
-__all__ = ["delta_spark"]
 
 WORDS = ("cat", "dog", "owl", "", None)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
@@ -26,12 +24,8 @@ Model = dict[Any, int | None]
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    if request.param.startswith("spark"):
-        request.getfixturevalue("delta_spark")
-    prepare(request.param, request.getfixturevalue("monkeypatch"))
-    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
-    yield place
-    place.close()
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: Random) -> Model:

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
-from tests.contract.states import OWNER, AnyState, Place, always, counts, look_up_always
-from tests.integration.postgres import url_of
+from tests.contract.places import place_of
+from tests.contract.states import OWNER, AnyState, Place, always, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError
@@ -29,17 +29,10 @@ ENGINES = [
 
 
 @pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    if "lookup" in request.param:
-        look_up_always(monkeypatch)
-    url = {"sqlite": f"sqlite:///{tmp_path / 'states.db'}"}.get(request.param, "")
-    if request.param == "postgres":
-        sockets: Path = request.getfixturevalue("postgres_sockets")
-        url = url_of(sockets, request.getfixturevalue("postgres_schema"))
-    place = Place(request.param, tmp_path, url=url)
-    yield place
-    place.close()
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 def seen(table: pa.Table) -> dict[Any, Any]:

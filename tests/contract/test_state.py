@@ -7,86 +7,37 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.states import STAGED, AnyState, Place, content, counts, look_up_always
+from tests.contract.places import ENGINES, QUICK, place_of, prepare, url_in
+from tests.contract.states import AnyState, Place, content, counts
 from tests.examples import examples
-from tests.integration.postgres import url_of
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMismatch, TableConflict
 from transactional.execution.map_state import MapStateView
 from transactional.ports import Partials, StateKind
-from transactional.spark_session import spark_session
 
 pytestmark = pytest.mark.sampled(3)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
-QUICK = [
-    "memory",
-    "sqlite",
-    "sqlite in memory",
-    pytest.param("postgres", marks=pytest.mark.postgres),
-    "delta-rs",
-    "delta-rs/merge",
-    "delta-rs/files",
-    "delta-rs/switched",
-    "delta-rs/log",
-    "delta-rs/lookup",
-    *(f"delta-rs/{layout}" for layout in STAGED),
-]
-"""All but Spark, which takes seconds for what takes others milliseconds."""
-ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
-
-
-@pytest.fixture(scope="module")
-def delta_spark() -> None:
-    """A running Spark session with Delta; the states find it by themselves."""
-    spark_session(master="local[2]")
 
 
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    if request.param.startswith("spark"):
-        request.getfixturevalue("delta_spark")
-    prepare(request.param, request.getfixturevalue("monkeypatch"))
-    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
-    yield place
-    place.close()
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 @pytest.fixture(params=QUICK)
 def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place, without Spark."""
-    prepare(request.param, request.getfixturevalue("monkeypatch"))
-    place = Place(request.param, tmp_path, url=url_of_engine(request, tmp_path))
-    yield place
-    place.close()
-
-
-def prepare(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set what an engine stands for and its states can't be told."""
-    if engine.endswith("lookup"):
-        look_up_always(monkeypatch)
-
-
-def url_of_engine(request: pytest.FixtureRequest, folder: Path) -> str:
-    """The URL of a new database, "" for engines that are none."""
-    if request.param == "postgres":
-        sockets: Path = request.getfixturevalue("postgres_sockets")
-        return url_of(sockets, request.getfixturevalue("postgres_schema"))
-    return url_in(folder, request.param)
-
-
-def url_in(folder: Path, engine: str) -> str:
-    """The URL of a new SQLite database, "" for engines that are none."""
-    urls = {"sqlite": f"sqlite:///{folder}/states.db", "sqlite in memory": f"sqlite://?name={quote(str(folder))}"}
-    return urls.get(engine, "")
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 @pytest.fixture

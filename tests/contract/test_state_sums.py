@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.contract.places import ENGINES, QUICK, place_of
 from tests.contract.states import AnyState, Place, content
-from tests.contract.test_state import ENGINES, QUICK, delta_spark, url_of_engine
 from tests.examples import examples
 from transactional.aggregates import Count, Sum, TableAggregator
 from transactional.arrow import arrow_schema, arrow_type
@@ -25,7 +25,6 @@ from transactional.schema import Schema
 
 pytestmark = pytest.mark.sampled(2)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
-__all__ = ["delta_spark"]
 
 LARGEST = {
     "byte": 2**7 - 1,
@@ -41,24 +40,18 @@ LARGEST = {
 """The largest number of each type, in units of its last digit."""
 
 
-def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
-    if request.param.startswith("spark"):
-        request.getfixturevalue("delta_spark")
-    place = Place(request.param, folder, url=url_of_engine(request, folder))
-    yield place
-    place.close()
-
-
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    yield from opened(request, tmp_path)
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 @pytest.fixture(params=QUICK)
 def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place, without Spark."""
-    yield from opened(request, tmp_path)
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 def scale_of(type_: str) -> int:

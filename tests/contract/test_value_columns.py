@@ -21,8 +21,8 @@ from state.delta.tables.layout import Layout
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
 from state.sql.state import SqlMapState
+from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
-from tests.integration.postgres import url_of
 from transactional.aggregates import Aggregate, Count, Sum
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, SchemaMismatch, TopologyChanged
@@ -41,17 +41,10 @@ DELTA = ["delta-rs", "delta-rs/merge", "delta-rs/log", "delta-rs/lookup", *(f"de
 
 
 @pytest.fixture(params=[*DATABASES, *DELTA])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    if "lookup" in request.param:
-        look_up_always(monkeypatch)
-    url = {"sqlite": f"sqlite:///{tmp_path / 'states.db'}"}.get(request.param, "")
-    if request.param == "postgres":
-        sockets: Path = request.getfixturevalue("postgres_sockets")
-        url = url_of(sockets, request.getfixturevalue("postgres_schema"))
-    place = Place(request.param, tmp_path, url=url)
-    yield place
-    place.close()
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 def opened(place: Place, values: str, key: str = "word string", **options: Any) -> Any:

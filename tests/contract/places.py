@@ -1,0 +1,57 @@
+"""The engines that contract tests of states run over, and an empty place for a table of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.states import STAGED, Place, look_up_always
+from tests.integration.postgres import url_of
+
+QUICK = [
+    "memory",
+    "sqlite",
+    "sqlite in memory",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    "delta-rs",
+    "delta-rs/merge",
+    "delta-rs/files",
+    "delta-rs/switched",
+    "delta-rs/log",
+    "delta-rs/lookup",
+    *(f"delta-rs/{layout}" for layout in STAGED),
+]
+"""All but Spark, which takes seconds for what takes others milliseconds."""
+ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
+
+
+@contextmanager
+def place_of(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
+    """An empty place for a table of the engine that a fixture is asked for."""
+    engine = request.param
+    if engine.startswith("spark"):
+        request.getfixturevalue("delta_spark")
+    prepare(engine, request.getfixturevalue("monkeypatch"))
+    url = url_in(folder, engine)
+    if engine == "postgres":
+        sockets: Path = request.getfixturevalue("postgres_sockets")
+        url = url_of(sockets, request.getfixturevalue("postgres_schema"))
+    place = Place(engine, folder, url=url)
+    yield place
+    place.close()
+
+
+def prepare(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what an engine stands for and its states can't be told."""
+    if engine.endswith("lookup"):
+        look_up_always(monkeypatch)
+
+
+def url_in(folder: Path, engine: str) -> str:
+    """The URL of a new SQLite database, "" for engines that are none."""
+    urls = {"sqlite": f"sqlite:///{folder}/states.db", "sqlite in memory": f"sqlite://?name={quote(str(folder))}"}
+    return urls.get(engine, "")
