@@ -29,7 +29,9 @@ from transactional.schema import Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from transactional.topology.windows import count, sliding, tumbling
 from transactional.topology.wiring import WeakerGuaranteeWarning
+from transactional.windowed import TupleWindow, WindowedBolt
 
 __all__ = [
     "ArrowBatchBolt",
@@ -61,7 +63,12 @@ __all__ = [
     "TransactionalError",
     "TransactionalTopologyBuilder",
     "Tuple",
+    "TupleWindow",
     "TxId",
     "WeakerGuaranteeWarning",
+    "WindowedBolt",
+    "count",
     "run_topology",
+    "sliding",
+    "tumbling",
 ]

@@ -87,6 +87,12 @@ class Flaky:
         self.tidy_up(attempt)
         self.world.may_crash("after a write")
 
+    def put(self, attempt: TransactionAttempt, rows: Any) -> None:
+        """The same."""
+        self.world.may_crash("before a write")
+        super().put(attempt, rows)  # type: ignore[misc]
+        self.world.may_crash("after a write")
+
     def tidy_up(self, attempt: TransactionAttempt) -> None:
         """What a state does with rows that nobody needs any more; this one leaves that to the write."""
 
@@ -431,7 +437,9 @@ def since_1970(time: datetime) -> int:
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
-def run_seeds(first: int, count: int, parts: Parts | None = None) -> Counter[str]:
+def run_seeds(
+    first: int, count: int, parts: Parts | None = None, world: Callable[[int, Parts | None], World] | None = None
+) -> Counter[str]:
     """Many worlds; what they have reached together. An error names its seed."""
     reached: Counter[str] = Counter()
     # A crash in a world is no news.
@@ -439,7 +447,7 @@ def run_seeds(first: int, count: int, parts: Parts | None = None) -> Counter[str
     try:
         for seed in range(first, first + count):
             try:
-                reached += World(seed, parts).run()
+                reached += (world or World)(seed, parts).run()
             except Exception as error:
                 raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
     finally:

@@ -33,6 +33,7 @@ from transactional.ports.states import (
     StateKind,
     TellingState,
     TransactionState,
+    Windowed,
     WindowedAggregate,
 )
 
@@ -68,5 +69,6 @@ __all__ = [
     "StateKind",
     "TellingState",
     "TransactionState",
+    "Windowed",
     "WindowedAggregate",
 ]

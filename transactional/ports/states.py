@@ -223,14 +223,8 @@ class PersistentAggregate(Protocol):
 
 
 @runtime_checkable
-class WindowedAggregate(PersistentAggregate, Protocol):
-    """A `PersistentAggregate` whose state keeps windows that are open. Those that close in a transaction are emitted on
-    a stream of their own: they are read from the state as it was before the transaction, to which no tuple of it can
-    belong."""
-
-    @property
-    def closed_fields(self) -> Schema:
-        """The fields of that stream."""
+class Windowed(Protocol):
+    """What keeps windows that are open."""
 
     @property
     def windows_shown(self) -> str:
@@ -243,6 +237,17 @@ class WindowedAggregate(PersistentAggregate, Protocol):
     @property
     def longest_us(self) -> int:
         """How long after a time, in microseconds, the last window may end that it is in."""
+
+
+@runtime_checkable
+class WindowedAggregate(Windowed, PersistentAggregate, Protocol):
+    """A `PersistentAggregate` whose state keeps windows that are open. Those that close in a transaction are emitted on
+    a stream of their own: they are read from the state as it was before the transaction, to which no tuple of it can
+    belong."""
+
+    @property
+    def closed_fields(self) -> Schema:
+        """The fields of that stream."""
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from transactional.stateful import StatefulBolt
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,
     bind_declared,
+    check_deletes,
     check_is_state,
     refuse_stateful,
     state_of_provider,
@@ -26,7 +27,10 @@ from transactional.topology.declared_state import (
 from transactional.topology.event_times import event_time
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Component, Topology, outputs_of
+from transactional.topology.windowing import Windowing, check_windows
+from transactional.topology.windows import CountWindow, Window
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
+from transactional.windowed import WindowedBolt
 
 
 @dataclass(slots=True)
@@ -199,6 +203,33 @@ class TransactionalTopologyBuilder:
                 bind_declared(bolt_id, bolt.state, state)
         return self._declare(bolt_id, bolt, parallelism, state)
 
+    def set_windowed_bolt(
+        self,
+        bolt_id: str,
+        bolt: WindowedBolt,
+        *,
+        window: Window | CountWindow,
+        key: str | Sequence[str] = (),
+        time: str | None = None,
+        late: str | None = None,
+        state: TransactionState | None = None,
+    ) -> BoltDeclarer:
+        """Add a bolt that is called with windows of tuples, each when it closes (Storm's `withWindow`).
+
+        `window` is `tumbling(…)`, `sliding(…)` or `count(…)`; tuples with other values in the fields `key` are in
+        windows apart. `time` is the field with the event time, which the spout's stream has too (`set_event_time`), and
+        `late` the stream of the bolt, which it declares, for tuples that come when their windows have closed. It has
+        one task, in the driver. Its state, or that of the option `state_provider`, keeps the tuples of open windows.
+        Raises `ConfigError`.
+        """
+        self._check_new("windowed bolt", bolt_id, bolt)
+        windowing = Windowing.of(f"windowed bolt {bolt_id!r}", bolt, window, key, time, late)
+        if state is not None:
+            check_is_state("windowed bolt", bolt_id, state)
+            bind_declared(bolt_id, windowing.state, state)
+            check_deletes(bolt_id, state)
+        return self._declare(bolt_id, windowing, 1, state)
+
     def set_dead_letters(self, state: TransactionState) -> None:
         """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
 
@@ -252,6 +283,7 @@ class TransactionalTopologyBuilder:
         components = wire(self.spout_id, self.spout, self._bolts)
         topology = self._frozen(components, options, config, state_provider=provider)
         check_states(topology, strict=strict)
+        check_windows(topology)
         return topology
 
     def build_query(self) -> Topology:
@@ -288,6 +320,8 @@ class TransactionalTopologyBuilder:
         for declarer in without:
             assert isinstance(declarer.bolt, StatefulBolt)
             declarer.state = state_of_provider(self._provider, self.topology_id, declarer.id, declarer.bolt.state)
+            if isinstance(declarer.bolt, Windowing):
+                check_deletes(declarer.id, declarer.state)
         return self._provider
 
     @staticmethod
@@ -309,6 +343,8 @@ class TransactionalTopologyBuilder:
 
     @staticmethod
     def _as_bolt(bolt_id: str, bolt: Any, output: str | None) -> Bolt | BoltFunction:
+        if isinstance(bolt, WindowedBolt):
+            raise ConfigError(f"bolt {bolt_id!r} is a WindowedBolt: add it with set_windowed_bolt")
         if isinstance(bolt, BasicBolt | BatchBolt | ArrowBatchBolt):
             if output is not None:
                 raise ConfigError(f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; omit output=…")

@@ -23,6 +23,16 @@ def check_is_state(what: str, bolt_id: str, state: Any) -> None:
         )
 
 
+def check_deletes(bolt_id: str, state: Any) -> None:
+    """Let a state delete keys. Raises `ConfigError` if it can't."""
+    if not hasattr(state, "allow_deletes"):
+        raise ConfigError(
+            f"windowed bolt {bolt_id!r}: a {type(state).__name__} can't delete rows, as those of tuples whose windows "
+            "have closed"
+        )
+    state.allow_deletes()
+
+
 def refuse_stateful(what: str, bolt_id: str, bolt: object) -> None:
     """Raise `ConfigError` for a stateful bolt that is added as something else."""
     if isinstance(bolt, StatefulBolt):

@@ -22,7 +22,7 @@ from transactional.ports import (
     PersistentAggregate,
     Spout,
     TransactionState,
-    WindowedAggregate,
+    Windowed,
 )
 from transactional.reading import StaticTable
 from transactional.redaction import without_login
@@ -184,8 +184,8 @@ class Topology:
         return after.facts is not None and waits_for_silence(after.event_times.values(), after.facts, longest_us)
 
     @property
-    def _windowed(self) -> list[WindowedAggregate]:
-        return [each.bolt for each in self.components if isinstance(each.bolt, WindowedAggregate)]
+    def _windowed(self) -> list[Windowed]:
+        return [each.bolt for each in self.components if isinstance(each.bolt, Windowed)]
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -254,7 +254,7 @@ class Topology:
 
 def _windows(component: Component) -> dict[str, str]:
     """What rows of windows mean depends on how long these are."""
-    return {WINDOWS: component.bolt.windows_shown} if isinstance(component.bolt, WindowedAggregate) else {}
+    return {WINDOWS: component.bolt.windows_shown} if isinstance(component.bolt, Windowed) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from transactional.topology.topology import (
     old_name,
     outputs_of,
 )
+from transactional.topology.windowing import Windowing
 
 
 class WeakerGuaranteeWarning(UserWarning):
@@ -242,6 +243,8 @@ class _Wiring:
 
     def _check_bolt(self, declared: Declared, inputs: Sequence[tuple[Grouping, Schema]]) -> None:
         name, bolt = f"bolt {declared.id!r}", declared.bolt
+        if isinstance(bolt, Windowing):
+            bolt.check_inputs(name, inputs)
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):

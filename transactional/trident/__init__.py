@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transactional.aggregates import Count, First, Last, Max, Min, Sum
+from transactional.topology.windows import Session, Window, session, sliding, tumbling
 from transactional.trident.aggregating import Avg
 from transactional.trident.expressions import field
 from transactional.trident.own import BatchAggregator, Combiner, Reducer
@@ -10,7 +11,6 @@ from transactional.trident.static import StaticState
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
 from transactional.trident.windowed import WindowedState, WindowedStream
-from transactional.trident.windows import Session, Window, session, sliding, tumbling
 
 __all__ = [
     "Avg",

@@ -15,10 +15,10 @@ from transactional.core.windows import Sessions, WindowTimes, times_of
 from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Schema
+from transactional.topology.windows import Session
 from transactional.trident.own import groups_of
 from transactional.trident.steps import TimedStep
 from transactional.trident.windowing import TIMESTAMP, WINDOW_END, WINDOW_START, are_outside, numbers_of
-from transactional.trident.windows import Session
 
 MERGED = "session"
 """How the values of sessions are combined: by the update alone."""

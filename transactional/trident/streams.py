@@ -13,6 +13,7 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
+from transactional.topology.windows import Session, Window
 from transactional.trident.aggregating import Picked, WantedColumns, aggregate_step, completed_step, named_aggregates
 from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
 from transactional.trident.declarations import Declarations, Update, check_state
@@ -23,7 +24,6 @@ from transactional.trident.operations import Operations
 from transactional.trident.own import BatchAggregator, is_built_in
 from transactional.trident.static import StaticState
 from transactional.trident.windowed import WindowedStream, window_time
-from transactional.trident.windows import Session, Window
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,6 +12,7 @@ from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
+from transactional.topology.windows import EVENT, Session, Window
 from transactional.trident.aggregating import WantedColumns, named_aggregates
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
@@ -19,7 +20,6 @@ from transactional.trident.operations import Operations
 from transactional.trident.sessions import InSessions, LateForSessions, SessionUpdate
 from transactional.trident.steps import Select
 from transactional.trident.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
-from transactional.trident.windows import EVENT, Session, Window
 
 StreamT = TypeVar("StreamT", bound=Operations)
 

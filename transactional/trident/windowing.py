@@ -14,8 +14,8 @@ from transactional.errors import StoreMismatch
 from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
+from transactional.topology.windows import Window
 from transactional.trident.steps import TimedStep
-from transactional.trident.windows import Window
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 WINDOW_START, WINDOW_END = "window_start", "window_end"

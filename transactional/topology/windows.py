@@ -15,6 +15,8 @@ EVENT, TRANSACTION = "event", "transaction"
 """The time of what happened, and the time at which its transaction was planned."""
 PANES_MAX = 10_000
 """A window that closes is computed from its parts."""
+TUPLES_MAX = 1_000_000
+"""The tuples of windows by count are read and written by the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,15 @@ class Session:
     def start(self) -> str:
         """What the state calls the start of a session."""
         return "window_start"
+
+
+@dataclass(frozen=True, slots=True)
+class CountWindow:
+    """Windows of so many tuples. Made by `count`."""
+
+    label: str
+    windows: Windows
+    """Numbers of tuples instead of times."""
 
 
 def tumbling(length: Duration, *, time: str = EVENT) -> Window:
@@ -100,6 +111,24 @@ def session(gap: Duration, *, longest: Duration, time: str = EVENT) -> Session:
         )
     label = f"session({_shown(gap)}, longest={_shown(longest)}{_of(time)})"
     return Session(label, Sessions(gap_us, longest_us), _checked("session", time))
+
+
+def count(length: Any, *, every: Any = None) -> CountWindow:
+    """Windows of the last `length` tuples, one after each `every`; without it one after the other.
+
+    The first ones have fewer tuples if `every` is less than the length.
+    """
+    every = length if every is None else every
+    for name, number in (("length", length), ("every", every)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= TUPLES_MAX:
+            raise ConfigError(f"count: {name} is {number!r}; it is a number of tuples, from 1 to {TUPLES_MAX:,}")
+    if every > length:
+        raise ConfigError(
+            f"count: windows of {length} tuples, one after each {every}, leave tuples out; let every be at most the "
+            "length"
+        )
+    label = f"count({length})" if every == length else f"count({length}, every={every})"
+    return CountWindow(label, Windows(length, every))
 
 
 def _checked(used_by: str, time: Any) -> str:

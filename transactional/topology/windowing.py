@@ -1,0 +1,296 @@
+"""`Windowing`: what a `WindowedBolt` runs in, a stateful bolt that keeps tuples and passes on the windows that close.
+
+Its state has the tuples of panes as Arrow: of times a row for each pane and transaction, so that a transaction reads
+nothing unless a window closes; of counts a row for each pane, and one with the number of tuples so far.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema, batch_from_rows, table_from_ipc, to_ipc
+from transactional.bolts import OutputCollector, TopologyContext, Tuple, tuple_class
+from transactional.core.windows import Windows, WindowTimes, times_of
+from transactional.errors import ConfigError
+from transactional.groupings import Grouping
+from transactional.schema import Schema
+from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.topology.event_times import check_time
+from transactional.topology.topology import Topology
+from transactional.topology.windows import CountWindow, Session, Window
+from transactional.windowed import TupleWindow, WindowedBolt
+
+STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"
+_TOTAL: Final = -(2**63)
+"""The pane under which the number of tuples so far stands."""
+_FIRST, _NUMBER, _INPUT = " first", " number", " input"
+"""Columns of kept tuples: the first window that has it, the order in which it came, and the input. No field has a blank
+in its name."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A tuple in its windows: the starts of the first and the last one that it is in."""
+
+    first: int
+    last: int
+    number: tuple[int, int]
+    tuple: Tuple
+
+
+class Windowing(StatefulBolt):
+    """Keeps the tuples of one `WindowedBolt`."""
+
+    def __init__(
+        self, bolt: WindowedBolt, window: Window | CountWindow, key: Sequence[str], time: str | None, late: str | None
+    ) -> None:
+        self.bolt, self.window, self.key, self.time, self.late = bolt, window, tuple(key), time, late
+        self.state = STATE  # type: ignore[misc]
+        self.output, self.streams = bolt.output, bolt.streams  # type: ignore[misc]
+        self.inputs: list[tuple[str, str]] = []
+        self.fields = Schema(())
+
+    @classmethod
+    def of(cls, name: str, bolt: Any, window: Any, key: Any, time: Any, late: Any) -> Windowing:
+        """What was declared, checked as far as that needs no fields. Raises `ConfigError`."""
+        if not isinstance(bolt, WindowedBolt):
+            raise ConfigError(f"{name} is a {type(bolt).__name__}, not a WindowedBolt")
+        if isinstance(window, Session):
+            raise ConfigError(f"{name}: sessions are windows of streams (Trident); use tumbling, sliding or count")
+        if not isinstance(window, Window | CountWindow):
+            raise ConfigError(f"{name}: window is one such as tumbling('5 minutes') or count(100); got {window!r}")
+        goes_by = isinstance(window, Window) and not window.by_transaction
+        if goes_by and time is None:
+            raise ConfigError(
+                f"{name}: {window.label} goes by the time of events: name the field with time='…', or pass "
+                "time='transaction' to the window"
+            )
+        if not goes_by and (time is not None or late is not None):
+            given = f"time={time!r}" if time is not None else f"late={late!r}"
+            raise ConfigError(f"{name}: {given} has no meaning for {window.label}, for which no tuple is late")
+        if late is not None and late not in bolt.streams:
+            known = ", ".join(bolt.streams) or "(none)"
+            raise ConfigError(f"{name}: late names the stream {late!r}, and the bolt declares in streams: {known}")
+        return cls(bolt, window, (key,) if isinstance(key, str) else tuple(key), time, late)
+
+    @property
+    def kind(self) -> str:
+        """What `describe` calls it."""
+        return type(self.bolt).__name__
+
+    @property
+    def steps_shown(self) -> tuple[str, ...]:
+        """What `describe` shows."""
+        return (f"window({self.window.label}{', key=' + ', '.join(self.key) if self.key else ''})",)
+
+    @property
+    def windows_shown(self) -> str:
+        """What they are, in numbers; kept with the topology's progress."""
+        of = self.window.windows
+        by = "count" if isinstance(self.window, CountWindow) else f"{self.window.time} time"
+        return f"tuples of {of.length_us} every {of.every_us} by {by}, apart by ({', '.join(self.key)})"
+
+    @property
+    def closes_without_input(self) -> bool:
+        """By the transaction's own time they do."""
+        return isinstance(self.window, Window) and self.window.by_transaction
+
+    @property
+    def longest_us(self) -> int:
+        """The length of windows of time."""
+        return 0 if self._by_count else self.window.windows.length_us
+
+    @property
+    def _by_count(self) -> bool:
+        return isinstance(self.window, CountWindow)
+
+    def check_inputs(self, name: str, inputs: Iterable[tuple[Grouping, Schema]]) -> None:
+        """Keep what it reads, which is to be of the same fields. Raises `ConfigError`."""
+        known = list(inputs)
+        self.fields = known[0][1]
+        for grouping, fields in known:
+            if fields != self.fields:
+                raise ConfigError(
+                    f"{name} has windows of tuples with the fields '{self.fields}', and of '{fields}' from "
+                    f"{grouping.source!r}: make them equal in a bolt before it"
+                )
+        self.fields.require(self.key, of="its input", used_by=f"{name}: key")
+        if self.time is not None:
+            check_time(f"{name}: time", self.fields, self.time)
+        if self.late is not None:
+            self.fields.require(self.late_fields, of="its input", used_by=f"{name}: its stream {self.late!r}")
+        self.inputs = [grouping.origin for grouping, _ in known]
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Prepare the bolt, too."""
+        super().prepare(context, collector)
+        self._times = times_of(context.batch, by_transaction=self.time is None)
+        self._came: dict[str, list[Tuple]] = defaultdict(list)
+        self._keys: dict[str, tuple[Any, ...]] = {}
+        self._classes = [tuple_class(self.fields.names, *origin) for origin in self.inputs]
+        self.bolt.prepare(context, collector)
+
+    def init_state(self, state: KeyValueState) -> None:
+        """Keep the state."""
+        self._state = state
+
+    def execute(self, tuple: Tuple) -> None:
+        """Keep a tuple, or emit it as late."""
+        key = [tuple[name] for name in self.key]
+        self._came[json.dumps(key, default=str)].append(tuple)
+
+    def pre_prepare(self, txid: int) -> None:
+        """Windows that close, then what has come."""
+        if self._by_count:
+            for part, came in self._came.items():
+                self._count(part, came)
+            return
+        self._keep(txid)
+        of, times = self.window.windows, self._times
+        if of.closing(times.previous, times.late_before) is not None:
+            self._close(times)
+
+    # --- by time ------------------------------------------------------------------------------------------------------
+
+    def _keep(self, txid: int) -> None:
+        """Tuples of a transaction that are not late, by pane."""
+        of, times = self.window.windows, self._times
+        for part, came in self._came.items():
+            panes: dict[int, list[tuple[int, int, Tuple]]] = defaultdict(list)
+            for number, each in enumerate(came):
+                us = times.now_us if self.time is None else _us(each[self.time])
+                if us is None or of.is_late(us, None if self.time is None else times.late_before):
+                    self._is_late(each)
+                    continue
+                panes[of.pane_of(us)].append((_first_of(of, us, times.late_before), number, each))
+            for pane, rows in panes.items():
+                self._state.put((part, pane, txid), self._packed(rows))
+
+    def _is_late(self, each: Tuple) -> None:
+        if self.late is not None:
+            self.collector.emit(*(each[name] for name in self.late_fields), stream=self.late)
+
+    @property
+    def late_fields(self) -> tuple[str, ...]:
+        """The fields of the stream of late tuples."""
+        return Schema.parse(self.streams[self.late]).names if self.late is not None else ()
+
+    def _close(self, times: WindowTimes) -> None:
+        of, by_part = self.window.windows, defaultdict[str, list[_Kept]](list)
+        assert times.late_before is not None
+        first_open = of.first_open(times.late_before)
+        for (part, pane, txid), packed in list(self._state.items()):
+            last = pane // of.every_us * of.every_us
+            by_part[part] += [_Kept(first, last, (txid, n), each) for first, n, each in self._unpacked(packed)]
+            if last + 2 * of.every_us <= first_open:
+                self._state.delete((part, pane, txid))
+        self._pass_on(by_part, times)
+
+    # --- by count -----------------------------------------------------------------------------------------------------
+
+    def _count(self, part: str, came: list[Tuple]) -> None:
+        """A tuple's place among those of its key is its time; windows end at multiples of the distance."""
+        of = self.window.windows
+        shift = of.length_us % of.every_us
+        total = int(self._state.get((part, _TOTAL, 0), b"0"))
+        until = total + len(came)
+        needed = max(shift, of.first_open(total + shift) - of.every_us) // of.pane_us * of.pane_us
+        panes = {pane: self._state.get((part, pane, 0)) for pane in range(needed, until + shift, of.pane_us)}
+        rows = {pane: list(self._unpacked(packed)) for pane, packed in panes.items() if packed is not None}
+        for place, each in enumerate(came, total + shift):
+            rows.setdefault(of.pane_of(place), []).append((_first_of(of, place, None), place, each))
+        kept = [
+            _Kept(first, pane // of.every_us * of.every_us, (0, n), each)
+            for pane in sorted(rows)
+            for first, n, each in rows[pane]
+        ]
+        self._pass_on({part: kept}, WindowTimes(until + shift, total + shift))
+        still = of.first_open(until + shift) - of.every_us
+        for pane, its in rows.items():
+            if pane // of.every_us * of.every_us < still:
+                self._state.delete((part, pane, 0))
+            else:
+                self._state.put((part, pane, 0), self._packed(its))
+        self._state.put((part, _TOTAL, 0), str(until).encode())
+
+    # --- windows ------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, by_part: Mapping[str, list[_Kept]], times: WindowTimes) -> None:
+        """Call the bolt with the windows that close, in the order of their ends."""
+        of, closing = self.window.windows, self.window.windows.closing(times.previous, times.late_before)
+        if closing is None:
+            return
+        found: dict[tuple[int, str], list[_Kept]] = defaultdict(list)
+        for part, kept in by_part.items():
+            for each in kept:
+                first = each.first if closing.after is None else max(each.first, _up(closing.after + 1, of.every_us))
+                for start in range(first, min(each.last, closing.until) + 1, of.every_us):
+                    found[start, part].append(each)
+        for (start, part), its in sorted(found.items(), key=lambda item: item[0]):
+            its.sort(key=lambda each: each.number)
+            before = start - of.every_us
+            gone = sorted(
+                (each for each in by_part[part] if each.last == before and each.first <= before),
+                key=lambda each: each.number,
+            )
+            self.bolt.execute(self._window(start, its, gone))
+
+    def _window(self, start: int, its: list[_Kept], gone: list[_Kept]) -> TupleWindow:
+        key = tuple(its[0].tuple[name] for name in self.key)
+        new = [each.tuple for each in its if each.first == start]
+        ends = (None, None) if self._by_count else (_at(start), _at(start + self.window.windows.length_us))
+        return TupleWindow([each.tuple for each in its], new, [each.tuple for each in gone], key, *ends)
+
+    # --- tuples as Arrow ----------------------------------------------------------------------------------------------
+
+    def _packed(self, rows: list[tuple[int, int, Tuple]]) -> bytes:
+        schema = arrow_schema(self.fields)
+        for name in (_FIRST, _NUMBER, _INPUT):
+            schema = schema.append(pa.field(name, pa.int64()))
+        made = [(*each, first, number, self.inputs.index((each.source, each.stream))) for first, number, each in rows]
+        return to_ipc([batch_from_rows(made, schema, component="a windowed bolt")], schema)
+
+    def _unpacked(self, packed: bytes) -> Iterator[tuple[int, int, Tuple]]:
+        table = table_from_ipc(packed)
+        for *values, first, number, source in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            yield first, number, self._classes[source](values)
+
+
+def check_windows(topology: Topology) -> None:
+    """Raise `ConfigError` for a windowed bolt by event time in a topology that has none."""
+    for component in topology.components:
+        bolt = component.bolt
+        if isinstance(bolt, Windowing) and bolt.time is not None and not topology.event_times:
+            raise ConfigError(
+                f"windowed bolt {component.id!r} goes by the time of events, and no stream of the topology has one: "
+                f"call set_event_time({bolt.time!r})"
+            )
+
+
+def _first_of(of: Windows, us: int, late_before: int | None) -> int:
+    """The start of the first window that a time is in and that has not closed."""
+    first = _up(us - of.length_us + 1, of.every_us)
+    return first if late_before is None else max(first, of.first_open(late_before))
+
+
+def _up(number: int, size: int) -> int:
+    """The multiple at or above a number."""
+    return -(-number // size) * size
+
+
+def _us(time: datetime | None) -> int | None:
+    return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _at(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
