@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from transactional.bolts import Bolt, OutputCollector, TopologyContext, Tuple
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,13 @@ class WindowedBolt(Bolt, ABC):
     @abstractmethod
     def execute(self, window: TupleWindow) -> None:
         """Process a window, which has at least one tuple."""
+
+
+def us_of(time: datetime | None) -> int | None:
+    """A time in microseconds since 1970."""
+    return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def time_of(us: int) -> datetime:
+    """Its inverse."""
+    return _EPOCH + timedelta(microseconds=us)

@@ -14,10 +14,13 @@ import pytest
 
 from state import DeltaMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
+from tests.windows.bolt_world import BoltWorld
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
 from transactional.ports import StateKind
+from transactional.topology import windowing
+from transactional.topology.windowing import _first_of as first_of
 from transactional.trident.sessions import SessionUpdate
 
 CHUNK = 2
@@ -67,10 +70,10 @@ def forgetting(before: BatchFacts | None, now_ms: int, known: Any = ()) -> Batch
     return BatchFacts(found.time_ms, found.late_before_us, before.time_ms, before.late_before_us)
 
 
-def is_found(parts: Parts | None = None) -> bool:
+def is_found(parts: Parts | None = None, world: Any = None) -> bool:
     """Whether one of some worlds shows it."""
     try:
-        run_seeds(0, WRONG_SEEDS, parts)
+        run_seeds(0, WRONG_SEEDS, parts, world)
     except AssertionError:
         return True
     return False
@@ -137,3 +140,24 @@ def in_log(folder: Path, name: str, kind: StateKind) -> Any:
 def test_windows_in_tables_are_the_same(seed: int, make: Callable[..., Any], tmp_path: Path) -> None:
     reached = run_seeds(seed, 1, Parts(state=lambda _, name, kind: make(tmp_path, name, kind)))
     assert reached["windows closed"] > 1
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("first", range(0, 12, CHUNK))
+def test_windowed_bolts_get_each_window_once(first: int) -> None:
+    """Storm rows C12 and C13: whatever crashes, without ids of messages and without what is only in memory."""
+    reached = run_seeds(first, CHUNK, None, BoltWorld)
+    assert reached["transactions"] > CHUNK
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("make", [in_database, in_delta, in_log])
+def test_tuples_of_windows_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
+    parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))
+    assert run_seeds(3, 1, parts, BoltWorld)["transactions"] > 1
+
+
+def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuples that came when a window had closed are none of it."""
+    monkeypatch.setattr(windowing, "_first_of", lambda of, us, late_before: first_of(of, us, None))
+    assert is_found(world=BoltWorld)

@@ -10,12 +10,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
-
-from transactional.arrow import arrow_schema, batch_from_rows, table_from_ipc, to_ipc
+from transactional.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.bolts import OutputCollector, TopologyContext, Tuple, tuple_class
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
@@ -25,7 +22,7 @@ from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import Topology
 from transactional.topology.windows import CountWindow, Session, Window
-from transactional.windowed import TupleWindow, WindowedBolt
+from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
 
 STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"
 _TOTAL: Final = -(2**63)
@@ -33,7 +30,6 @@ _TOTAL: Final = -(2**63)
 _FIRST, _NUMBER, _INPUT = " first", " number", " input"
 """Columns of kept tuples: the first window that has it, the order in which it came, and the input. No field has a blank
 in its name."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +141,9 @@ class Windowing(StatefulBolt):
         self._state = state
 
     def execute(self, tuple: Tuple) -> None:
-        """Keep a tuple, or emit it as late."""
-        key = [tuple[name] for name in self.key]
+        """Keep a tuple until all have come. One with a value that Python can't represent is refused here, alone."""
+        fields = dict(zip(self.fields.names, tuple.values, strict=True))
+        key = [fields[name] for name in self.key]
         self._came[json.dumps(key, default=str)].append(tuple)
 
     def pre_prepare(self, txid: int) -> None:
@@ -168,7 +165,7 @@ class Windowing(StatefulBolt):
         for part, came in self._came.items():
             panes: dict[int, list[tuple[int, int, Tuple]]] = defaultdict(list)
             for number, each in enumerate(came):
-                us = times.now_us if self.time is None else _us(each[self.time])
+                us = times.now_us if self.time is None else us_of(each[self.time])
                 if us is None or of.is_late(us, None if self.time is None else times.late_before):
                     self._is_late(each)
                     continue
@@ -248,21 +245,17 @@ class Windowing(StatefulBolt):
     def _window(self, start: int, its: list[_Kept], gone: list[_Kept]) -> TupleWindow:
         key = tuple(its[0].tuple[name] for name in self.key)
         new = [each.tuple for each in its if each.first == start]
-        ends = (None, None) if self._by_count else (_at(start), _at(start + self.window.windows.length_us))
+        ends = (None, None) if self._by_count else (time_of(start), time_of(start + self.window.windows.length_us))
         return TupleWindow([each.tuple for each in its], new, [each.tuple for each in gone], key, *ends)
 
     # --- tuples as Arrow ----------------------------------------------------------------------------------------------
 
     def _packed(self, rows: list[tuple[int, int, Tuple]]) -> bytes:
-        schema = arrow_schema(self.fields)
-        for name in (_FIRST, _NUMBER, _INPUT):
-            schema = schema.append(pa.field(name, pa.int64()))
         made = [(*each, first, number, self.inputs.index((each.source, each.stream))) for first, number, each in rows]
-        return to_ipc([batch_from_rows(made, schema, component="a windowed bolt")], schema)
+        return rows_to_ipc(made, self.fields, (_FIRST, _NUMBER, _INPUT))
 
     def _unpacked(self, packed: bytes) -> Iterator[tuple[int, int, Tuple]]:
-        table = table_from_ipc(packed)
-        for *values, first, number, source in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        for *values, first, number, source in rows_from_ipc(packed):
             yield first, number, self._classes[source](values)
 
 
@@ -286,11 +279,3 @@ def _first_of(of: Windows, us: int, late_before: int | None) -> int:
 def _up(number: int, size: int) -> int:
     """The multiple at or above a number."""
     return -(-number // size) * size
-
-
-def _us(time: datetime | None) -> int | None:
-    return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def _at(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
