@@ -97,7 +97,7 @@ class Windows(Ours):
 
 
 class StructuredStreaming(StreamingPeer):
-    """`withWatermark`, `groupBy(window)`, append to Delta."""
+    """`withWatermark`, `groupBy` by windows, append to Delta."""
 
     name = "streaming"
 

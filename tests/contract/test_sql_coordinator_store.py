@@ -97,7 +97,7 @@ def test_a_url_that_cannot_be_used_is_reported(url: str, told: str) -> None:
 def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(
-        ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
+        ConfigError, match=r"://\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
     ):
         SqlCoordinatorStore("postgresql://me:hidden@host/db")
 

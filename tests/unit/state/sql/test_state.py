@@ -78,7 +78,7 @@ class TestUrls:
     def test_a_missing_driver_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg", None)
         with pytest.raises(
-            ConfigError, match=r"me:\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
+            ConfigError, match=r"://\*\*\*@host/db needs psycopg 3: install transactional-topologies\[postgres\]"
         ):
             SqlMapState("postgresql://me:hidden@host/db", "words", "word string")
 
