@@ -1,12 +1,11 @@
 """The tables of states in SQL databases: their owner, their transaction, and whether their rows are plausible.
 
 A SQL table has no log: the check covers its current contents, its row in the registry of states and its own rows, both
-at one moment. The database counts and compares; rows are fetched only for display.
+at one moment. The database counts and compares; rows are fetched only for display. One in Redis is copied first.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from sqlalchemy.sql import quoted_name
 from verifier.databases import at_one_moment, open_database
 from verifier.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
 from verifier.floors import Expires, Floors, check_floor
+from verifier.redis_tables import SCHEMES, copied, named
 from verifier.rows import RowColumns, Sums, check_count, shown
 from verifier.store import StoreHistory
 from verifier.tables import TableTxid, check_reached
@@ -39,12 +39,12 @@ REGISTRY = "transactional_states"
 FLOORS = "transactional_floors"
 _FLOORS = f"SELECT expires, txid, floor, floor_before FROM {FLOORS} WHERE table_name = :name"
 _REGISTERED = f"SELECT owner, attempt_id, columns FROM {REGISTRY} WHERE table_name = :name"
-_COLUMN = re.compile(r"(?:^|, )(?:`([^`]*)`|(\w+)) \w+(?:\([\d,]*\))?")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSqlTable:
-    """The table of a committer in a database: `sqlite:///path` or `postgresql://…`. The others: see `CheckedTable`."""
+    """The table of a committer in a database: `sqlite:///path`, `postgresql://…` or `redis://…`. The others: see
+    `CheckedTable`."""
 
     component: str
     url: str = field(repr=False)
@@ -86,6 +86,10 @@ class SqlMoment:
 def moment_of(table: CheckedSqlTable) -> Iterator[SqlMoment]:
     """Look at a table. Raises `CheckImpossible` when its database can't be read."""
     what = f"database of {table.component!r}"
+    if table.url.partition(":")[0] in SCHEMES:
+        with moment_in_redis(table, what) as moment:
+            yield moment
+        return
     engine = open_database(table.url, what=what)
     try:
         with at_one_moment(engine, what=what) as connection:
@@ -99,6 +103,15 @@ def moment_of(table: CheckedSqlTable) -> Iterator[SqlMoment]:
         engine.dispose()
 
 
+@contextmanager
+def moment_in_redis(table: CheckedSqlTable, what: str) -> Iterator[SqlMoment]:
+    """A copy of a table in Redis."""
+    deletes = table.columns is not None and table.columns.deleted is not None
+    with copied(table.url, table.table, deletes=deletes, what=what) as copy:
+        registered = None if copy.names is None else Registered(copy.owner, copy.attempt_id, copy.names)
+        yield SqlMoment(copy.connection, copy.names, registered, copy.expires, copy.floors)
+
+
 def _floors(connection: Connection, table_name: str) -> tuple[str | None, Floors | None]:
     row = connection.execute(text(_FLOORS), {"name": table_name}).one_or_none()
     return (None, None) if row is None else (row.expires, Floors(row.txid, row.floor, row.floor_before))
@@ -108,8 +121,7 @@ def _registered(connection: Connection, table_name: str) -> Registered | None:
     row = connection.execute(text(_REGISTERED), {"name": table_name}).one_or_none()
     if row is None:
         return None
-    columns = tuple(match[1] or match[2] for match in _COLUMN.finditer(row.columns))
-    return Registered(row.owner, row.attempt_id, columns)
+    return Registered(row.owner, row.attempt_id, named(row.columns))
 
 
 def check_sql_table(

@@ -11,15 +11,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from state.examined import ExaminedTable
+from state.going_back import reach_in_words, undone_by
+from state.redis.reading import RedisReader
+from state.redis.registration import RedisRegistration
 from state.redis.server import Server
 from state.redis.table import FencedRedisTable
 from state.redis.values import RowCodec
 from state.table_state import TableState
 from state.value_limits import ValueLimits
 from transactional.attempt import AttemptId, TxId
-from transactional.errors import ConfigError
-from transactional.expiry import Expiry
+from transactional.durations import Duration
+from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
+from transactional.names import owner_of
 from transactional.ports import StateKind
+from transactional.ports.examining import TableAddress
+from transactional.ports.rewinding import RewindTarget
 from transactional.redaction import without_login
 from transactional.schema import Schema
 
@@ -31,7 +38,9 @@ class RedisMapState(TableState[FencedRedisTable]):
     `url` is `redis://user:password@host:6379/0`, `rediss://…` with TLS, or `unix://path`. `key` is a name, several
     names, or a DDL string with types (`carrier string`); () is a state of one row; it is omitted if an update names it
     with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`, `.sum(…)` and so
-    on. With `deletes` keys can be deleted. No wait for the server takes longer than `timeout_ms`.
+    on. With `deletes` keys can be deleted. With `expires`, the name of a timestamp column of key or values, and
+    `after`, an age like `"30 days"`, a row goes once that column is so much before the time at which a batch was
+    planned; the server's own clock decides nothing. No wait for the server takes longer than `timeout_ms`.
 
     The server needs `appendonly yes` and `appendfsync always`, unless the run has `durability = process`. Reading the
     whole state is one command, during which the server answers nobody else.
@@ -49,11 +58,15 @@ class RedisMapState(TableState[FencedRedisTable]):
         kind: StateKind = StateKind.OPAQUE,
         timeout_ms: int = 30_000,
         deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
     ) -> None:
         self._place, self._table_name, self._durability = without_login(url), table, "disk"
-        super().__init__(f"{table!r} in {self._place}", key, values, kind=kind, columns=None, deletes=deletes)
+        name = f"{table!r} in {self._place}"
+        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
         if not table.strip() or "{" in table or "}" in table:
             raise ConfigError(f"state {self.table}: a name in Redis must not be empty and has no braces")
+        self._url, self._timeout_ms = url, timeout_ms
         self._server = Server(url, self.table, timeout_ms=timeout_ms)
         self._check_types()
 
@@ -79,13 +92,6 @@ class RedisMapState(TableState[FencedRedisTable]):
         """Fix the columns, once the schema of the input is known (see `TableState`)."""
         super().bind(key, values)
         self._check_types()
-
-    def expire(self, expiry: Expiry) -> None:
-        """Raises `ConfigError`: rows in Redis stay."""
-        raise ConfigError(
-            f"state {self.table}: rows of a state in Redis do not expire ({expiry.column}), as those of windows do; "
-            "keep it in Delta, SQLite or PostgreSQL"
-        )
 
     def set_durability(self, durability: str) -> None:
         """What `open` requires of the server."""
@@ -115,12 +121,50 @@ class RedisMapState(TableState[FencedRedisTable]):
 
         With `committed_txid` it returns what a reader may see that must not see anything after that transaction.
         """
-        return self._table("").visible(committed_txid)
+        return self._table("").visible(committed_txid, None if self._expiry is None else self._expiry.column)
+
+    def address(self) -> TableAddress:
+        """The server, with the login, and the table in it."""
+        return TableAddress.of("redis", self._url, self.columns, self._table_name, expiry=self._expiry)
+
+    def examine(self, topology_id: str, component_id: str) -> ExaminedTable:
+        """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the server refuses."""
+        try:
+            found = self._registration(owner_of(topology_id, component_id)).check()
+        except (SchemaMismatch, StoreMismatch) as error:
+            return ExaminedTable(self.table, component_id, refusal=error)
+        finally:
+            if self._opened is None:
+                self._server.close()
+        if found is None:
+            return ExaminedTable(self.table, component_id)
+        return ExaminedTable(self.table, component_id, found.version, rewound_to=found.rewound_to)
+
+    def reader(self, owner: str) -> RedisReader:
+        """A reader of the table of `<topology>/<component>`, with a connection of its own (see the port)."""
+        server = Server(self._url, self.table, timeout_ms=self._timeout_ms)
+        return RedisReader(server, self._table_name, self.columns, owner=owner, name=self.table)
+
+    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+        """What going back would undo (see the port): one transaction, the newest, at most."""
+        found = self._registration(owner_of(topology_id, component_id)).check()
+        at = None if found is None else undone_by(found.version, found.rewound_to or TxId(0), target, self.table)
+        return reach_in_words(self.table, at)
+
+    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Undo the newest transaction, under a new fence, in one script (see the port)."""
+        version = self.version()
+        self._fence.check(version, fence_id)
+        if version != fence_id:
+            self._confirm(fence_id, lambda table: table.go_back(target, fence_id))
 
     def close(self) -> None:
         """Close the connection."""
         super().close()
         self._server.close()
+
+    def _registration(self, owner: str) -> RedisRegistration:
+        return RedisRegistration(self._server, self._table_name, self.columns, owner=owner, name=self.table)
 
     def _table(self, owner: str) -> FencedRedisTable:
         return FencedRedisTable(self._server, self._table_name, self.columns, owner=owner, name=self.table)

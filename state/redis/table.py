@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
 from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors, in_range
+from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import WriteRefused
+from state.going_back import undone_by
+from state.redis.registration import FIELDS, RedisRegistration, Registered, keys_of, written_floors
 from state.redis.server import Server, WriteFailed
-from state.redis.values import RowCodec
+from state.redis.values import EPOCH, MICROSECOND, RowCodec
 from state.sums import SumCheck
 from state.updates import rows_of, table_of_rows
 from state.value_limits import ValueLimits
@@ -20,22 +24,24 @@ from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.errors import SchemaMismatch, StoreMismatch
+from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
-LAYOUT: Final = "1"
-"""The version of the layout of a state's keys in Redis."""
 ARGUMENTS_MAX: Final = 1_000_000
 """Redis takes 1,048,576 in one command."""
 READ_AT_ONCE: Final = 10_000
+SCORE_MARGIN_US: Final = 2_000
+"""A double near the limit of a long is so far from it, at most."""
 
 _WRITE: Final = """
-local meta, rows, changed = KEYS[1], KEYS[2], KEYS[3]
+local meta, rows, changed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local found = redis.call('HMGET', meta, 'owner', 'attempt')
 if found[1] ~= ARGV[1] or (found[2] or '') ~= ARGV[2] then return {0, found[1] or '', found[2] or ''} end
 redis.call('HSET', meta, 'attempt', ARGV[3])
-if ARGV[4] == 'version' then return {1} end
-redis.call('DEL', changed)
-local at = 7
+if ARGV[4] ~= '' then redis.call('HSET', meta, 'floors', ARGV[4]) end
+if ARGV[5] ~= '' then redis.call('HSET', meta, 'layout', '2', 'expires', ARGV[5]) end
+if ARGV[11] ~= '' then redis.call('HSET', meta, 'rewound', ARGV[11]) end
+local at = 12
 local function each(count, width, call)
   local last = at + count * width - 1
   while at <= last do
@@ -44,10 +50,18 @@ local function each(count, width, call)
     at = stop + 1
   end
 end
-each(tonumber(ARGV[5]), 2, function(first, last)
+each(tonumber(ARGV[6]), 2, function(first, last)
+  redis.call('ZADD', expiry, unpack(ARGV, first, last))
+end)
+each(tonumber(ARGV[7]), 1, function(first, last)
+  redis.call('ZREM', expiry, unpack(ARGV, first, last))
+end)
+if ARGV[8] == 'version' then return {1} end
+redis.call('DEL', changed)
+each(tonumber(ARGV[9]), 2, function(first, last)
   redis.call('HSET', rows, unpack(ARGV, first, last))
 end)
-each(tonumber(ARGV[6]), 1, function(first, last)
+each(tonumber(ARGV[10]), 1, function(first, last)
   redis.call('HDEL', rows, unpack(ARGV, first, last))
 end)
 each(#ARGV - at + 1, 1, function(first, last)
@@ -55,19 +69,29 @@ each(#ARGV - at + 1, 1, function(first, last)
 end)
 return {1}
 """
-_CREATE: Final = """
-local meta = KEYS[1]
-if redis.call('EXISTS', meta) == 1 then return redis.call('HMGET', meta, 'layout', 'key', 'columns', 'owner') end
-redis.call('HSET', meta, 'layout', ARGV[1], 'key', ARGV[2], 'columns', ARGV[3], 'owner', ARGV[4])
-return {ARGV[1], ARGV[2], ARGV[3], ARGV[4]}
-"""
-_HAND_OVER: Final = """
-local meta, rows = KEYS[1], KEYS[2]
-if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
-redis.call('HSET', meta, 'owner', ARGV[2])
-redis.call('HDEL', meta, 'attempt')
-return 1
-"""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one write does beside moving the version on."""
+
+    pairs: Sequence[bytes] = ()
+    """Keys, each followed by its row."""
+    gone: Sequence[bytes] = ()
+    own: Sequence[bytes] = ()
+    """The keys that a replay of the transaction has to roll back."""
+    scored: Sequence[Any] = ()
+    """Times by which rows go, each followed by its key."""
+    unscored: Sequence[bytes] = ()
+    has_rows: bool = False
+    rewound: TxId | None = None
+    """The transaction that the table goes back to."""
+
+    def arguments(self) -> list[Any]:
+        """As the script takes them."""
+        counts = (len(self.scored) // 2, len(self.unscored), "rows" if self.has_rows else "version")
+        rows = (len(self.pairs) // 2, len(self.gone), "" if self.rewound is None else int(self.rewound))
+        return [*counts, *rows, *self.scored, *self.unscored, *self.pairs, *self.gone, *self.own]
 
 
 class FencedRedisTable:
@@ -79,43 +103,19 @@ class FencedRedisTable:
     def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
         self._server, self._columns, self._owner, self._name = server, columns, owner, name
         self._keys = keys_of(table)
-        self._meta, self._rows, self._changed = self._keys
+        _, self._rows, self._changed, self._expiry = self._keys
+        self._registration = RedisRegistration(server, table, columns, owner=owner, name=name)
+        both = [*columns.key.names, *columns.values.names]
+        self._goes_by = None if columns.expires is None else both.index(columns.expires)
+        self._floors, self._gains_floors = NO_FLOORS, False
         self._codec = RowCodec(columns.key, columns.values, name)
         self._limits = ValueLimits(name)
         self._loaded: AttemptId | None = None
         self._write = server.client.register_script(_WRITE)
 
-    # --- creation ---------------------------------------------------------------------------------------------------
-
     def create_or_check(self) -> None:
-        """Create the table, or check the one that is there.
-
-        Raises `SchemaMismatch` for one of another shape, `StoreMismatch` for one with rows of another owner.
-        """
-        client = self._server.client
-        wanted = (LAYOUT, str(self._columns.key), str(Schema((*self._columns.key, *self._columns.values))))
-        with self._server.raising_ours():
-            found = client.eval(_CREATE, 1, self._meta, *wanted, self._owner)
-        layout, *shape, owner = (part.decode() if isinstance(part, bytes) else str(part) for part in found)
-        if layout != LAYOUT:
-            raise SchemaMismatch(
-                f"state {self._name} has version {layout} of the state's layout, this release knows {LAYOUT}; run the "
-                "release of transactional that wrote it, or a newer one"
-            )
-        if tuple(shape) != wanted[1:]:
-            raise SchemaMismatch(
-                f"state {self._name} was created with the key '{shape[0]}' and the columns '{shape[1]}'; the state "
-                f"needs the key '{wanted[1]}' and the columns '{wanted[2]}': use another table, or declare the "
-                "existing columns"
-            )
-        if owner != self._owner:
-            with self._server.raising_ours():
-                is_ours = client.eval(_HAND_OVER, 2, self._meta, self._rows, owner, self._owner)
-            if not is_ours:
-                raise StoreMismatch(
-                    f"state {self._name} has rows, written by {owner} and not by {self._owner}: it is another "
-                    "topology's table; give each topology its own, or start with an empty one"
-                )
+        """Create the table, or check the one that is there (see `RedisRegistration`)."""
+        self._gains_floors = self._registration.create_or_check()
 
     # --- the version ------------------------------------------------------------------------------------------------
 
@@ -124,22 +124,20 @@ class FencedRedisTable:
 
         Raises `StoreMismatch` if it is older than what was read or written before: then the server has lost writes.
         """
-        with self._server.raising_ours():
-            owner, found = self._server.client.hmget(self._meta, ["owner", "attempt"])
-        before = self._loaded
-        if owner is None or owner.decode() != self._owner:
-            now = "no longer there" if owner is None else f"that of {owner.decode()} now"
+        found, before = self._registration.find(), self._loaded
+        if found is None or found.owner != self._owner:
+            now = "no longer there" if found is None else f"that of {found.owner} now"
             raise StoreMismatch(
                 f"state {self._name} was the table of {self._owner} and is {now}: the server has lost it, in a "
                 "failover or a restart, or somebody has deleted it; restore it"
             )
-        version = None if found is None else AttemptId(int(found))
+        version = found.version
         if before is not None and (version is None or version < before):
             raise StoreMismatch(
                 f"state {self._name} of {self._owner} was at version {before} and is at {version} now: the server has "
                 "lost writes that it had confirmed, in a failover or a restart; restore a newer copy of the table"
             )
-        self._loaded = version
+        self._loaded, self._floors = version, found.floors
         return version
 
     def version(self) -> AttemptId | None:
@@ -159,20 +157,30 @@ class FencedRedisTable:
         return self._as_table(self._all().items(), before)
 
     def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those whose column lies in a range; all are read."""
-        return in_range(self.rows(before), column, after, until)
+        """As `rows`, of those whose column lies in a range; all are read, unless rows expire by that column."""
+        if column != self._columns.expires or self._gains_floors:
+            return in_range(self.rows(before), column, after, until)
+        found = self._stored(self._due(after, until) | self._own())
+        return in_range(self._as_table(found.items(), before), column, after, until)
 
     def floors(self) -> Floors:
-        """None: rows do not expire."""
-        return NO_FLOORS
+        """What was found with the version, or written since."""
+        return self._floors
 
-    def visible(self, committed_txid: TxId | None) -> pa.Table:
-        """The same as of a committed transaction; None: of the newest one."""
-        found = self._all()
+    def visible(self, committed_txid: TxId | None, expires: str | None) -> pa.Table:
+        """The same as of a committed transaction; None: of the newest one. Without what has expired by this column."""
+        with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
+            together.hmget(self._registration.meta, FIELDS)
+            together.hgetall(self._rows)
+            told, stored = together.execute()
+        registered = Registered.of(told)
+        found = {key: self._codec.row_of(row) for key, row in stored.items()}
         newest = max((row.txid for row in found.values()), default=TxId(0))
         until = newest if committed_txid is None else committed_txid
-        rows = ((key, row.visible_at(until)) for key, row in found.items())
-        return self._table_of(rows)
+        rows = self._table_of((key, row.visible_at(until)) for key, row in found.items())
+        if expires is None or registered is None:
+            return rows
+        return alive(rows, expires, registered.floors.at(committed_txid))
 
     def _as_table(self, found: Iterable[tuple[bytes, OpaqueValue]], before: TxId) -> pa.Table:
         return self._table_of((key, row.before(before)) for key, row in found)
@@ -208,39 +216,75 @@ class FencedRedisTable:
         floors: Floors | None = None,
     ) -> None:
         """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
-        assert floors is None, f"rows of state {self._name} do not expire"
         self._limits.check(rows, len(self._columns.key))
         values = self._columns.values
         check = SumCheck(self._name, values, [combine[name] for name in values.names])
         width = len(self._columns.key)
         given = {self._codec.key_bytes(row[:width]): row for row in rows_of(rows)}
-        with self._server.raising_ours():
-            changed: set[bytes] = self._server.client.smembers(self._changed)
-        stored = self._stored(given.keys() | changed)
-        after = {key: self._applied(stored.get(key), attempt.txid, row, check) for key, row in given.items()}
-        # What only a dead attempt has changed goes back, and what the last transaction has deleted goes.
-        after |= {key: row.roll_back(attempt.txid) for key, row in stored.items() if key not in given}
-        self._send(attempt.attempt_id, attempt.txid, stored, after)
+        due = set[bytes]() if floors is None or floors.before is None else self._due(None, floors.before)
+        stored = self._stored(given.keys() | self._own() | due)
+        before = {key: self._left(key, row, attempt.txid, floors) for key, row in stored.items()}
+        after = {key: self._applied(before.get(key), attempt.txid, row, check, floors) for key, row in given.items()}
+        # What only a dead attempt has changed goes back, what has expired or the last transaction has deleted goes.
+        for key, row in before.items():
+            if key not in given:
+                after[key] = None if row is None or row.value is ABSENT else row
+        self._send(attempt.attempt_id, attempt.txid, stored, after, floors)
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        del attempt, floors
-        self._run(attempt_id, ["version"])
+        del attempt
+        self._run(attempt_id, floors, Changes(scored=self._scores_at_first()))
 
-    def _applied(self, stored: OpaqueValue | None, txid: TxId, row: Sequence[Any], check: SumCheck) -> Any:
+    def go_back(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Undo the transaction after the target's, and write the fence. Raises `WriteRefused`, `BeyondKept`."""
+        found = self._registration.find()
+        at = undone_by(self._loaded, (found and found.rewound_to) or TxId(0), target, self._name)
+        if at is None:
+            return self._run(fence_id, None, Changes())
+        stored = self._stored(self._own())
+        after = {key: row.roll_back(at) if row.txid == at else row for key, row in stored.items()}
+        floor = self._floors.at(target.txid)
+        floors = None if self._columns.expires is None else Floors(target.txid, floor, floor)
+        return self._send(fence_id, at, stored, after, floors, rewound=target.txid)
+
+    def _left(self, key: bytes, row: OpaqueValue, txid: TxId, floors: Floors | None) -> OpaqueValue | None:
+        """A row without what an earlier attempt at this transaction has done; None if it has none, or has expired
+        before."""
+        left = row.roll_back(txid) if row.txid == txid else row
+        if left is None or left.value is ABSENT or floors is None or self._goes_by is None:
+            return left
+        return None if is_expired(self._expiry_of(key, left), floors.before) else left
+
+    def _expiry_of(self, key: bytes, row: OpaqueValue) -> datetime | None:
+        assert self._goes_by is not None
+        width, place = len(self._columns.key), self._goes_by
+        found: datetime | None = self._codec.key_of(key)[place] if place < width else row.value[place - width]
+        return found
+
+    def _applied(
+        self, stored: OpaqueValue | None, txid: TxId, row: Sequence[Any], check: SumCheck, floors: Floors | None
+    ) -> Any:
         width, until = len(self._columns.key), len(self._columns.key) + len(self._columns.values)
         if any(row[until:]):
             return None if stored is None else stored.apply(txid, lambda _: ABSENT)
         key: Key = tuple(row[:width])
 
-        def update(before: Any) -> tuple[Any, ...]:
+        def update(stored: Any) -> tuple[Any, ...]:
+            is_gone = stored is ABSENT or self._has_expired(key, stored, floors)
+            before = ABSENT if is_gone else stored
             values = combined_values(check.combine, before, row[width:until])
             check.check(key, before, row[width:until], values)
             return values
 
         return OpaqueValue.first(txid, update(ABSENT)) if stored is None else stored.apply(txid, update)
+
+    def _has_expired(self, key: Key, values: Sequence[Any], floors: Floors | None) -> bool:
+        if floors is None or self._goes_by is None:
+            return False
+        return is_expired((*key, *values)[self._goes_by], floors.floor)
 
     def _send(
         self,
@@ -248,34 +292,62 @@ class FencedRedisTable:
         txid: TxId,
         stored: Mapping[bytes, OpaqueValue],
         after: Mapping[bytes, OpaqueValue | None],
+        floors: Floors | None,
+        rewound: TxId | None = None,
     ) -> None:
         put = {key: row for key, row in after.items() if row is not None and row != stored.get(key)}
         gone = [key for key, row in after.items() if row is None and key in stored]
         own = [key for key, row in after.items() if row is not None and row.txid == txid]
-        if 2 * len(put) + len(gone) + len(own) > ARGUMENTS_MAX:
+        scored, unscored = self._scores(put), [*gone, *self._without_time(put)]
+        if self._gains_floors:
+            scored = [*self._scores_at_first(), *scored]
+        if 2 * len(put) + len(gone) + len(own) + len(scored) + len(unscored) > ARGUMENTS_MAX:
             raise SchemaMismatch(
                 f"state {self._name}: a transaction that changes {len(after)} rows does not fit into one command of "
                 "Redis; limit the batches to 300,000 keys, or keep the state in Delta"
             )
         pairs = [part for key, row in put.items() for part in (key, self._codec.row_bytes(row))]
-        self._run(attempt_id, ["rows", len(put), len(gone), *pairs, *gone, *own])
+        self._run(attempt_id, floors, Changes(pairs, gone, own, scored, unscored, has_rows=True, rewound=rewound))
 
-    def _run(self, attempt_id: AttemptId, arguments: Sequence[Any]) -> None:
+    def _run(self, attempt_id: AttemptId, floors: Floors | None, changes: Changes) -> None:
         loaded = "" if self._loaded is None else int(self._loaded)
+        gains = (self._columns.expires or "") if self._gains_floors else ""
+        given = [self._owner, loaded, int(attempt_id), written_floors(floors), gains, *changes.arguments()]
         try:
             with self._server.writing():
-                is_written, *found = self._write(self._keys, [self._owner, loaded, int(attempt_id), *arguments])
+                is_written, *found = self._write(self._keys, given)
         except WriteFailed as error:
             raise WriteRefused(str(error), is_conflict=False) from error
         if not is_written:
             owner, version = (part.decode() for part in found)
             raise WriteRefused(f"another writer came between: {owner}, version {version}", is_conflict=True)
-        self._loaded = attempt_id
+        self._loaded, self._floors, self._gains_floors = attempt_id, floors or self._floors, False
 
+    # --- when rows go -----------------------------------------------------------------------------------------------
 
-def keys_of(table: str) -> tuple[str, str, str]:
-    """The names of a table's keys in Redis: owner and version, rows, what the newest transaction has changed.
+    def _own(self) -> set[bytes]:
+        """The keys that the newest transaction has changed."""
+        with self._server.raising_ours():
+            found: set[bytes] = self._server.client.smembers(self._changed)
+        return found
 
-    The braces keep them in one slot.
-    """
-    return f"{{{table}}}:meta", f"{{{table}}}:rows", f"{{{table}}}:changed"
+    def _due(self, after: int | None, until: int) -> set[bytes]:
+        """The keys of rows that go by a time in a range, and maybe of a few more: a score is a double."""
+        low = "-inf" if after is None else after - SCORE_MARGIN_US
+        with self._server.raising_ours():
+            return set(self._server.client.zrangebyscore(self._expiry, low, until + SCORE_MARGIN_US))
+
+    def _scores(self, rows: Mapping[bytes, OpaqueValue]) -> list[Any]:
+        """Pairs of the time by which a row goes, in microseconds since 1970, and its key."""
+        if self._goes_by is None:
+            return []
+        times = ((key, self._expiry_of(key, row)) for key, row in rows.items() if row.value is not ABSENT)
+        return [part for key, at in times if at is not None for part in ((at - EPOCH) // MICROSECOND, key)]
+
+    def _without_time(self, rows: Mapping[bytes, OpaqueValue]) -> list[bytes]:
+        scored = set(self._scores(rows)[1::2])
+        return [] if self._goes_by is None else [key for key in rows if key not in scored]
+
+    def _scores_at_first(self) -> list[Any]:
+        """Of all rows, if they expire from this write on."""
+        return self._scores(self._all()) if self._gains_floors else []

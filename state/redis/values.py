@@ -16,8 +16,8 @@ from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.schema import Field, Schema
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MICROSECOND: Final = datetime.timedelta(microseconds=1)
 Convert = Callable[[Any], Any]
 """A value that is not NULL, to JSON or back."""
 
@@ -38,7 +38,7 @@ _CODECS: Final[dict[str, tuple[Convert, Convert]]] = {
     "double": (float, float),
     "binary": (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "date": (lambda value: value.isoformat(), datetime.date.fromisoformat),
-    "timestamp": (lambda value: (value - _EPOCH) // _MICROSECOND, lambda us: _EPOCH + us * _MICROSECOND),
+    "timestamp": (lambda value: (value - EPOCH) // MICROSECOND, lambda us: EPOCH + us * MICROSECOND),
 }
 
 

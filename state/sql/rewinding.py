@@ -1,8 +1,4 @@
-"""Taking a SQL state back by one transaction: a row holds what was before the last transaction that changed it.
-
-What was before that is gone, and so is what was deleted or has expired then. So a table that has gone back can't go
-back further before it has gone on; which is noted with the rows.
-"""
+"""What a SQL state notes of going back by one transaction (see `state.going_back`)."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from typing import Final
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, bindparam, delete, insert, inspect, select
 
+from state.going_back import undone_by
 from transactional.attempt import AttemptId, TxId
-from transactional.errors import BeyondKept, StoreMismatch
 from transactional.ports.rewinding import RewindTarget
 
 _rewinds: Final = Table(
@@ -23,11 +19,12 @@ _rewinds: Final = Table(
 _THIS = _rewinds.c.table_name == bindparam("this", type_=Text)
 
 
-def oldest_known(connection: Connection, table_name: str) -> TxId:
-    """The transaction before which nothing is known of a table, since it has gone back to it; 0: it never has."""
+def rewound_to(connection: Connection, table_name: str) -> TxId | None:
+    """The transaction that a table was taken back to last, before which nothing is known of it; None: it never was."""
     if not inspect(connection).has_table(_rewinds.name):
-        return TxId(0)
-    return TxId(connection.execute(select(_rewinds.c.txid).where(_THIS), {"this": table_name}).scalar() or 0)
+        return None
+    found = connection.execute(select(_rewinds.c.txid).where(_THIS), {"this": table_name}).scalar()
+    return None if found is None else TxId(found)
 
 
 def note(connection: Connection, table_name: str, txid: TxId) -> None:
@@ -40,21 +37,5 @@ def note(connection: Connection, table_name: str, txid: TxId) -> None:
 def undone(
     connection: Connection, table_name: str, version: AttemptId | None, target: RewindTarget, state: str
 ) -> TxId | None:
-    """The transaction whose rows go back to what was before; None: there is none. `state` is for errors.
-
-    Raises `BeyondKept`, and `StoreMismatch` for a version that the store does not know.
-    """
-    if version is None:
-        return None
-    at = target.txid_of(version)
-    if at is None:
-        raise StoreMismatch(f"state {state}: the store does not know attempt {version}, which has written the table")
-    if at <= target.txid:
-        return None
-    oldest = TxId(max(at - 1, oldest_known(connection, table_name)))
-    if target.txid < oldest:
-        raise BeyondKept(
-            f"state {state} is at transaction {at} and knows only what was before it: it can't go back to transaction "
-            f"{target.txid}; the oldest that it can go back to is {oldest}"
-        )
-    return at
+    """The transaction whose rows go back to what was before (see `state.going_back`)."""
+    return undone_by(version, rewound_to(connection, table_name) or TxId(0), target, state)

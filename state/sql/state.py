@@ -7,16 +7,17 @@ one database transaction, which begins with a compare-and-set of that row: a lat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state.examined import ExaminedTable
+from state.going_back import reach_in_words
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
 from state.sql.reading import SqlReader
 from state.sql.registry import Registration
-from state.sql.rewinding import undone
+from state.sql.rewinding import rewound_to, undone
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
@@ -25,14 +26,12 @@ from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
+from transactional.errors import SchemaMismatch, StoreMismatch
 from transactional.names import owner_of
 from transactional.ports import StateKind
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
-
-if TYPE_CHECKING:
-    from state.sql.doctor import ExaminedSql
 
 
 class SqlMapState(TableState[FencedSqlTable]):
@@ -86,19 +85,22 @@ class SqlMapState(TableState[FencedSqlTable]):
         url, expiry = self._database.url, self._expiry
         return TableAddress.of("sql", url, self.columns, self._table_name, expiry=expiry)
 
-    def examine(self, topology_id: str, component_id: str) -> ExaminedSql:
+    def examine(self, topology_id: str, component_id: str) -> ExaminedTable:
         """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the database refuses."""
-        from state.sql.doctor import ExaminedSql  # nobody else needs it
-
-        examined = ExaminedSql(self.table, component_id)
-        if self._database.exists():
-            owner = owner_of(topology_id, component_id)
-            registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+        if not self._database.exists():
+            return ExaminedTable(self.table, component_id)
+        owner, name = owner_of(topology_id, component_id), self._table_name
+        registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+        try:
             with raising_ours(self.table), self._database.reading() as connection:
-                examined.look(registration, connection)
+                try:
+                    version = registration.check(connection)
+                except (SchemaMismatch, StoreMismatch) as error:
+                    return ExaminedTable(self.table, component_id, refusal=error)
+                return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to(connection, name))
+        finally:
             if self._opened is None:
                 self._database.close()
-        return examined
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -164,7 +166,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         finally:
             if self._opened is None:
                 self._database.close()
-        return f"state {self.table}: " + ("stays as it is" if at is None else f"what transaction {at} did is undone")
+        return reach_in_words(self.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""

@@ -13,12 +13,26 @@ from typing import Any
 import pytest
 
 from examples.stateful_words import WordCount
+from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
-from state.redis.table import keys_of
 from state.redis.values import RowCodec
 from state.values import OpaqueValue
 from tests.contract.opaque_rule import TXID
 from tests.contract.states import OWNER, AnyState, Place, content, counts
+from tests.contract.test_floors import (
+    History,
+    test_a_fence_changes_no_floor,
+    test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was,
+    test_a_table_gains_rows_that_expire,
+    test_a_table_gains_rows_that_expire_by_its_key,
+    test_a_transaction_without_rows_records_its_floor,
+    test_it_is_removed_by_the_floor_of_the_transaction_before,
+    test_rows_may_expire_by_a_key_column_and_the_event_time,
+    test_the_floor_never_goes_back,
+    test_who_takes_over_has_to_know_that_rows_expire,
+    test_without_facts_nothing_new_expires,
+    test_without_the_facts_of_its_batch_nothing_is_done,
+)
 from tests.contract.test_key_values import live_through, test_who_was_taken_over_reads_nothing
 from tests.contract.test_opaque_rule import CASES, WHICH, Case, row_of, value_of
 from tests.contract.test_state import (
@@ -47,6 +61,15 @@ from transactional.topology.topology import Topology
 pytestmark = pytest.mark.redis
 _ = (TestFence, TestKeys, TestOneTransactionAfterTheOther, TestReplays, test_who_was_taken_over_reads_nothing)
 """They are run here over Redis."""
+_expiring = (
+    *(test_a_fence_changes_no_floor, test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was),
+    *(test_a_table_gains_rows_that_expire, test_a_table_gains_rows_that_expire_by_its_key),
+    *(test_a_transaction_without_rows_records_its_floor, test_it_is_removed_by_the_floor_of_the_transaction_before),
+    *(test_rows_may_expire_by_a_key_column_and_the_event_time, test_the_floor_never_goes_back),
+    *(test_who_takes_over_has_to_know_that_rows_expire, test_without_facts_nothing_new_expires),
+    test_without_the_facts_of_its_batch_nothing_is_done,
+)
+"""And what is promised of rows that expire."""
 NAMES = itertools.count()
 
 
@@ -65,8 +88,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 class RedisPlace(Place):
     """A table of a server."""
 
-    def state(self, key: Any = "word string", values: str = "count long", **options: Any) -> Any:
+    def state(
+        self, key: Any = "word string", values: str = "count long", *, expiry: Expiry | None = None, **options: Any
+    ) -> Any:
         state: Any = RedisMapState(self.url, self.engine, key, values, **options)
+        if expiry is not None:
+            state.expire(expiry)
         state.open(OWNER, self.txids.__getitem__)
         self.opened.append(state)
         return state
@@ -104,13 +131,21 @@ def test_histories_with_dead_attempts_end_as_a_dict_does(
         place.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_histories_of_rows_that_expire(server: RedisServer, kind: StateKind) -> None:
+    for seed in range(15):
+        place = RedisPlace(f"history {next(NAMES)}", Path(), url=server.url)
+        History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 8)
+        place.close()
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_opaque_rule(server: RedisServer, case: Case) -> None:
     name = f"rule {next(NAMES)}"
     words = RedisMapState(server.url, name, "key string", "value long", deletes=case.deletes)
     words.open(OWNER, WHICH.__getitem__)
     codec = RowCodec(Schema.parse("key string"), Schema.parse("value long"), name)
-    meta, rows, changed = keys_of(name)
+    meta, rows, changed, _ = keys_of(name)
     client = words._server.client
     client.hset(meta, "attempt", 8)
     for key, row in case.before.items():
@@ -325,12 +360,6 @@ def test_many_rows_go_into_one_write(place: Place) -> None:
     assert content(state, 1) == many
     state.put(place.attempt(2, 3), {("cat",): (1,)})
     assert content(state) == many | {"cat": 1}
-
-
-def test_rows_do_not_expire(server: RedisServer) -> None:
-    state = RedisMapState(server.url, "words", "word string", "at timestamp")
-    with pytest.raises(ConfigError, match="rows of a state in Redis do not expire"):
-        state.expire(Expiry("at", 1))
 
 
 def test_rows_are_found_by_a_time(place: RedisPlace) -> None:

@@ -18,6 +18,7 @@ from transactional.attempt import TxId
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, Fenced
+from transactional.ports.examining import Problem
 from transactional.topology.topology import Topology
 from verifier import CheckedSqlTable, verify
 
@@ -51,7 +52,13 @@ class World:
         topology = self.topology()
         tables = [CheckedSqlTable(each.id, self.url, each.id) for each in topology.committers]
         report = verify(store_url(self.folder), "rewound", tables)
-        return [*examine(topology, self.store, store_url(self.folder)), *report.findings]
+        examined = examine(topology, self.store, store_url(self.folder))
+        return [*(each for each in examined if not each.is_harmless), *report.findings]
+
+    def rewound(self) -> list[str]:
+        """The tables that the doctor says were taken back, and to where."""
+        examined = examine(self.topology(), self.store)
+        return [each.what for each in examined if each.problem is Problem.TABLE_REWOUND]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -70,6 +77,8 @@ def test_back_by_one_and_on(world: World) -> None:
         world.back_to(length - 1)
         assert world.is_at(length - 1)
         assert world.findings() == []
+        taken = f"a rewind has taken it back to transaction {length - 1}, the last time that there was one"
+        assert world.rewound() == [taken] * 3
         world.run(length)
         assert world.is_at(length)
         assert world.findings() == []

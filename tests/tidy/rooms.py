@@ -60,9 +60,10 @@ HOMES = {
         "transactional.loading",
         "state.delta.tables.spark",
     },
-    "redis": {"state.redis"},
+    "redis": {"state.redis", "verifier.redis_tables"},
     "rich": {"transactional.commands"},
-    "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"},
+    "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"}
+    | {"verifier.redis_tables"},
     "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},
     "structlog": {"transactional.telemetry"},
     "typer": {"transactional.commands"},

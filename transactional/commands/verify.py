@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     AnyTable: TypeAlias = CheckedTable | CheckedSqlTable
 
-_SQL = ("sqlite", "postgresql")
+_SQL = ("sqlite", "postgresql", "redis", "rediss")
+_DATABASES = ("sql", "redis")
 _COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_KEY)
 
 
@@ -100,14 +101,14 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
         state: object = component.state
         address = state.address() if isinstance(state, Addressed) else None
         counted = _counted(topology, component)
-        if address is None or (address.uri is None and address.format == "sql"):
+        if address is None or (address.uri is None and address.format in _DATABASES):
             unknown[component.id] = f"the state of {component.id!r} has no persistent table: it was not checked"
         elif address.uri is None:
             unknown[component.id] = (
                 f"the table of {component.id!r} is in Spark's catalog; pass its path with "
                 f"--table {component.id}=PATH, to have it checked"
             )
-        elif address.format == "sql":
+        elif address.format in _DATABASES:
             columns, expires = _columns_of(address), _expires_of(address)
             tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted, expires))
         else:

@@ -1,0 +1,169 @@
+"""Whose table in Redis it is, what is in it, who has written it last, and by what its rows expire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from state.columns import StateColumns
+from state.expiring import NO_FLOORS, Floors
+from state.redis.server import Server
+from transactional.attempt import AttemptId, TxId
+from transactional.errors import SchemaMismatch, StoreMismatch
+from transactional.schema import Schema
+
+LAYOUT: Final = "1"
+"""The version of the layout of a state's keys in Redis."""
+LAYOUT_WITH_FLOORS: Final = "2"
+"""That of a table whose rows expire: a release that knows no floors refuses it."""
+
+_CREATE: Final = """
+local meta = KEYS[1]
+if redis.call('EXISTS', meta) == 0 then
+  redis.call('HSET', meta, 'layout', ARGV[1], 'key', ARGV[2], 'columns', ARGV[3], 'owner', ARGV[4])
+  if ARGV[5] ~= '' then redis.call('HSET', meta, 'expires', ARGV[5]) end
+end
+local found = redis.call('HMGET', meta, 'layout', 'key', 'columns', 'owner', 'expires')
+return {found[1], found[2], found[3], found[4], found[5] or ''}
+"""
+_HAND_OVER: Final = """
+local meta, rows = KEYS[1], KEYS[2]
+if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
+redis.call('HSET', meta, 'owner', ARGV[2])
+redis.call('HDEL', meta, 'attempt', 'floors', 'rewound')
+return 1
+"""
+
+FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the server has of a table, beside its rows."""
+
+    layout: str
+    key: str
+    columns: str
+    owner: str
+    expires: str | None
+    version: AttemptId | None
+    floors: Floors
+    rewound_to: TxId | None
+    """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
+
+    @classmethod
+    def of(cls, found: list[Any]) -> Registered | None:
+        """From the values of `FIELDS`; None: there is no such table."""
+        layout, key, columns, owner, expires, attempt, floors, rewound = (
+            part.decode() if isinstance(part, bytes) else part for part in found
+        )
+        if owner is None:
+            return None
+        version = None if attempt is None else AttemptId(int(attempt))
+        return cls(
+            layout,
+            key,
+            columns,
+            owner,
+            expires,
+            version,
+            read_floors(floors),
+            None if rewound is None else TxId(int(rewound)),
+        )
+
+
+def read_floors(written: str | None) -> Floors:
+    """What a table has recorded of floors."""
+    if not written:
+        return NO_FLOORS
+    txid, floor, before = json.loads(written)
+    return Floors(TxId(txid), floor, before)
+
+
+def written_floors(floors: Floors | None) -> str:
+    """What is recorded of floors; nothing if rows do not expire."""
+    return "" if floors is None else json.dumps([floors.txid, floors.floor, floors.before])
+
+
+class RedisRegistration:
+    """A state's claim to a table. `name` is what messages call the state."""
+
+    def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
+        self._server, self._name, self.owner, self.expires = server, name, owner, columns.expires
+        self.meta, self._rows, *_ = keys_of(table)
+        self._wanted = (str(columns.key), str(Schema((*columns.key, *columns.values))))
+
+    def find(self) -> Registered | None:
+        """What is there. Changes nothing."""
+        with self._server.raising_ours():
+            return Registered.of(self._server.client.hmget(self.meta, FIELDS))
+
+    def check(self) -> Registered | None:
+        """What is there, if it is this state's; None: nothing is, or it is empty and may become this state's.
+
+        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner.
+        """
+        found = self.find()
+        if found is None:
+            return None
+        self._check_shape(found)
+        if found.owner == self.owner:
+            return found
+        with self._server.raising_ours():
+            if self._server.client.hlen(self._rows):
+                raise self._anothers(found.owner)
+        return None
+
+    def create_or_check(self) -> bool:
+        """Create the table, or check the one that is there. True: its rows are to expire from the next write on.
+
+        Raises as `check` does.
+        """
+        layout = LAYOUT if self.expires is None else LAYOUT_WITH_FLOORS
+        with self._server.raising_ours():
+            self._server.client.eval(_CREATE, 1, self.meta, layout, *self._wanted, self.owner, self.expires or "")
+        found = self.find()
+        assert found is not None
+        self._check_shape(found)
+        if found.owner != self.owner:
+            with self._server.raising_ours():
+                arguments = (self.meta, self._rows, found.owner, self.owner)
+                is_ours = self._server.client.eval(_HAND_OVER, 2, *arguments)
+            if not is_ours:
+                raise self._anothers(found.owner)
+        return self.expires is not None and found.expires is None
+
+    def _anothers(self, owner: str) -> StoreMismatch:
+        return StoreMismatch(
+            f"state {self._name} has rows, written by {owner} and not by {self.owner}: it is another topology's table; "
+            "give each topology its own, or start with an empty one"
+        )
+
+    def _check_shape(self, found: Registered) -> None:
+        if found.layout not in (LAYOUT, LAYOUT_WITH_FLOORS):
+            raise SchemaMismatch(
+                f"state {self._name} has version {found.layout} of the state's layout, this release knows {LAYOUT} and "
+                f"{LAYOUT_WITH_FLOORS}; run the release of transactional that wrote it, or a newer one"
+            )
+        if found.expires is not None and found.expires != self.expires:
+            now = f"expires={self.expires!r}" if self.expires is not None else "no expires="
+            raise SchemaMismatch(
+                f"state {self._name} has rows that expire by the column {found.expires!r}, and is declared with {now}: "
+                f"declare expires={found.expires!r}, or use another table"
+            )
+        if (found.key, found.columns) != self._wanted:
+            raise SchemaMismatch(
+                f"state {self._name} was created with the key '{found.key}' and the columns '{found.columns}'; the "
+                f"state needs the key '{self._wanted[0]}' and the columns '{self._wanted[1]}': use another table, or "
+                "declare the existing columns"
+            )
+
+
+def keys_of(table: str) -> tuple[str, str, str, str]:
+    """The names of a table's keys in Redis: owner and version, rows, what the newest transaction has changed, and where
+    rows expire by what time.
+
+    The braces keep them in one slot.
+    """
+    return f"{{{table}}}:meta", f"{{{table}}}:rows", f"{{{table}}}:changed", f"{{{table}}}:expiry"

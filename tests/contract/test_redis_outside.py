@@ -1,0 +1,223 @@
+"""States in Redis as others see them: readers, the doctor, the checker, rewinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from state.redis.registration import keys_of
+from state.redis.state import RedisMapState
+from state.store.sql_store import SqlCoordinatorStore
+from tests.contract.states import OWNER, Place, counts
+from tests.contract.test_floors import expiring
+from tests.contract.test_readers import (
+    read,
+    seen,
+    test_a_reader_sees_one_transaction_whatever_is_written_meanwhile,
+    test_a_state_of_one_row,
+    test_keys_of_several_columns_with_null,
+)
+from tests.contract.test_redis import NAMES, RedisPlace, place, server
+from tests.integration.redis_server import RedisServer
+from tests.rewinding import build, contents, expected, run, store_url
+from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
+from tests.rewinding_windows import expiring as expiring_states
+from transactional.attempt import TxId
+from transactional.commands.verify import tables_of
+from transactional.doctor.examine import examine
+from transactional.engine.rewinding import rewind
+from transactional.errors import BeyondKept, OperatingError
+from transactional.facts import BatchFacts
+from transactional.topology.topology import Topology
+from verifier import verify
+
+__all__ = ["place", "server"]
+
+pytestmark = pytest.mark.redis
+LENGTH = 9
+_ = (
+    *(test_a_reader_sees_one_transaction_whatever_is_written_meanwhile, test_a_state_of_one_row),
+    test_keys_of_several_columns_with_null,
+)
+"""They are run here over Redis."""
+
+
+# --- readers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_of_a_table_that_has_moved_on_too_far_is_refused(place: Place) -> None:
+    """It gets what was pinned, or one line; never what was written since."""
+    state: Any = place.state()
+    place.fence(state, 0, 1)
+    state.merge(place.attempt(1, 2), counts({"a": 1, "b": 1}))
+    reader = state.reader(OWNER)
+    reader.pin()
+    state.merge(place.attempt(2, 3), counts({"a": 1}))
+    assert read(state, reader, 1, ["a", "b"]) == {"a": 1, "b": 1}
+    state.merge(place.attempt(3, 4), counts({"a": 1, "c": 1}))
+    with pytest.raises(OperatingError, match="has moved on from transaction 1 while it was read"):
+        reader.rows(TxId(1))
+    assert seen(reader.lookup(TxId(1), pa.table({"word": ["b", "c"]}))) == {"b": 1}
+    reader.pin()
+    assert read(state, reader, 3, ["a"]) == {"a": 3, "b": 1, "c": 1}
+    reader.close()
+
+
+@pytest.mark.parametrize("goes", [{"deletes": True}, {"expires": "at", "after": "10 seconds"}])
+def test_of_keys_that_may_go_nothing_is_known_then(place: RedisPlace, goes: dict[str, Any]) -> None:
+    """One that is not there may have been there."""
+    state = place.state("word string", "count long, at timestamp", **goes)
+    attempt = place.attempt(1, 1)
+    state.begin(attempt, BatchFacts(5_000))
+    state.put(attempt, {("a",): (7, datetime(2026, 5, 1, tzinfo=UTC))})
+    reader = state.reader(OWNER)
+    reader.pin()
+    assert [row["count"] for row in reader.rows(TxId(1)).to_pylist()] == [7]
+    place.fence(state, 1, 5)
+    with pytest.raises(OperatingError, match="query it again"):
+        reader.rows(TxId(1))
+    reader.close()
+
+
+def test_a_reader_creates_nothing(server: RedisServer) -> None:
+    state = RedisMapState(server.url, "nobody's", "word string", "count long")
+    reader = state.reader(OWNER)
+    with pytest.raises(OperatingError, match="has no table yet"):
+        reader.pin()
+    assert not reader._server.client.exists(*keys_of("nobody's"))
+    reader.close()
+    state.close()
+
+
+# --- the doctor, the checker, rewinds: with a topology ------------------------------------------------------------
+
+
+class Rewound:
+    """A store in a SQLite file, and states in Redis."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url, self.name = folder, url, f"world {next(NAMES)}"
+        self.store = SqlCoordinatorStore(store_url(folder))
+
+    def topology(self, transactions: int = LENGTH) -> Topology:
+        """The topology, over some words; its states' connections are closed by whoever reads them."""
+
+        def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> Any:
+            return RedisMapState(self.url, f"{self.name} {name}", key, values, deletes=deletes)
+
+        return build(self.folder, state, transactions=transactions, letters=False)
+
+    def run(self, transactions: int = LENGTH) -> None:
+        """Run to the end of them."""
+        run(self.topology(transactions), self.store)
+
+    def back_to(self, txid: int) -> None:
+        """Rewind."""
+        rewind(self.topology(), self.store, TxId(txid), owner="rewinder")
+
+    def is_at(self, txid: int) -> bool:
+        """Whether readers find what a plain count gives."""
+        wanted = {name: rows for name, rows in expected(txid, LENGTH).items() if name != "dead-letters"}
+        return contents(self.topology()) == wanted
+
+    def found(self) -> list[str]:
+        """What the doctor and the checker say, by their names for it."""
+        examined = examine(self.topology(), self.store, store_url(self.folder))
+        tables, unknown = tables_of(self.topology())
+        assert (len(tables), unknown) == (3, {})
+        report = verify(store_url(self.folder), "rewound", tables)
+        return [*(each.problem.value for each in examined), *(each.kind.value for each in report.findings)]
+
+
+@pytest.fixture
+def world(server: RedisServer, tmp_path: Path) -> Iterator[Rewound]:
+    """Nothing has run there yet."""
+    world = Rewound(tmp_path, server.url)
+    yield world
+    world.store.close()
+
+
+def test_back_by_one_and_on_and_no_further(world: Rewound) -> None:
+    for length in (3, 5, LENGTH):
+        world.run(length)
+        world.back_to(length - 1)
+        assert world.is_at(length - 1)
+        with pytest.raises(
+            BeyondKept, match=rf"the oldest that it can go back to is {length - 1}\. Go back to that, or"
+        ):
+            world.back_to(length - 2)
+        assert world.found() == ["table-rewound"] * 3
+        world.run(length)
+        assert world.is_at(length)
+    with pytest.raises(BeyondKept, match="knows only what was before it"):
+        world.back_to(LENGTH - 2)
+    assert world.is_at(LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "says"),
+    [
+        (lambda client, rows, meta: client.hset(rows, '["cat"]', "[[1],99,null,null]"), {"partly-visible"}),
+        (lambda client, rows, meta: client.hset(rows, '["cat"]', "nothing"), {"broken-row"}),
+        (lambda client, rows, meta: client.hset(rows, '["cat"]', "[[5],2,[4],3]"), {"broken-row"}),
+        (lambda client, rows, meta: client.hset(meta, "owner", "others/count"), {"table-foreign", "wrong-table"}),
+        (lambda client, rows, meta: client.delete(rows, meta), {"table-missing", "table-behind"}),
+    ],
+)
+def test_the_doctor_and_the_checker_find_what_others_have_done(world: Rewound, hurt: Any, says: set[str]) -> None:
+    world.run()
+    assert world.found() == []
+    meta, rows, *_ = keys_of(f"{world.name} in-all")
+    state: Any = next(each.state for each in world.topology().committers if each.id == "in-all")
+    hurt(state._server.client, rows, meta)
+    state.close()
+    assert set(world.found()) == says
+
+
+def test_floors_are_recomputed_and_go_back(server: RedisServer, tmp_path: Path) -> None:
+    """Windows, and rows that expire: what a table has recorded follows from the recorded batch."""
+    store, clock, url = SqlCoordinatorStore(store_url(tmp_path)), Clock(), server.url.removesuffix("/0") + "/7"
+
+    def state(table: str, **goes: Any) -> Any:
+        return RedisMapState(url, table, **goes)
+
+    def made(transactions: int) -> Any:
+        return build_clicks(expiring_states(state), clock, transactions)
+
+    topology = made(26)
+    run(topology, store, clock=clock)
+    assert rows_of(topology) == never_further(30)[26]
+    tables, _ = tables_of(topology)
+    assert verify(store_url(tmp_path), "rewound", tables).findings == ()
+    client, (meta, *_) = topology.committers[0].state._server.client, keys_of("seen")
+    right = client.hget(meta, "floors")
+    txid, floor, before = json.loads(right)
+    client.hset(meta, "floors", json.dumps([txid, floor + 1, before]))
+    assert [each.where for each in verify(store_url(tmp_path), "rewound", tables).findings] == ["table of 'seen'"]
+    client.hset(meta, "floors", right)
+    for length in range(27, 31):
+        run(made(length), store, clock=clock)
+        rewind(made(length), store, TxId(length - 1), owner="rewinder")
+        assert rows_of(made(length)) == never_further(30)[length - 1], f"back at {length - 1}"
+    run(made(30), store, clock=clock)
+    assert rows_of(made(30)) == never_further(30)[30]
+    client.close()
+    store.close()
+
+
+def test_what_is_left_of_rows_that_expire(place: RedisPlace) -> None:
+    """Neither rows nor their times stay for ever, and the server's own clock decides nothing."""
+    state = expiring(place)
+    for txid in range(1, 9):
+        attempt = place.attempt(txid, txid)
+        state.begin(attempt, BatchFacts(txid * 20_000))
+        state.put(attempt, {(f"word {txid}",): (txid, datetime.fromtimestamp(20 * txid, UTC))})
+    client: Any = state._server.client  # type: ignore[union-attr]
+    _, rows, _, expiry = keys_of(place.engine)
+    assert (client.hlen(rows), client.zcard(expiry), client.ttl(rows)) == (2, 2, -1)
