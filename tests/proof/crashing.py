@@ -92,13 +92,16 @@ def check_as_committed(setting: Setting, folder: Path) -> None:
 
 
 def check_tables(setting: Setting, folder: Path, topology: Topology, committed: Sequence[AttemptRecord]) -> None:
-    expected = SHAPES[setting.shape].expected(rows_in(setting, committed))
+    shape, found = SHAPES[setting.shape], dict[str, dict[Any, Any]]()
     for name, state in states_of(topology).items():
         if (folder / name / "_delta_log").exists():
             read = state.read(committed[-1].attempt.txid if committed else 0)  # type: ignore[arg-type]
-            assert contents(name, read.to_pylist()) == dict(expected[name]), f"table {name} as committed"
+            found[name] = contents(name, read.to_pylist())
         else:
             assert not committed, f"table {name} is not there"
+    expected = shape.expected(rows_in(setting, committed))
+    for name, together in shape.met(found).items():
+        assert together == dict(expected[name]), f"table {name} as committed"
 
 
 def check_at_the_end(setting: Setting, folder: Path) -> None:
@@ -108,9 +111,12 @@ def check_at_the_end(setting: Setting, folder: Path) -> None:
     assert Counter(rows_in(setting, committed)) == all_rows, "the committed ranges are not all rows, each once"
     ends = {index: len(words) for index, words in enumerate(rows_of(setting))}
     assert positions_of(folder) == ends
-    for name, state in states_of(build(setting, folder, Effects(), take=TAKE)).items():
-        expected = SHAPES[setting.shape].expected(list(all_rows.elements()))[name]
-        assert contents(name, state.read().to_pylist()) == dict(expected), f"table {name} at the end"
+    shape, states = SHAPES[setting.shape], states_of(build(setting, folder, Effects(), take=TAKE))
+    found = {name: contents(name, state.read().to_pylist()) for name, state in states.items()}
+    assert found.get("closed") != {}, "no window has closed"
+    expected = shape.expected(list(all_rows.elements()))
+    for name, together in shape.met(found).items():
+        assert together == dict(expected[name]), f"table {name} at the end"
 
 
 def rows_in(setting: Setting, committed: Sequence[AttemptRecord]) -> list[Word]:
@@ -135,7 +141,7 @@ def contents(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
     if table == "letters":
         return dict(Counter(json.loads(row["tuple"])["word"] for row in rows))
     keyed = [tuple(row.values()) for row in rows]
-    found = {key[0] if key else (): value for *key, value in keyed}
+    found = {key[0] if len(key) == 1 else tuple(key): value for *key, value in keyed}
     # A bucket that all words have left stays behind with none.
     return {key: value for key, value in found.items() if value or table != "per-bucket"}
 

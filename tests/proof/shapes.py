@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
+from transactional.trident import Count, TridentTopology, tumbling
 
 Word = str | None
 Contents = Mapping[str, Mapping[Any, Any]]
@@ -25,6 +27,7 @@ WORDS: Sequence[Sequence[Word]] = (
 )
 TAKE, OTHER_TAKE = 2, 3
 BUCKET_SIZE = 2
+NOON, WINDOW = datetime(2026, 5, 1, 12, tzinfo=UTC), timedelta(seconds=2)
 PROPERTIES = {"delta.checkpointInterval": "4"}
 KEPT_FOR_NO_TIME = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 """What nobody can commit any more is deleted as soon as it was noted."""
@@ -62,16 +65,18 @@ class Shape:
 
     add_bolts: Callable[[TransactionalTopologyBuilder, Callable[..., DeltaMapState], Path], None]
     expected: Callable[[Sequence[Word]], Contents]
+    met: Callable[[Contents], Contents] = lambda tables: tables
+    """What tables hold together, where the rows alone do not say which of them holds what."""
 
 
 def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Topology:
     """The topology over tables in a folder. A memory spout takes so many rows of each partition."""
-    rows = [[(word,) for word in words] for words in rows_of(setting)]
+    is_timed = setting.shape == "windows"
+    rows = [[timed(word) if is_timed else (word,) for word in words] for words in rows_of(setting)]
     kind: type[MirroringSpout | OpaqueMirroringSpout] = OpaqueMirroringSpout if setting.is_opaque else MirroringSpout
-    spout = kind(rows, fields="word string", take=take)
+    spout = kind(rows, fields="word string, at timestamp" if is_timed else "word string", take=take)
     assert isinstance(spout, MemoryTransactionalSpout)
     spout.mirror = Mirror(folder / "mirror.json", effects)
-    builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
 
     def state(name: str, key: str | tuple[str, ...], values: str = "", *, deletes: bool = False) -> DeltaMapState:
         layout = LAYOUTS.get(setting.layout, setting.layout)
@@ -79,6 +84,9 @@ def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Top
         options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": properties}
         return DeltaMapState(folder / name, key, values, kind=setting.kind, deletes=deletes, **options)
 
+    if is_timed:
+        return windowed(spout, state)
+    builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
     SHAPES[setting.shape].add_bolts(builder, state, folder)
     return builder.build()
 
@@ -90,6 +98,8 @@ def rows_of(setting: Setting) -> Sequence[Sequence[Word]]:
     """
     if setting.shape == "letters":
         return WORDS
+    if setting.shape == "windows":
+        return [[f"{word}@{number}" for number, word in enumerate([*words, *words])] for words in WORDS]
     most = TAKE * max(2, setting.pending) if setting.engine == "spark" else None
     return [[word or "none" for word in words[:most]] for words in WORDS]
 
@@ -195,7 +205,39 @@ def add_new_values(builder: TransactionalTopologyBuilder, state: Callable[..., D
     builder.set_committer_bolt("per-bucket", per_bucket).fields_grouping("moved", "bucket")
 
 
+def timed(word: Word) -> tuple[str, datetime]:
+    """A word and its time, which is its place in its partition: no word is late."""
+    text, _, second = str(word).partition("@")
+    return text, NOON + timedelta(seconds=int(second))
+
+
+def windowed(spout: MemoryTransactionalSpout, state: Callable[..., Any]) -> Topology:
+    """Words of every few seconds: the windows that are open, and those that have closed."""
+    topology = TridentTopology("proof", parallelism=2)
+    stream = topology.new_stream("words", spout, event_time="at").group_by("word").window(tumbling(WINDOW))
+    counts = stream.persistent_aggregate(state("open", None), Count(), name="open")
+    counts.closed().persist(state("closed", ("word", "window_start")), name="closed")
+    return topology.build()
+
+
+def windows(words: Sequence[Word]) -> Contents:
+    starts = [(text, at - (at - NOON) % WINDOW) for text, at in map(timed, words)]
+    return {"windows": Counter(starts)}
+
+
+def once(tables: Contents) -> Contents:
+    """When a window closes depends on the batches; but it is either open or has closed, once, with all of its words."""
+    closed = {
+        (word, start): count for (word, start, end), count in tables.get("closed", {}).items() if end - start == WINDOW
+    }
+    still_open = tables.get("open", {})
+    assert not closed.keys() & still_open.keys(), "a window has closed and is open"
+    assert len(closed) == len(tables.get("closed", {}))
+    return {"windows": {**closed, **still_open}}
+
+
 SHAPES = {
+    "windows": Shape(lambda *_: None, windows, once),
     "counts": Shape(add_counts, count),
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "words": Shape(add_buckets, buckets),
