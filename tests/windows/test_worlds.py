@@ -22,6 +22,7 @@ from transactional.ports import StateKind
 from transactional.topology import windowing
 from transactional.topology.windowing import _first_of as first_of
 from transactional.trident.sessions import SessionUpdate
+from transactional.trident.windowing import WindowedUpdate
 
 CHUNK = 2
 WRONG_SEEDS = 15
@@ -111,6 +112,13 @@ def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytes
         return touching(self, part, facts and replace(facts, late_before_us=facts.previous_late_before_us))
 
     monkeypatch.setattr(SessionUpdate, "touching", too_many)
+    assert is_found()
+
+
+def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What overlapping windows have in common has a time of its own, by which they may not be split."""
+    by_pane = property(lambda update: (*update._key, update._window.start))
+    monkeypatch.setattr(WindowedUpdate, "split_by", by_pane)
     assert is_found()
 
 
