@@ -107,9 +107,9 @@ def test_closed_windows_are_those_of_a_batch_query(
     by_jobs = closed_by("jobs", shape, bootstrap, topic, tmp_path / "jobs", spark)
     every = WINDOWS[shape][1]
     grouped = spark.createDataFrame(records(bootstrap, topic)).groupBy("key", f.window("timestamp", "1 minute", every))
-    by_sql = grouped.count().select("key", f.unix_micros("window.start").alias("start"), "count").collect()
-    last_us = max(start for _, start, _ in by_sql)
-    batch = {(key, start): count for key, start, count in by_sql}
+    by_sql = grouped.count().select("key", f.unix_micros("window.start").alias("start"), "count").toArrow()
+    batch = {(row["key"], row["start"]): row["count"] for row in by_sql.to_pylist()}
+    last_us = max(start for _, start in batch)
     found = {(key, int(start.timestamp() * 1_000_000)): count for key, start, count in by_jobs}
     assert found.items() <= batch.items()
     # What has not closed is young: a batch and the delay, and what was read when the last batch was planned.
