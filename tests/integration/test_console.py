@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -188,3 +189,40 @@ def test_a_page_outlives_the_server(browser: Browser) -> None:
         assert page.locator("svg.staircase").is_visible()
         page.close()
         visit.wrong.clear()  # the browser notes each request that failed
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_have_a_cursor_and_zoom_where_scripts_run(browser: Browser, scheme: str) -> None:
+    past = Past().begin().committed(14)
+    with visiting(browser, past, scheme=scheme) as visit:
+        page = visit.open("/t/words/")
+        assert page.locator(".uplot canvas").count() == page.locator("svg.chart").count() == 3
+        assert not page.locator("svg.chart").first.is_visible()
+        over = page.locator(".uplot .u-over").first
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
+        assert box is not None
+        y = box["y"] + 40
+        page.mouse.move(box["x"] + 2, y)
+        for legend in page.locator(".u-legend").all():
+            expect(legend).to_contain_text("UTC2025-11-22 08:26")
+        expect(page.locator(".u-legend").first).to_contain_text(re.compile(r"rate[1-9]"))
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, y)
+        page.mouse.up()
+        expect(page.locator(".zoomed")).to_have_count(3)
+        committed = page.locator(".tiles b").first
+        past.committed(1)
+        expect(committed).to_have_text("15", timeout=20_000)
+        assert page.locator(".zoomed").count() == 3, "what somebody looks at closely is left alone"
+        page.mouse.dblclick(box["x"] + box["width"] / 2, y)
+        expect(page.locator(".zoomed")).to_have_count(0)
+        plots = page.locator("[data-plot]")
+        before = plots.first.get_attribute("data-plot")
+        past.committed(1)
+        expect(committed).to_have_text("16", timeout=20_000)
+        expect(plots.first).not_to_have_attribute("data-plot", before or "", timeout=20_000)
+        assert page.locator(".uplot canvas").count() == 3
+        page.emulate_media(media="print")
+        assert page.locator("svg.chart").first.is_visible()
+        assert not page.locator(".uplot").first.is_visible()

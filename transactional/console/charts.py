@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from transactional.console import svg
@@ -37,6 +39,31 @@ def _frame(series: Series, top: float) -> list[str]:
     parts.append(svg.text(clock(series.start_ms)[:8], _LEFT, _HEIGHT - 6, class_="tick"))
     parts.append(svg.text(clock(end_ms)[:8], _WIDTH, _HEIGHT - 6, class_="tick", text_anchor="end"))
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of a page: its heading, drawn as SVG, and as JSON for the script that puts a cursor and zoom into it."""
+
+    words: str
+    drawn: str
+    data: str
+
+
+def area(words: str, series: Series, values: Sequence[float], label: str, kind: str) -> Chart:
+    """One figure over time."""
+    return Chart(words, draw_area(series, values, label, kind), _plotted(series, {kind: values}, stacked=False))
+
+
+def stack(words: str, series: Series, layers: Mapping[str, Sequence[float]], label: str) -> Chart:
+    """Figures that add up, over time."""
+    return Chart(words, draw_stack(series, layers, label), _plotted(series, layers, stacked=True))
+
+
+def _plotted(series: Series, layers: Mapping[str, Sequence[float]], *, stacked: bool) -> str:
+    rounded = {name: [round(value, 2) for value in values] for name, values in layers.items()}
+    plot = {"start_ms": series.start_ms, "step_ms": series.slot_ms, "stacked": stacked, "layers": rounded}
+    return json.dumps(plot, separators=(",", ":"))
 
 
 def draw_area(series: Series, values: Sequence[float], label: str, kind: str) -> str:

@@ -108,19 +108,16 @@ def _link_from(status: TopologyStatus) -> Callable[[TxId], str]:
     return lambda txid: f"{path_of(status)}/transactions/{txid}"
 
 
-def _charts(series: Series | None) -> list[tuple[str, str]]:
+def _charts(series: Series | None) -> list[charts.Chart]:
     if series is None or not any(slot.transactions for slot in series.slots):
         return []
-    phases = ("planning", "processing", "waiting", "committing")
+    phases = {each: series.spent(each) for each in ("planning", "processing", "waiting", "committing")}
     drawn = [
-        ("Records per second", charts.draw_area(series, series.rates, "Records per second over time", "rate")),
-        (
-            "Latency by phase, ms",
-            charts.draw_stack(series, {each: series.spent(each) for each in phases}, "Mean latency by phase over time"),
-        ),
+        charts.area("Records per second", series, series.rates, "Records per second over time", "rate"),
+        charts.stack("Latency by phase, ms", series, phases, "Mean latency by phase over time"),
     ]
     if any(slot.lag is not None for slot in series.slots):
-        drawn.append(("Lag, records", charts.draw_area(series, series.lags, "Lag over time", "lag")))
+        drawn.append(charts.area("Lag, records", series, series.lags, "Lag over time", "lag"))
     return drawn
 
 

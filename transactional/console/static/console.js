@@ -7,6 +7,9 @@
   const told = live.querySelector("span");
   const button = live.querySelector("button");
   let paused = false, due = false, busy = false;
+  // Parts as the server has made them: charts.js puts more into them.
+  const served = new WeakMap();
+  for (const part of document.querySelectorAll("[data-part]")) served.set(part, part.innerHTML);
 
   const refresh = async () => {
     if (paused || busy || document.hidden) { due = true; return; }
@@ -17,7 +20,10 @@
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const part of document.querySelectorAll("[data-part]")) {
         const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
-        if (fresh && !part.contains(document.activeElement) && part.innerHTML !== fresh.innerHTML) part.replaceWith(fresh);
+        if (!fresh || part.contains(document.activeElement) || part.querySelector(".zoomed") || served.get(part) === fresh.innerHTML) continue;
+        served.set(fresh, fresh.innerHTML);
+        part.replaceWith(fresh);
+        document.dispatchEvent(new CustomEvent("replaced", {detail: part.dataset.part}));
       }
       told.textContent = "live";
     } catch { told.textContent = "no answer; trying again"; due = true; }
