@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, delete, func, insert, or_, select, update
 
 from state.store.schema import NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
 from state.store.statements import IS_HELD
@@ -42,6 +42,20 @@ MINUTES = (
     select(minutes)
     .where(minutes.c.topology_id == _TOPOLOGY, minutes.c.at_ms >= bindparam("since_ms"))
     .order_by(minutes.c.at_ms, minutes.c.epoch)
+)
+_SINCE, _EACH = bindparam("since_ms", type_=BigInteger), bindparam("each_ms", type_=BigInteger)
+_PART = ((minutes.c.at_ms - _SINCE) // _EACH).label("part")
+MINUTES_SUMMED_UP = (
+    select(
+        _PART,
+        *(cast(func.sum(minutes.c[name]), BigInteger).label(name) for name in ("transactions", "rows", "failures")),
+        cast(func.sum(minutes.c.lag_sum), BigInteger).label("lag_sum"),
+        func.max(minutes.c.lag_max).label("lag_max"),
+        func.aggregate_strings(minutes.c.phases_ms, ",").label("phases_ms"),
+    )
+    .where(minutes.c.topology_id == _TOPOLOGY, minutes.c.at_ms >= _SINCE)
+    .group_by(_PART)
+    .order_by(_PART)
 )
 
 # The oldest few are examined, whatever their number: counting attempts would take longer with each of them. There are

@@ -9,7 +9,7 @@ from sqlalchemy import Executable, Row
 
 from state.store import history, rewinding
 from state.store import statements as sql
-from state.store.rows import desired_in, minute_of, record_of, run_of, status_of, times_of, whole
+from state.store.rows import desired_in, minute_of, part_of, record_of, run_of, status_of, times_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
@@ -94,9 +94,12 @@ class SqlStoreReader:
         rows = self._rows(rewinding.SAVEPOINTS, {"topology": topology_id})
         return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
 
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that started at or after `since_ms`, oldest first."""
+    def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
+        """The minutes that started at or after `since_ms`, oldest first; summed up by parts of `each_ms`."""
         key = {"topology": topology_id, "since_ms": since_ms}
+        if each_ms is not None:
+            rows = self._rows(history.MINUTES_SUMMED_UP, {**key, "each_ms": each_ms})
+            return [part_of(row, since_ms, each_ms) for row in rows]
         return [minute_of(row) for row in self._rows(history.MINUTES, key)]
 
     def _rows(self, statement: Executable, key: Mapping[str, Any]) -> Sequence[Row[Any]]:

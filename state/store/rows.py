@@ -13,7 +13,7 @@ from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, TopologyStatus
-from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble, phases_summed_up
 from transactional.store.rules import desired_of, lag_in
 
 
@@ -154,6 +154,24 @@ def minute_of(row: Row[Any]) -> MinuteRecord:
             lag_sum=whole(row.lag_sum),
             lag_max=whole(row.lag_max),
             phases_ms=json_object(row.phases_ms),
+        )
+
+
+def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
+    """A row of `MINUTES_SUMMED_UP` as a value. Raises `CorruptRecord` if it is invalid."""
+    at_ms = since_ms + whole(row.part) * each_ms
+    with readable(f"a row of the minutes from {at_ms} on"):
+        phases = json.loads(f"[{row.phases_ms}]")  # one call: a month has 43,200 of them
+        if not all(isinstance(each, dict) for each in phases):
+            raise ValueError("the time by phase is no JSON object")
+        return MinuteRecord(
+            at_ms=at_ms,
+            transactions=whole(row.transactions),
+            rows=whole(row.rows),
+            failures=whole(row.failures),
+            lag_sum=whole(row.lag_sum),
+            lag_max=whole(row.lag_max),
+            phases_ms=phases_summed_up(phases),
         )
 
 

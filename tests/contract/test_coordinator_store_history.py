@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -182,6 +183,35 @@ def test_a_minute_is_stored_with_the_commit_after_it(storage: Storage, store: St
     assert store.minutes(TOPOLOGY, since_ms=0) == minutes
     assert store.minutes(TOPOLOGY, since_ms=60_001) == minutes[1:]
     assert store.minutes("nowhere", since_ms=0) == []
+
+
+def test_minutes_are_summed_up_by_parts_of_time(storage: Storage, store: Store) -> None:
+    lease, rng = acquire(store), random.Random(7)
+    minutes = []
+    for txid in range(1, 13):
+        phases = {phase: rng.randrange(99) for phase in rng.sample(["planning", "processing", "committing"], 2)}
+        numbers = [rng.randrange(9) for _ in range(5)]
+        at_ms, (lag_sum, lag_max, *rest) = 60_000 * txid * rng.randint(1, 3), numbers
+        minutes.append(MinuteRecord(at_ms, rest[0], rest[1], rest[2], (0, 2), lag_sum, lag_max, phases))
+    minutes.sort(key=lambda each: each.at_ms)
+    minutes = list({each.at_ms: each for each in minutes}.values())
+    for txid, minute in enumerate(minutes, 1):
+        attempt = record_attempt(store, lease, txid, 1 + txid)
+        record_commit(store, lease, attempt, read(batch_of(0)), minute=minute)
+    for since_ms, each_ms in ((0, 60_000), (0, 150_000), (70_000, 150_000), (60_001, 10**9)):
+        found = store.minutes(TOPOLOGY, since_ms=since_ms, each_ms=each_ms)
+        parts = [each for each in minutes if each.at_ms >= since_ms]
+        assert [each.at_ms for each in found] == sorted(
+            {since_ms + (each.at_ms - since_ms) // each_ms * each_ms for each in parts}
+        )
+        for each in found:
+            of = [minute for minute in parts if each.at_ms <= minute.at_ms < each.at_ms + each_ms]
+            for name in ("transactions", "rows", "failures", "lag_sum"):
+                assert getattr(each, name) == sum(getattr(minute, name) for minute in of)
+            assert (each.lag_max, each.latencies) == (max(minute.lag_max for minute in of), ())
+            for phase in ("planning", "processing", "committing"):
+                assert each.phases_ms.get(phase, 0) == sum(minute.phases_ms.get(phase, 0) for minute in of)
+    assert store.minutes("nowhere", since_ms=0, each_ms=60_000) == []
 
 
 # --- troubles -----------------------------------------------------------------------------------------------------

@@ -199,8 +199,8 @@ class Line:
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         return self._store.runs(topology_id, limit=limit)
 
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        return self._store.minutes(topology_id, since_ms=since_ms)
+    def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
+        return self._store.minutes(topology_id, since_ms=since_ms, each_ms=each_ms)
 
     def reset(self, topology_id: str) -> bool:
         return self._store.reset(topology_id)

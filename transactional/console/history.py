@@ -22,7 +22,7 @@ class History:
         key, of = (topology_id, span), SPANS[span]
         made_at_ms, series = self._made.get(key, (0, None))
         if series is None or not 0 <= now_ms - made_at_ms <= of.ms / of.slots * _FRESH:
-            minutes = store.minutes(topology_id, since_ms=now_ms - of.ms)
+            minutes = store.minutes(topology_id, since_ms=now_ms - of.ms, each_ms=of.ms // of.slots)
             series = series_of_minutes(minutes, now_ms, of)
             self._made[key] = (now_ms, series)
         return series

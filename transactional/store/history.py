@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -89,6 +89,31 @@ class MinuteRecord:
     lag_sum: int = 0
     lag_max: int = 0
     phases_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+def summed_up(minutes: Iterable[MinuteRecord], since_ms: int, each_ms: int) -> list[MinuteRecord]:
+    """Minutes, summed up by parts of `each_ms` from `since_ms` on, oldest first; without `latencies`."""
+    parts: dict[int, MinuteRecord] = {}
+    for minute in minutes:
+        at_ms = since_ms + (minute.at_ms - since_ms) // each_ms * each_ms
+        before = parts.get(at_ms, MinuteRecord(at_ms, 0, 0, 0))
+        parts[at_ms] = MinuteRecord(
+            at_ms,
+            before.transactions + minute.transactions,
+            before.rows + minute.rows,
+            before.failures + minute.failures,
+            (),
+            before.lag_sum + minute.lag_sum,
+            max(before.lag_max, minute.lag_max),
+            phases_summed_up((before.phases_ms, minute.phases_ms)),
+        )
+    return [parts[at_ms] for at_ms in sorted(parts)]
+
+
+def phases_summed_up(several: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The time by phase of several minutes."""
+    phases = dict.fromkeys(phase for each in several for phase in each)
+    return {phase: sum([each.get(phase, 0) for each in several]) for phase in phases}
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,8 +168,12 @@ class StoreReader(Protocol):
     def savepoints(self, topology_id: str) -> list[Savepoint]:
         """The savepoints, oldest transaction first."""
 
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it."""
+    def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
+        """The minutes that started at or after `since_ms`, oldest first; one for each run that committed in it.
+
+        With `each_ms`, those that started in the same part of so many milliseconds, counted from `since_ms`, are summed
+        up: `at_ms` is where the part starts, and there are no `latencies`.
+        """
 
     def close(self) -> None:
         """Release connections."""

@@ -22,6 +22,7 @@ from transactional.store.history import (
     RunEnd,
     RunRecord,
     Savepoint,
+    summed_up,
 )
 from transactional.store.progress import Phase
 from transactional.store.rules import (
@@ -356,11 +357,12 @@ class MemoryCoordinatorStore:
             topology = self._topologies.get(topology_id)
             return topology is not None and topology.savepoints.pop(name, None) is not None
 
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
-        """The minutes that started at or after `since_ms`, oldest first."""
+    def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
+        """The minutes that started at or after `since_ms`, oldest first; summed up by parts of `each_ms`."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            return [each for each in topology.minutes if each.at_ms >= since_ms] if topology is not None else []
+            found = [each for each in topology.minutes if each.at_ms >= since_ms] if topology is not None else []
+        return found if each_ms is None else summed_up(found, since_ms, each_ms)
 
     def reset(self, topology_id: str) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""

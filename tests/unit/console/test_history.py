@@ -37,8 +37,9 @@ class Counting:
     def __init__(self) -> None:
         self.read = 0
 
-    def minutes(self, topology_id: str, *, since_ms: int) -> list[MinuteRecord]:
+    def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
         self.read += 1
+        assert each_ms is not None, "a month is 43,200 rows"
         return [minute(since_ms + MINUTE)]
 
 
