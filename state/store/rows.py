@@ -162,7 +162,7 @@ def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
     at_ms = since_ms + whole(row.part) * each_ms
     with readable(f"a row of the minutes from {at_ms} on"):
         phases = json.loads(f"[{row.phases_ms}]")  # one call: a month has 43,200 of them
-        if not all(isinstance(each, dict) for each in phases):
+        if set(map(type, phases)) != {dict}:
             raise ValueError("the time by phase is no JSON object")
         return MinuteRecord(
             at_ms=at_ms,

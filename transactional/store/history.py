@@ -112,8 +112,7 @@ def summed_up(minutes: Iterable[MinuteRecord], since_ms: int, each_ms: int) -> l
 
 def phases_summed_up(several: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The time by phase of several minutes."""
-    phases = dict.fromkeys(phase for each in several for phase in each)
-    return {phase: sum([each.get(phase, 0) for each in several]) for phase in phases}
+    return {phase: sum([each.get(phase, 0) for each in several]) for phase in sorted(set[str]().union(*several))}
 
 
 @dataclass(frozen=True, slots=True)
