@@ -20,6 +20,8 @@ TIMES_OF = {
     "cpu_ms": "of it processor time",
     "planned_ms": "planned → committed",
 }
+NO_CLIFF = 0.95
+"""So many times the better peer's throughput ours has in at least one round of every point."""
 CONTESTS = ("pairs", "raw", "works", "bolts", "windows")
 
 
@@ -181,6 +183,53 @@ def paper_sheet(documents: Documents) -> Sheet:
     return Sheet("On paper", columns, list(model.on_paper(documents)))
 
 
+def grid_sheet(documents: Documents) -> Sheet:
+    """Every point of the grid, system by system, and how ours stand beside the better peer of the point."""
+    columns = (
+        "keys a batch",
+        "in the table",
+        "system",
+        "1,000 messages/s",
+        "p50",
+        "p99",
+        "against the better peer",
+        "",
+    )
+    rows = []
+    for point in documents.get("grid", {}).get("points", []):
+        better = better_peer(point)
+        for each in point["summaries"]:
+            ratio = _ratio(point, each["system"], better)
+            verdict = MET[None if ratio is None else ratio["max"] >= NO_CLIFF]
+            shown = "-" if ratio is None else f"{_spread(ratio)} times {better}"
+            times = (_ms(each["p50_ms"]), _ms(each["p99_ms"]))
+            speed = _thousands(each["messages_per_second"])
+            rows.append((f"{point['keys']:,}", f"{point['table']:,}", each["system"], speed, *times, shown, verdict))
+        unfinished = [(f"{point['keys']:,}", f"{point['table']:,}", each) for each in point["unfinished"]]
+        rows += [
+            (keys, table, each.split(":")[0], "not finished", "-", "-", "-", "-") for keys, table, each in unfinished
+        ]
+    return Sheet("Keys in a batch, and in the table", columns, rows)
+
+
+def better_peer(point: Mapping[str, Any]) -> str:
+    """Which of a point's peers has the higher median throughput; empty: none has finished."""
+    peers = [each for each in point["summaries"] if not each["system"].startswith("ours")]
+    return max(peers, key=lambda each: each["messages_per_second"]["median"])["system"] if peers else ""
+
+
+def _ratio(point: Mapping[str, Any], system: str, peer: str) -> Mapping[str, float] | None:
+    found = [each for each in point["ratios"] if (each["system"], each["peer"]) == (system, peer)]
+    return found[0]["throughput"] if found else None
+
+
+def _loads(documents: Documents) -> str:
+    """What else the machine did, point by point."""
+    points = documents.get("grid", {}).get("points", [])
+    said = {each["load"] for each in points if each.get("load")}
+    return "".join(f"Measured with {each}.\n\n" for each in sorted(said))
+
+
 def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
     """What stands between the pages' marks, by name."""
 
@@ -193,6 +242,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "steady": lambda: shown(steady_sheet(documents)),
         "profile": lambda: shown(profile_sheet(documents)),
         "tables": lambda: shown(table_sheet(documents)),
+        "grid": lambda: _linked("grid", documents) + _loads(documents) + shown(grid_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
         "paper": lambda: shown(paper_sheet(documents)),
@@ -214,7 +264,13 @@ def all_sheets(documents: Documents) -> Iterator[Sheet]:
     """All tables, the targets last."""
     for part in CONTESTS:
         yield from _contest(part, documents)
-    yield from (steady_sheet(documents), table_sheet(documents), profile_sheet(documents), target_sheet(documents))
+    yield from (
+        grid_sheet(documents),
+        steady_sheet(documents),
+        table_sheet(documents),
+        profile_sheet(documents),
+        target_sheet(documents),
+    )
 
 
 def _contest(part: str, documents: Documents) -> list[Sheet]:

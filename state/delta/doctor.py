@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
+from state.delta.left_over import left_over
 from state.delta.tables.commit import write_entry
 from state.delta.tables.durability import Torn, set_aside, torn_files
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
@@ -139,7 +140,7 @@ class ExaminedDelta:
         return f"in Spark: ALTER TABLE delta.`{self.location.uri}` {what}"
 
     def _of_files(self) -> Iterator[Diagnosis]:
-        """Data files that do not have the size that was written. Missing ones are left to their readers."""
+        """Data files that are missing, or do not have the size that was written; and staged files beside them."""
         if self._table is None:
             return
         actions = pa.table(self._table.get_add_actions())
@@ -150,6 +151,13 @@ class ExaminedDelta:
                 what = f"data file {path} has {info.size} bytes, not the {written} written: it was changed in place"
                 remedy = "restore the file, or the table and the store together, from a backup"
                 yield self._diagnosis(Problem.FILE_CHANGED, what, remedy)
+            elif not info.is_file:
+                what = f"data file {path}, with {written} bytes, is missing: somebody has deleted it"
+                remedy = "restore the file, or the table and the store together, from a backup"
+                yield self._diagnosis(Problem.FILE_MISSING, what, remedy)
+        if self.location.scheme == "file":
+            for found in left_over(Path(self.location.uri), set(paths), self.version):
+                yield self._diagnosis(Problem.FILES_LEFT_OVER, found.what, found.remedy, is_harmless=True)
 
     def _of_others(self) -> Iterator[Diagnosis]:
         """What others have done to the rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
+from transactional.ports.examining import Problem
 from transactional.ports.staged import StagedFile
 from transactional.running import run_topology
 from transactional.testing import MemoryCoordinatorStore
@@ -307,6 +309,19 @@ class TestOrphans:
         assert segments(state).sweep() == 4
         assert content(state) == {"a": 6}
 
+    def test_what_a_driver_has_left_that_died_at_its_start_or_in_a_fold_goes_too(self, place: Place) -> None:
+        state = opened(place)
+        merge(state, place.attempt(1, 1), {"a": 1}, {"a": 1})
+        runs = Path(state.location.uri, "_runs")
+        (runs / "mark-1").touch()
+        (runs / "job-1").mkdir()
+        (runs / "job-1" / "part-0.parquet").touch()
+        (runs / "of somebody else").touch()
+        assert segments(state).sweep() == 0
+        self.age(state, self.RETENTION_S + 60)
+        assert segments(state).sweep() == 2
+        assert set(self.listed(state)) == {*live(state), "_runs/of somebody else"}
+
     def test_one_that_was_taken_over_deletes_nothing(self, place: Place) -> None:
         zombie, leader = opened(place), opened(place)
         stage(zombie, place.attempt(1, 1), {"dead": 1})
@@ -441,3 +456,34 @@ class TestTopology:
         assert content(DeltaMapState(tmp_path / "t", "word string", "count long")) == Counter(
             " ".join(LINES).split(" ")
         )
+
+
+class TestDoctor:
+    def found(self, state: DeltaMapState) -> list[tuple[Problem, bool, str]]:
+        examined = state.examine(*OWNER.split("/"))
+        assert examined is not None
+        return [(each.problem, each.is_harmless, each.what) for each in examined.diagnoses()]
+
+    def test_names_what_nobody_commits_and_what_somebody_may(self, place: Place) -> None:
+        state = opened(place)
+        merge(state, place.attempt(1, 2), {"a": 1}, {"a": 1})
+        assert self.found(state) == []
+        stage(state, place.attempt(1, 1), {"dead": 1})
+        stage(state, place.attempt(2, 7), {"b": 1}, {"b": 1})
+        Path(state.location.uri, "_runs", "mark-1").touch()
+        dead, waiting, mark = self.found(state)
+        assert {each[:2] for each in (dead, waiting, mark)} == {(Problem.FILES_LEFT_OVER, True)}
+        assert re.match(r"1 file with [\d,]+ bytes in _runs of attempt 1:1 are no part .* attempt 2$", dead[2])
+        assert re.match(r"2 files with [\d,]+ bytes in _runs of attempt 2:7 are not committed", waiting[2])
+        assert "mark-1" in mark[2]
+
+    def test_names_a_live_file_that_is_missing(self, place: Place) -> None:
+        state = opened(place)
+        merge(state, place.attempt(1, 1), {"a": 1}, {"a": 1})
+        path = sorted(live(state))[0]
+        for txid in range(2, 5):  # one of the newest Delta commit a power cut may have taken
+            merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
+        Path(state.location.uri, path).unlink()
+        [(problem, is_harmless, what)] = self.found(state)
+        assert (problem, is_harmless) == (Problem.FILE_MISSING, False)
+        assert path in what

@@ -22,9 +22,10 @@ from bench import closing, lookups, model, page, plots, processes, results, samp
 from bench.__main__ import attempted, options_of
 from bench.contest import Contest, Plan
 from bench.figures import Spread, compare, percentile, summarise
+from bench.grid_systems import Course
 from bench.results import Results, load
 from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, bytes_of_new, files_below
-from bench.sheets import all_sheets
+from bench.sheets import all_sheets, grid_sheet
 from bench.steady import TimedDriver
 from bench.targets import Target, formatted, targets
 from bench.workload import departures, timed, zipf
@@ -408,3 +409,42 @@ def test_closing_is_measured_with_as_many_rows_open_as_are_asked_for(tmp_path: P
     next(closing.transactions(topology, 2))
     with pytest.raises(AssertionError, match="1000 windows have closed instead of 2000"):
         closing.check(topology, 2)
+
+
+# --- the grid -------------------------------------------------------------------------------------------------------
+
+
+def point(keys: int, *found: Round, unfinished: Sequence[str] = ()) -> dict[str, Any]:
+    """A point of the grid as it is read back."""
+    return {**document("grid", *found), "keys": keys, "table": keys, "unfinished": list(unfinished)}
+
+
+def test_the_grid_compares_with_the_better_peer_and_names_who_did_not_finish() -> None:
+    ours, slow, quick = rounds("ours-auto", 100, 100), rounds("merge", 400, 400), rounds("expert", 90, 200)
+    points = [point(7, *ours, *slow, *quick), point(8, *ours, *rounds("expert", 50, 60), unfinished=["merge: no"])]
+    rows = [(row[0], row[2], *row[-2:]) for row in grid_sheet({"grid": {"points": points}}).rows]
+    assert rows == [
+        ("7", "ours-auto", "0.9 … 1.45 … 2 times expert", "met"),
+        ("7", "merge", "-", "-"),
+        ("7", "expert", "-", "-"),
+        ("8", "ours-auto", "0.5 … 0.55 … 0.6 times expert", "**not met**"),
+        ("8", "expert", "-", "-"),
+        ("8", "merge", "-", "-"),
+    ]
+
+
+@pytest.mark.parametrize(("keys", "table"), [(1_000, 10_000), (300, 1_000), (1_000, 1_000), (5, 5_000_000)])
+def test_batches_of_the_grid_fill_the_table_and_then_have_each_key_once(keys: int, table: int) -> None:
+    course = Course(keys, table, tasks=2)
+
+    def numbers(batch: int) -> list[int]:
+        parts = [part for task in range(course.tasks) for part in course.part(batch, task)]
+        return sorted(number for part in parts for number in part["key"].to_pylist())
+
+    filled = [number for batch in range(course.fills) for number in numbers(batch)]
+    assert (len(filled), filled[0], filled[-1]) == (table, 0, table - 1)
+    for batch in range(course.fills, course.fills + 4):
+        found = numbers(batch)
+        assert len(found) == len(set(found)) == keys
+        assert set(found) <= set(range(table))
+    assert course.messages(course.fills + 3) == table + 3 * keys

@@ -7,6 +7,7 @@ are a retention apart: see `StagedOrphans`.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, ProtocolError
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
+
+_OF_DRIVERS = (f"{RUNS}/mark-", f"{RUNS}/job-")
+_NOBODY = AttemptId(0)
 
 
 def check_staged(location: DeltaLocation, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:
@@ -141,10 +145,16 @@ class StagedOrphans:
 
     def delete(self, path: str) -> None:
         """Delete one."""
-        Path(self.location.uri, path).unlink(missing_ok=True)
+        place = Path(self.location.uri, path)
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink(missing_ok=True)
 
     def _listed(self) -> dict[str, AttemptId]:
         folder = Path(self.location.uri, RUNS)
         names = os.listdir(folder) if folder.is_dir() else []
         found = {f"{RUNS}/{name}": attempt_of(f"{RUNS}/{name}") for name in names}
-        return {path: attempt.attempt_id for path, attempt in found.items() if attempt is not None}
+        # Marks of a start and the folder of a fold are of no attempt: one that is a retention old is of a dead driver.
+        own = {path: _NOBODY for path in found if path.startswith(_OF_DRIVERS)}
+        return {**own, **{path: attempt.attempt_id for path, attempt in found.items() if attempt is not None}}
