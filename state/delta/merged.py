@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, commit_merge, commit_overwrite, commit_rows
 from state.delta.tables.files import compact
 from state.delta.tables.layout import Layout, Writer
-from state.delta.tables.lookup import with_keys
+from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.rewriting import Change, NotAlike, Rewritten, rewrite_files
 from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
@@ -38,6 +38,8 @@ REMOVAL_INTERVAL = 50
 """Merges between two that remove what has expired: files that have such a row are written again."""
 FILES_MAX = 32
 """So many files a table may have; a merge reads them all."""
+SEARCHES_BEFORE_COPY = 20
+"""So many times a large table is read through for keys before it is copied, sorted by key: that takes as long."""
 MERGED_ROWS_TARGET = 1_000_000
 """A table of more rows is better off with the log layout."""
 
@@ -53,6 +55,8 @@ class MergedTable(Layout):
     ) -> None:
         super().__init__(loaded, state, writer)
         self._small, self._turn, self._ways = SmallTable(loaded.columns), turn, Ways()
+        self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
+        self._searched = (-1, Files(), 0)
 
     @property
     def how_written(self) -> str:
@@ -204,8 +208,36 @@ class MergedTable(Layout):
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """The rows with a wanted key, maybe more."""
-        return self.rows(before, lambda rows: with_keys(rows, wanted))
+        """The rows with a wanted key, maybe more.
+
+        A table through which so many queries have gone as a sorted copy costs is copied: until its files change, a
+        query costs what the wanted keys cost then.
+        """
+        if not self.columns.key.names or not self._is_copied():
+            return self.rows(before, lambda rows: with_keys(rows, wanted))
+        _, files, _ = self._searched
+        try:
+            found = self._copies.search({EVERY_TXID: (files, self.row_count())}, wanted)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise unreadable(self.loaded.location, error) from None
+        return visible(found, self.columns, before).cast(self._schema())
+
+    def _is_copied(self) -> bool:
+        """Count a query of this Delta version's files; whether they have been queried often enough for a copy."""
+        at = self.loaded.delta_version
+        known, files, times = self._searched
+        if known != at:
+            now = frozenset(self.loaded.snapshot.file_uris())
+            files, times = now, times if now == files else 0
+        self._searched = (at, files, times + 1)
+        return times >= SEARCHES_BEFORE_COPY
+
+    def _load_sorted(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
+        schema = delta_schema(self.columns)
+        names = ", ".join(map(DATA_FUSION.name, schema.names))
+        order = ", ".join(f"{DATA_FUSION.name(name)} NULLS LAST" for name in self.columns.key.names)
+        query = f"SELECT {names} FROM t" + ("" if is_small else f" ORDER BY {order}")
+        return pa.RecordBatchReader.from_stream(self.loaded.query(query)).cast(schema)
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for key and value columns as they were before a transaction."""

@@ -23,6 +23,7 @@ QUICK = [
     "delta-rs/switched",
     "delta-rs/log",
     "delta-rs/lookup",
+    "delta-rs/merge, lookup",
     *(f"delta-rs/{layout}" for layout in STAGED),
 ]
 """All but Spark, which takes seconds for what takes others milliseconds."""

@@ -30,6 +30,8 @@ from transactional.schema import Schema
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState
 OWNER = "words/count"
+LOOKED_UP = "merge, lookup"
+"""Merged by delta-rs, and looked up in a copy."""
 STAGED = ("staged, lookup", "staged and folded")
 FOLD_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and folded": 1}
 """How often tables in the log layout are folded; 1: as often as they can be."""
@@ -149,12 +151,13 @@ def _parts(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
 
 
 def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on no Delta table is too small for its values to be looked up, in sorted local copies where it is a log.
+    """From now on no Delta table is too small for its values to be looked up, in sorted local copies.
 
-    The engine `delta-rs/lookup` is for this.
+    The engines `delta-rs/lookup`, a log, and `delta-rs/merge, lookup` are for this.
     """
     monkeypatch.setattr("state.delta.tables.layout.CACHED_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.merged.SEARCHES_BEFORE_COPY", 0)
 
 
 @dataclass(slots=True)
@@ -190,6 +193,7 @@ class Place:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
             merged = {"merge": MergedMapState, "files": FilesMapState, "switched": SwitchedMapState}
+            merged[LOOKED_UP] = MergedMapState
             map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)

@@ -24,7 +24,8 @@ from transactional.reading import StateReader
 pytestmark = pytest.mark.sampled(2)
 ENGINES = [
     *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
-    *("delta-rs", "delta-rs/merge", "delta-rs/files", "delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
+    *("delta-rs", "delta-rs/merge", "delta-rs/files", "delta-rs/merge, lookup"),
+    *("delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
 ]
 
 
