@@ -177,10 +177,14 @@ def settle_feature(table: TableVersion, feature: str) -> None:
 
 def settle_expiry(table: TableVersion) -> None:
     """Note by which column rows expire, before the first floor is recorded. Raises `WriteRefused`."""
-    expires, properties = table.columns.expires, table.properties
-    if expires is not None and FLOORS_FEATURE not in features_used(properties):
+    if (expires := table.columns.expires) is None or table.says_expiry:
+        # To look means that delta-rs has to load the version.
+        return
+    properties = table.properties
+    if FLOORS_FEATURE not in features_used(properties):
         wanted = {**properties_with(properties, FLOORS_FEATURE), EXPIRES_PROPERTY: expires}
         commit_properties(table, wanted, under_fence(table))
+    table.says_expiry = True
 
 
 def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:

@@ -51,6 +51,8 @@ class TableVersion:
         self._versions_at, self._versions = -1, dict[str, int | None]()
         self._counted: tuple[int, int] | None = None
         self._floors: tuple[AttemptId | None, Floors] | None = None
+        self.says_expiry = False
+        """Whether this table is known to say by which column its rows expire."""
         self._syncs: TableSyncs | None = None
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class TableVersion:
 
     def reload(self) -> None:
         """Load the newest snapshot again, without relying on log files that may be gone."""
-        self._snapshot, self._own = load_table(self.location), None
+        self._snapshot, self._own, self.says_expiry = load_table(self.location), None, False
 
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
@@ -173,6 +175,7 @@ class TableVersion:
             self._mismatch = error
             raise
         if any(entry.changes_table for entry in entries):
+            self.says_expiry = False
             self.check()
 
     def _follow(self, after: int, entries: Sequence[Entry]) -> None:
