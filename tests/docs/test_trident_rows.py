@@ -14,7 +14,7 @@ from transactional.trident import GroupedStream, Stream, TridentState, WindowedS
 
 COMPILING, STREAMS = "tests/unit/trident/test_compiling.py", "tests/unit/trident/test_streams.py"
 TRIDENTS, LOOKING = "tests/unit/trident/test_topology.py", "tests/unit/trident/test_looking_up.py"
-STATES, WINDOWS = "tests/contract/test_state.py", "tests/unit/trident/test_windows.py"
+STATES, WINDOWS = "tests/contract/test_state.py", "tests/unit/trident/test_windowed.py"
 REPARTITIONS = "tests/unit/trident/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R1": (
