@@ -28,11 +28,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: Random) -> Model:
-    """One attempt, up to the write of its state; what there has to be afterwards. Checks what the bolt reads."""
+def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: Random, together: int = 1) -> Model:
+    """One attempt, up to the write of its state; what there has to be afterwards. Checks what the bolt reads. Histories
+    that are lived through `together` in one table have keys of their own."""
     values, model = KeyValues.of("count", state, attempt), dict(before)
-    for _ in range(random.randrange(6)):
+    for number in [each for each in range(together) for _ in range(random.randrange(6))]:
         word = random.choice(WORDS)
+        word = f"{number} {word}" if number else word
         match random.randrange(5 if state.columns.deletes else 4):
             case 0:
                 assert dict(values.items()) == model
@@ -53,7 +55,9 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
     return model
 
 
-def live_through(place: Place, kind: StateKind, random: Random, transactions: int, *, deletes: bool) -> None:
+def live_through(
+    place: Place, kind: StateKind, random: Random, transactions: int, *, deletes: bool, together: int = 1
+) -> None:
     """Transactions with dead attempts, which a transactional spout gives the same tuples as those that live."""
     state, model, number = place.state(kind=kind, deletes=deletes), Model(), 0
     for txid in range(1, transactions + 1):
@@ -69,7 +73,7 @@ def live_through(place: Place, kind: StateKind, random: Random, transactions: in
             attempt = place.attempt(txid, number)
             assert state.is_replay(attempt) is (after is not model)
             seed = same if kind is StateKind.TRANSACTIONAL else random.randrange(1_000_000)
-            after = worked(state, attempt, model, Random(seed))
+            after = worked(state, attempt, model, Random(seed), together)
             assert content(state) == after
             assert content(state, txid - 1) == model
         model = after

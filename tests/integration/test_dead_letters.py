@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from spouts import OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from state.value_limits import ValueLimits
 from tests.integration.programs import CLI, finished
 from tests.integration.tables import counts, rows
-from transactional import TopologyConfig, run_topology
+from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.loading import load_topology
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 pytestmark = pytest.mark.spark
 
@@ -83,3 +87,31 @@ def test_tuples_are_set_aside_and_tried_again(
     assert [line.split("│")[-2].strip() for line in table.splitlines() if "length" in line] == ["3", "-", "-"]
     command(tmp_path, "deadletters", "lengths:build", "--replay", "--master", "none")
     assert rows(tmp_path / "letters", "tried_again_in") == [(3,), (4,), (4,)]
+
+
+class NoZeroBytes(MemoryMapState):
+    """Refuses text that some databases refuse."""
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        return ValueLimits(self.table, zero_bytes=False)
+
+
+def lower(words: DataFrame) -> DataFrame:
+    """Catalyst only."""
+    return words.select(functions.lower("word").alias("word"))
+
+
+def test_what_a_state_refuses_of_a_dataframe_bolt_is_set_aside(tmp_path: Path, spark: SparkSession) -> None:
+    spout = OpaqueMemoryTransactionalSpout([[("Cat",), ("A\0b",), ("dog",), ("CAT",)]], "word string", 9)
+    builder = TransactionalTopologyBuilder("lower", "words", spout)
+    counted, letters = MemoryTable("counts"), MemoryTable("letters")
+    builder.set_bolt("lower", lower, 2, output="word string").shuffle_grouping("words")
+    builder.set_committer_bolt("counts", NoZeroBytes("word", table=counted).count()).shuffle_grouping("lower")
+    builder.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=letters))
+    config = TopologyConfig(attempts_max=2, stop_when_drained=True, retry_pause_ms=1)
+    summary = run_topology(builder.build(), store=f"sqlite:///{tmp_path}/store.db", config=config, session=spark)
+    assert (summary.transactions, summary.failures) == (1, 2)
+    assert {key[0]: row.value[0] for key, row in counted.rows.items()} == {"cat": 2, "dog": 1}
+    [row] = letters.rows.values()
+    assert row.value[:4] == ("counts", "lower", "default", '{"word": "a\\u0000b"}')

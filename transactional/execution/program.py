@@ -107,6 +107,8 @@ class TaskProgram:
     """Where tasks leave what is too large for the driver, for later steps; None: nowhere."""
     is_run_once: bool = False
     """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
+    sets_aside: bool = False
+    """Whether the topology has a table of dead letters."""
     prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Pickled bolts by their ids, as far as tasks have made one from them."""
 
@@ -160,7 +162,8 @@ def make_program(
     once = topology.guarantee is Guarantee.AT_MOST_ONCE
     options = topology.options
     return TaskProgram(
-        topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once
+        *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once),
+        sets_aside=topology.dead_letters is not None,
     )
 
 

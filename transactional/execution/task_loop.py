@@ -77,10 +77,7 @@ class TaskLoop(ABC):
             emitter.record_to(partial(self.program.record, self.info.attempt, component_id))
         if component_id == self.program.spout.id:
             # A bolt is held responsible for what it emits; what a spout emits is a tuple of its own.
-            self.gates = make_gates(self.info, component_id, emitter, looks_closer=self.looks_closer)
-            for gate in self.gates:
-                gate.faults = self.faults
-                self.operators[gate.component] = gate
+            self._add_gates(component_id, emitter)
             return
         bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)
         if instance is None:
@@ -89,9 +86,18 @@ class TaskLoop(ABC):
             operator = load_operator(self.info, bolt, instance, emitter)
         operator.faults = self.faults
         self.operators[component_id] = operator
+        if bolt.is_dataframe and self.program.sets_aside:
+            # So is what Spark has computed: which tuples it was made of is not known.
+            self._add_gates(component_id, emitter)
         if component_id != self.components[0]:
             for grouping in bolt.inputs:
                 self.emitters[grouping.source].connect(operator, grouping.stream)
+
+    def _add_gates(self, component_id: str, emitter: Emitter) -> None:
+        self.gates = make_gates(self.info, component_id, emitter, looks_closer=self.looks_closer)
+        for gate in self.gates:
+            gate.faults = self.faults
+            self.operators[gate.component] = gate
 
     def _finish(self, component_id: str) -> None:
         """One component after another, so that each has all its tuples before its own `finish_batch`.

@@ -70,9 +70,18 @@ def run_task(
 def run_dataframe_task(
     program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Item]:
-    """Address what Spark has computed for a DataFrame bolt, one partition of it: it arrives only once."""
-    work = _Task(program, inputs, stage, task)
-    return _sent(work, work.run((batch, "", "") for batch in batches))
+    """Address what Spark has computed for a DataFrame bolt, one partition of it. It arrives only once: it is kept if a
+    state's update takes it, which may refuse some of its tuples."""
+    received = ((batch, "", "") for batch in batches)
+    if not (program.sets_aside and any(program.plan.aggregated.get(each) for each in stage.components)):
+        work = _Task(program, inputs, stage, task)
+        return _sent(work, work.run(received))
+    kept = list(received)
+
+    def make(*, looks_closer: bool) -> _Task:
+        return _Task(program, inputs, stage, task, looks_closer=looks_closer)
+
+    return _sent(*run_through(make, lambda: kept))
 
 
 def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:

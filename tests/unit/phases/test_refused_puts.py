@@ -6,16 +6,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from state.value_limits import ValueLimits
+from tests.unit.attempts import FIRST
 from tests.unit.fakes import stored
 from tests.unit.poisoned import found, run, try_again
 from transactional import StatefulBolt, TransactionalTopologyBuilder
+from transactional.arrow import from_ipc
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import RetriesExhausted
+from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure
+from transactional.execution.program import AttemptInput, TaskProgram, make_program
+from transactional.letters import Exclusion
+from transactional.phases.tasks import run_dataframe_task
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 HUGE = 10**30
@@ -147,3 +154,46 @@ def test_hooks_are_called_once_though_tuples_are_looked_at_again(tmp_path: Path)
     made, _, _ = counting(Hooked())
     assert run(made, tmp_path).failures == 2
     assert CALLS == [1, 1, 1], "once in each attempt"
+
+
+# --- a DataFrame bolt in front of an update -----------------------------------------------------------------------
+
+
+def of_a_frame(words: DataFrame) -> DataFrame:  # type: ignore[name-defined]  # noqa: F821 - Spark's, which computes it
+    return words
+
+
+def behind_a_frame(letters: MemoryTable | None) -> TaskProgram:
+    spout = OpaqueMemoryTransactionalSpout([[("cat",)]], "word string", 10)
+    made = TransactionalTopologyBuilder("words", "spout", spout)
+    made.set_bolt("frame", of_a_frame, output="word string").shuffle_grouping("spout")
+    made.set_committer_bolt("counts", WithoutZeroBytes("word").count()).shuffle_grouping("frame")
+    if letters is not None:
+        made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=letters))
+    topology = made.build()
+    return make_program(topology, topology.spout.reader())
+
+
+def computed(program: TaskProgram, *words: str, excluded: tuple[Exclusion, ...] = ()) -> list[Item]:
+    """What a task makes of what Spark has computed, which comes once."""
+    [stage] = [each for each in program.plan.stages if each.is_dataframe]
+    batches = (pa.record_batch([[word]], schema=pa.schema([("word", pa.string())])) for word in words)
+    return list(run_dataframe_task(program, AttemptInput(FIRST, ((),), excluded=excluded), stage, 0, batches))
+
+
+def test_what_a_state_refuses_of_a_frame_is_set_aside() -> None:
+    program = behind_a_frame(MemoryTable("letters"))
+    [failure] = [each for each in computed(program, "cat", "a\0b", "dog", "\0") if isinstance(each, TaskFailure)]
+    assert [each.component for each in failure.at_fault] == ["counts", "counts"]
+    items = computed(program, "cat", "a\0b", "dog", "\0", excluded=failure.at_fault)
+    assert sorted(each.letter.tuple for each in items if isinstance(each, SetAside)) == [
+        '{"word": "\\u0000"}',
+        '{"word": "a\\u0000b"}',
+    ]
+    [partial] = [each for each in items if isinstance(each, PartialAggregates)]
+    assert sorted(row["word"] for batch in from_ipc(partial.data) for row in batch.to_pylist()) == ["cat", "dog"]
+
+
+def test_without_dead_letters_nothing_of_a_frame_is_kept() -> None:
+    [failure] = [each for each in computed(behind_a_frame(None), "cat", "a\0b") if isinstance(each, TaskFailure)]
+    assert failure.at_fault == ()
