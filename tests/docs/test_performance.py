@@ -33,5 +33,15 @@ def test_the_plots_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_a_files_name_is_that_of_its_part() -> None:
-    others = {"steady", "profile", "tables", "streams", "closing", "grid", "lookups", Path(report.FIGURES).stem}
+    others = {
+        "steady",
+        "profile",
+        "tables",
+        "streams",
+        "closing",
+        "guarantees",
+        "grid",
+        "lookups",
+        Path(report.FIGURES).stem,
+    }
     assert {path.stem for path in FOLDER.glob("*.json")} <= {*CONTESTS, *others}
