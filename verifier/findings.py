@@ -46,6 +46,8 @@ class Kind(StrEnum):
     """A SQL table is not the one that the state has created: it belongs to another, or has different columns."""
     WRONG_COUNT = "wrong-count"
     """A column that counts records does not add up to the records that were read."""
+    WRONG_WINDOW = "wrong-window"
+    """A window is not what is computed of the source's tuples again."""
     WRONG_RECORDS = "wrong-records"
     """The source holds a different number of records in a range than were read from it."""
     SOURCE_CHANGED = "source-changed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -14,7 +15,7 @@ from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.errors import ConfigError, OperatingError
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
-from transactional.loading import load_topology
+from transactional.loading import load_topology, open_for_reading
 from transactional.ports.examining import Addressed, ExaminableSpout, TableAddress
 from transactional.redaction import reason_of
 from transactional.topology.topology import Component, Topology
@@ -51,6 +52,10 @@ def verify(
     count_records: Annotated[
         bool, typer.Option("--count-records", help="Read the source again, and count the records of each range.")
     ] = False,
+    windows: Annotated[
+        bool,
+        typer.Option("--windows", help="Read and process the source again, and compute all windows of it again."),
+    ] = False,
     row_changes: Annotated[
         int, typer.Option(min=0, help="How many of the newest Delta commits per table are checked row by row.")
     ] = 1_000,
@@ -82,12 +87,38 @@ def verify(
     except OSError as error:
         options = {name: value for each in tables for name, value in getattr(each, "storage_options", {}).items()}
         raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
+    if windows:
+        report = _with_windows(target, store, report)
     checked = {each.component for each in tables}
     notes = [text for component, text in unknown.items() if component not in checked]
     report = replace(report, notes=(*report.notes, *notes))
     plain_line(json.dumps(_as_json(report), indent=2) if as_json else "\n".join(_lines(topology_id, report)))
     if not report.is_exact:
         raise typer.Exit(1)
+
+
+def _with_windows(target: str, store: str, report: Report) -> Report:
+    """A report, with what windows that are computed again have shown."""
+    from transactional.commands.recomputing import recompute_windows
+    from verifier.findings import Findings
+    from verifier.store import Store
+
+    if ":" not in target:
+        raise ConfigError("--windows runs the topology's code again: pass it as MODULE:TOPOLOGY")
+    topology, findings = load_topology(target), Findings()
+    with closing(Store(store)) as rows:
+        history = rows.history(topology.id)
+    joined = {component.id: history.joined_at(component.id) for component in topology.committers}
+    with closing(open_for_reading(store)) as reader:
+        recompute_windows(topology, reader, joined, findings)
+    more = findings.report()
+    return replace(
+        report,
+        findings=(*report.findings, *more.findings),
+        counts={**report.counts, **more.counts},
+        checked={**report.checked, **more.checked},
+        notes=(*report.notes, *more.notes),
+    )
 
 
 def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:

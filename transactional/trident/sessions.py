@@ -114,7 +114,7 @@ class SessionUpdate:
     """A state's own update, each of whose rows is a session that is open: see `MergingAggregate`."""
 
     def __init__(self, update: PersistentAggregate, window: Session, key: tuple[str, ...]) -> None:
-        self._update, self._window, self._key = update, window, key
+        self._update, self.window, self.key = update, window, key
 
     @property
     def state(self) -> TransactionState:
@@ -132,30 +132,30 @@ class SessionUpdate:
 
     def aggregator(self) -> SessionAggregator:
         """That of the update, for sessions."""
-        return SessionAggregator(self._update.aggregator(), self._key, self._window.sessions)
+        return SessionAggregator(self._update.aggregator(), self.key, self.window.sessions)
 
     @property
     def closed_fields(self) -> Schema:
         """The key, start and end of the session, and the values."""
         values, key = self.state.values, self.state.key
         others = [name for name in values.names if name != WINDOW_END]
-        return Schema((*key.select(self._key), key[WINDOW_START], values[WINDOW_END], *values.select(others)))
+        return Schema((*key.select(self.key), key[WINDOW_START], values[WINDOW_END], *values.select(others)))
 
     @property
     def windows_shown(self) -> str:
         """Gap, greatest length and time of the sessions, in numbers."""
-        of = self._window.sessions
-        return f"sessions with gaps of {of.gap_us} us, up to {of.longest_us} us, by {self._window.time} time"
+        of = self.window.sessions
+        return f"sessions with gaps of {of.gap_us} us, up to {of.longest_us} us, by {self.window.time} time"
 
     @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
-        return self._window.by_transaction
+        return self.window.by_transaction
 
     @property
     def longest_us(self) -> int:
         """The gap: that long after its last tuple a session ends."""
-        return self._window.sessions.gap_us
+        return self.window.sessions.gap_us
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """The sessions that end in this transaction."""
@@ -182,7 +182,7 @@ class SessionUpdate:
         names = list(part.column_names)
         rows = self._of_keys(rows.select(names).cast(part.schema), part)
         both = self.aggregator().combine([rows, part]).select(names)
-        key = [*self._key, WINDOW_START]
+        key = [*self.key, WINDOW_START]
         before, after = (dict(zip(_keys(table, key), table.to_pylist(), strict=True)) for table in (rows, both))
         changed = [row != before.get(at) for at, row in after.items()]
         gone = [at not in after for at in before]
@@ -190,12 +190,12 @@ class SessionUpdate:
 
     def _of_keys(self, rows: pa.Table, part: pa.Table) -> pa.Table:
         """The rows of the keys of a transaction; where a key has several columns, maybe of more."""
-        for name in self._key:
+        for name in self.key:
             rows = rows.filter(pc.is_in(rows[name], pc.unique(part[name].combine_chunks())))
         return rows
 
     def _times(self, facts: BatchFacts | None) -> WindowTimes:
-        return times_of(facts, by_transaction=self._window.by_transaction)
+        return times_of(facts, by_transaction=self.window.by_transaction)
 
 
 def _keys(table: pa.Table, key: list[str]) -> list[tuple[Any, ...]]:

@@ -145,7 +145,7 @@ class WindowedUpdate:
     """A state's own update, of whose rows each is a pane of windows: see `WindowedAggregate`."""
 
     def __init__(self, update: PersistentAggregate, window: Window, key: tuple[str, ...]) -> None:
-        self._update, self._window, self._key = update, window, key
+        self._update, self.window, self.key = update, window, key
 
     @property
     def state(self) -> TransactionState:
@@ -168,31 +168,31 @@ class WindowedUpdate:
     @property
     def closed_fields(self) -> Schema:
         """The key, start and end of the window, and the values."""
-        key, values = self.state.key.select(self._key), self.state.values
+        key, values = self.state.key.select(self.key), self.state.values
         times = (Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp"))
         return Schema((*key, *times, *values))
 
     @property
     def windows_shown(self) -> str:
         """Length, distance and time of the windows; in numbers, as one length can be written in several ways."""
-        of = self._window.windows
-        return f"{of.length_us} us every {of.every_us} us by {self._window.time} time"
+        of = self.window.windows
+        return f"{of.length_us} us every {of.every_us} us by {self.window.time} time"
 
     @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
-        return self._window.by_transaction
+        return self.window.by_transaction
 
     @property
     def longest_us(self) -> int:
         """The length of the windows."""
-        return self._window.windows.length_us
+        return self.window.windows.length_us
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which panes are read for the windows that close."""
         times = self._times(facts)
-        panes = self._window.windows.panes_closing(times.previous, times.late_before)
-        return None if panes is None else (self._window.start, panes.after, panes.until)
+        panes = self.window.windows.panes_closing(times.previous, times.late_before)
+        return None if panes is None else (self.window.start, panes.after, panes.until)
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """Combine the panes of each window that closes."""
@@ -201,17 +201,17 @@ class WindowedUpdate:
     @property
     def split_by(self) -> tuple[str, ...]:
         """The key without the time."""
-        return self._key
+        return self.key
 
     @property
     def window_key(self) -> tuple[str, ...]:
         """The key, and when the window begins."""
-        return (*self._key, WINDOW_START)
+        return (*self.key, WINDOW_START)
 
     def closer(self) -> WindowCloser:
         """What combines panes, without the state."""
         table = getattr(self.state, "table", "?")
-        return WindowCloser(self.closed_fields, self._window, self.aggregator(), table)
+        return WindowCloser(self.closed_fields, self.window, self.aggregator(), table)
 
     def _times(self, facts: BatchFacts | None) -> WindowTimes:
-        return times_of(facts, by_transaction=self._window.by_transaction)
+        return times_of(facts, by_transaction=self.window.by_transaction)

@@ -1,0 +1,78 @@
+"""`transactional verify --windows`: windows that are computed of the source again, and rows that are wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.unit.command_line import RUN, Command
+
+TOPOLOGY = '''
+"""Counts by page and window."""
+
+from datetime import UTC, datetime, timedelta
+
+from spouts.memory import MemoryTransactionalSpout
+from state import DeltaMapState
+from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SECONDS = (1, 4, 12, 3, 13, 26, 11, 31, 30, 55, 56)
+ROWS = [("ab"[n % 2], NOON + timedelta(seconds=s), n) for n, s in enumerate(SECONDS)]
+
+
+def build():
+    topology = TridentTopology("clicks")
+    spout = MemoryTransactionalSpout([ROWS], "page string, at timestamp, n long", take=2)
+    clicks = topology.new_stream("clicks", spout, event_time="at", max_delay="1 second").filter(lambda row: row.n != 4)
+    for name, window in {
+        "tumbling": tumbling("10 seconds"),
+        "sliding": sliding("10 seconds", every="4 seconds"),
+        "session": session("9 seconds", longest="1 hour"),
+    }.items():
+        windows = clicks.group_by("page").window(window)
+        state = windows.persistent_aggregate(DeltaMapState(name), count=Count(), n=Sum("n"), top=Max("n"))
+        state.closed().persist(DeltaMapState(f"{name}-closed", ("page", "window_start")))
+    return topology.build(strict=True)
+'''
+VERIFY = ("verify", "clicks:build", "--windows")
+
+
+@pytest.fixture
+def clicks(command: Command) -> Command:
+    """A topology that has run, as module `clicks`."""
+    Path("clicks.py").write_text(TOPOLOGY)
+    sys.modules.pop("clicks", None)
+    assert command(*RUN, "clicks:build").code == 0
+    return command
+
+
+def test_windows_are_what_is_computed_again(clicks: Command) -> None:
+    result = clicks(*VERIFY)
+    assert result.code == 0, result.out
+    assert "nothing is wrong" in result.out
+    number = int(result.out.rpartition(" windows")[0].rpartition(" ")[2])
+    rows = [DeltaTable(path).to_pyarrow_table().num_rows for path in ("tumbling-closed", "sliding-closed")]
+    assert number >= sum(rows) > 8
+
+
+@pytest.mark.parametrize(
+    "table", ["tumbling", "sliding", "session", "tumbling-closed", "sliding-closed", "session-closed"]
+)
+def test_a_row_that_is_wrong_is_found(clicks: Command, table: str) -> None:
+    DeltaTable(table).update({"n": "n + 1"})
+    result = clicks(*VERIFY)
+    assert result.code == 1
+    assert f"wrong-window: table of '{table}', window" in result.out
+
+
+def test_a_window_that_is_missing_is_found(clicks: Command) -> None:
+    DeltaTable("session-closed").delete("page = 'a'")
+    assert "found no row" in clicks(*VERIFY).out
+
+
+def test_the_code_is_needed(clicks: Command) -> None:
+    assert "pass it as MODULE:TOPOLOGY" in clicks("verify", "clicks", "--windows").err
