@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
@@ -17,7 +15,7 @@ from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import CLOSED, Component, Topology
 from transactional.trident.pipeline import Pipeline
 from transactional.trident.sessions import InSessions, SessionUpdate
-from transactional.trident.windowing import InPanes, WindowedUpdate
+from transactional.trident.windowing import InPanes, WindowedUpdate, numbers_of
 from verifier.findings import Findings
 from verifier.windows import Recomputed, TimedTuple, WindowRules, check_windows
 
@@ -33,7 +31,7 @@ class _Windows:
     update: WindowedUpdate | SessionUpdate
     time: str | None
     recomputed: Recomputed
-    seen: list[pa.RecordBatch] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)
 
     @property
     def origin(self) -> tuple[str, str]:
@@ -44,7 +42,7 @@ class _Windows:
         """Those of a transaction that it has just seen."""
         fields = {of for _, of in self.recomputed.rules.columns.values() if of is not None}
         for batch in self.seen:
-            times = [now_us] * batch.num_rows if self.time is None else _numbers(batch.column(self.time))
+            times = [now_us] * batch.num_rows if self.time is None else numbers_of(batch.column(self.time)).to_pylist()
             keys = zip(*(batch.column(name).to_pylist() for name in self.update.key), strict=True)
             found = batch.select(sorted(fields)).to_pylist() if fields else [{}] * batch.num_rows
             every_key = list(keys) if self.update.key else [()] * batch.num_rows
@@ -89,7 +87,7 @@ def _read_again(
     *,
     by_event: bool,
 ) -> None:
-    def record(attempt: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch) -> None:
+    def record(attempt: TransactionAttempt, component: str, stream: str, batch: Any) -> None:
         for each in windows:
             if each.origin == (component, stream):
                 each.seen.append(batch)
@@ -177,16 +175,11 @@ def _kept_columns(
     return {name: kept[name] for name in recomputed.rules.columns if name in kept}
 
 
-def _rows(table: pa.Table, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    starts = _numbers(table[key[-1]].combine_chunks())
+def _rows(table: Any, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    starts = numbers_of(table[key[-1]].combine_chunks()).to_pylist()
     groups = [table[name].to_pylist() for name in key[:-1]]
     values = {name: table[column].to_pylist() for name, column in columns.items()}
     return {
         (*(group[at] for group in groups), start): {name: column[at] for name, column in values.items()}
         for at, start in enumerate(starts)
     }
-
-
-def _numbers(times: pa.Array) -> list[int | None]:
-    """Times in microseconds since 1970."""
-    return list(times.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist())
