@@ -49,11 +49,15 @@ def nowhere(effect: str, until: Callable[[], bool] = lambda: False, /) -> None:
     raise AssertionError(f"{effect}, by no process")
 
 
+NO_ROWS = pa.table({})
+"""What comes where counts do not come as a table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counts(Partials):
     """Partial counts of one batch."""
 
-    table: Any = None
+    table: pa.Table = field(default_factory=lambda: NO_ROWS)
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -178,7 +182,7 @@ class SimulatedState(MemoryMapState):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         assert isinstance(partials, Counts)
-        counts = partials.counts if partials.table is None else counts_of(partials.table)
+        counts = partials.counts if partials.table is NO_ROWS else counts_of(partials.table)
         rows = {(key,): (count,) for key, count in counts.items()}
         try:
             self._write_values(attempt, rows, partials.combine)
