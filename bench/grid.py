@@ -24,6 +24,7 @@ from time import monotonic
 from typing import Any
 
 import pyarrow.compute as pc
+from pyspark.errors import StreamingQueryException
 
 from bench import machine, processes
 from bench.grid_systems import Course, ExpertOnGrid, MergeOnGrid, OursOnGrid
@@ -111,8 +112,8 @@ class Measuring:
     def _in_time(self, system: System, work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except TimeoutError as error:
-            self.unfinished.append(f"{system.name}: {error}")
+        except (TimeoutError, StreamingQueryException) as error:
+            self.unfinished.append(f"{system.name}: {str(error).splitlines()[0]}")
             print(self.unfinished[-1], flush=True)
             self._write()
             return None

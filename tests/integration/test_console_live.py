@@ -60,7 +60,8 @@ def test_a_run_is_followed_from_its_first_transaction_to_its_end(browser: Browse
     config = {"stop_when_drained": True, "max_spout_pending": 1}
     with console_of_run(topology, url, "127.0.0.1:0", said.append) as live:
         running = threading.Thread(
-            target=lambda: run_topology(topology, store=url, master="none", config=config, observers=[live])
+            target=lambda: run_topology(topology, store=url, master="none", config=config, observers=[live]),
+            daemon=True,  # a test that fails leaves it waiting
         )
         running.start()
         with page_of(browser, said[0].rpartition(" ")[2]) as visit:

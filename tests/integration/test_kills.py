@@ -17,6 +17,7 @@ from tests.integration.programs import Program, finished
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.onlooker import Onlooker
+from tests.proof.scraper import Scraper
 from tests.proof.soak import Soak
 from tests.proof.soaking import TOPOLOGY
 
@@ -65,10 +66,11 @@ def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
         ArrivingWords(kafka_broker.bootstrap, SEED) as words,
         closing(Soak(tmp_path, words, spout="opaque", seed=SEED)) as soak,
         Onlooker(tmp_path, TOPOLOGY) as onlooker,
+        Scraper(soak) as scraper,
     ):
         soak.disturb(SHORT_SOAK)
         soak.drain()
-        sys.stdout.write(f"{soak.check()}; {onlooker.check()}\n")
+        sys.stdout.write(f"{soak.check()}; {onlooker.check()}; {scraper.check(soak.committed())}\n")
         assert words.aborted
         assert soak.done["SIGKILL"]
         assert soak.done["SIGSTOP"]

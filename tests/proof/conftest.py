@@ -19,6 +19,7 @@ _lines = pytest.StashKey[list[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("proof")
     group.addoption("--proof", action="store_true", help="run the long proofs too; `make proof`")
+    group.addoption("--kills", type=int, help="how many kills each soak has; by default as many as the proof wants")
     group.addoption("--seed", type=int, default=DEFAULT_SEED, help="what chance chooses in the proofs")
 
 
@@ -46,6 +47,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def seed(pytestconfig: pytest.Config) -> int:
     """The seed of this run."""
     given: int = pytestconfig.getoption("--seed", default=DEFAULT_SEED)
+    return given
+
+
+@pytest.fixture(scope="session")
+def kills(pytestconfig: pytest.Config) -> int | None:
+    """How many kills a soak has; None: as many as it says."""
+    given: int | None = pytestconfig.getoption("--kills", default=None)
     return given
 
 

@@ -84,13 +84,23 @@ class Soak:
             f"{len(committed)} transactions by {len(attempts)} attempts: exact"
         )
 
+    def committed(self) -> int:
+        """The last transaction committed."""
+        with closing(SqlCoordinatorStore(f"sqlite:///{self.folder}/store.db")) as store:
+            [status] = store.status(TOPOLOGY)
+        return status.committed_txid
+
+    def running(self) -> list[Program]:
+        """The leader and the standby, as far as they are known at this moment."""
+        return [program for name in ("leader", "standby") if (program := getattr(self, name, None)) is not None]
+
     def close(self) -> None:
         """End what still runs."""
         self.programs.close()
 
     def _start(self, *options: str) -> Program:
         settings = [part for option in OPTIONS for part in ("--set", option)]
-        store = ["--store", "sqlite:///store.db", "--standby", "--master", "none"]
+        store = ["--store", "sqlite:///store.db", "--standby", "--master", "none", "--metrics", "127.0.0.1:0"]
         command = [*CLI, "run", "tests.proof.soaking:build", *store, *settings, *options]
         return self.programs.enter_context(Program(command, self.folder, **self.environment))
 
