@@ -78,9 +78,16 @@ class RedisServer:
     # --- replicas ---------------------------------------------------------------------------------------------------
 
     def follow(self, primary: RedisServer) -> None:
-        """Copy another server from now on."""
-        self.client().replicaof("127.0.0.1", str(primary.port))
+        """Copy another server from now on; each write that is copied is in this one's file, too."""
+        client = self.client()
+        client.replicaof("127.0.0.1", str(primary.port))
         self.await_copy_of(primary)
+        # The first copy is rewritten to a new file apart; until it is whole, a kill leaves the old, empty one.
+        deadline_s = time.monotonic() + START_SECONDS_MAX
+        while any(client.info("persistence")[f"aof_rewrite_{what}"] for what in ("scheduled", "in_progress")):
+            if time.monotonic() > deadline_s:
+                raise RuntimeError("the replica does not finish its file")
+            primary.client().wait(2, 20)  # there is one replica: a pause
 
     def await_copy_of(self, primary: RedisServer) -> None:
         """Wait until this replica has all that its primary has; it says so itself, to WAIT."""

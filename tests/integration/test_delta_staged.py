@@ -98,6 +98,16 @@ class TestCommit:
         assert len(live(state)) == 6
         assert state.read(committed_txid=TxId(1)).num_rows == 3
 
+    def test_a_file_without_rows_is_no_part_of_the_table(self, place: Place) -> None:
+        """Nothing would ever remove it: an engine rewrites the files that have rows."""
+        state = opened(place)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": txid}, {})
+        assert len(live(state)) == 3
+        state.fold()
+        assert len(live(state)) == 2
+        assert content(state) == {"a": 6}
+
     @pytest.mark.parametrize("by_driver", [True, False])
     def test_a_replay_replaces_exactly_what_the_dead_attempt_had(self, place: Place, *, by_driver: bool) -> None:
         state = opened(place)

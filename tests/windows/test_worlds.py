@@ -117,7 +117,7 @@ def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytes
 
 def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What overlapping windows have in common has a time of its own, by which they may not be split."""
-    by_pane = property(lambda update: (*update._key, update._window.start))
+    by_pane = property(lambda update: (*update.key, update.window.start))
     monkeypatch.setattr(WindowedUpdate, "split_by", by_pane)
     assert is_found()
 

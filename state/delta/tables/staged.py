@@ -88,12 +88,15 @@ def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequ
 def replaced(
     table: TableVersion, gone: Sequence[Mapping[str, Any]], staged: Sequence[StagedFile], txid: TxId
 ) -> list[AddAction | RemoveAction]:
-    """The actions that put staged files in place of others, as rows of a transaction."""
+    """The actions that put staged files in place of others, as rows of a transaction.
+
+    One without rows is left out: no fold would remove it, since an engine rewrites the files that have rows.
+    """
     column, uri = table.columns.txid, table.location.uri
     newest = Path(uri, commit_path(table.delta_version))  # by the storage's own clock
     at_ms = max(int(path.stat().st_mtime * 1000) for path in (newest, *(Path(uri, file.path) for file in staged)))
     values: dict[str, str | None] = {column: str(int(txid))}
-    added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged]
+    added = [AddAction(file.path, file.size_bytes, values, at_ms, True, file.stats) for file in staged if file.rows]
     return [*(_removed(table, file, at_ms) for file in gone), *added]
 
 
