@@ -12,11 +12,10 @@ import json
 import shutil
 import statistics
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import pyarrow as pa
@@ -26,12 +25,10 @@ from deltalake import DeltaTable, QueryBuilder
 from bench import processes
 from bench.closing import FIRST_US, MINUTE_US
 from bench.keys import PARTITIONS, Keys
+from bench.timed_commits import TimedCommitPhase
 from state import DeltaMapState, LogLayout
-from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.phases.committing import CommitPhase
-from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark_session import spark_session
 from transactional.testing import MemoryCoordinatorStore
@@ -52,22 +49,6 @@ class KeysByMinute(Keys):
             yield pa.record_batch({"key": batch.column("key"), "at": times})
 
 
-class TimedCommitPhase(CommitPhase):
-    """Notes how long each commit phase took, and where windows were closed."""
-
-    def __init__(self, topology: Topology, executor: SparkExecutor, choice: str) -> None:
-        super().__init__(topology, jobs=executor, choice=choice)
-        self.times_ms, self.places = list[float](), Counter[str]()
-
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        """As it is, timed."""
-        began = perf_counter()
-        super().run(attempt, processed)
-        self.times_ms.append((perf_counter() - began) * 1e3)
-        assert self.told is not None
-        self.places["job" if self.told.places["open"].is_job else "driver"] += 1
-
-
 def topology_of(keys: int, transactions: int, folder: Path) -> Topology:
     """Windows that are open, and those that have closed."""
     topology = TridentTopology("at-once", parallelism=PARTITIONS)
@@ -86,7 +67,10 @@ def measure(choice: str, keys: int, transactions: int, master: str, folder: Path
     topology = topology_of(keys, transactions, folder)
     session = spark_session("at-once", master=master, parallelism=PARTITIONS)
     executor = SparkExecutor(topology, session)
-    phase, config = TimedCommitPhase(topology, executor, choice), TopologyConfig(stop_when_drained=True)
+    phase, config = (
+        TimedCommitPhase(topology, "open", jobs=executor, choice=choice),
+        TopologyConfig(stop_when_drained=True),
+    )
     processes.reset_peaks(processes.by_part(session))
     used = process_time()
     TopologyDriver(topology, MemoryCoordinatorStore(), executor, config, commit_phase=phase).run()

@@ -25,18 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench import processes
+from bench.timed_commits import TimedCommitPhase
 from spouts import OpaquePartitionedTransactionalSpout
 from state import DeltaMapState, LogLayout
-from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.phases.committing import CommitPhase
-from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark_session import spark_session
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.topology import Topology
 
 WAYS: dict[str, Any] = {
     "merge": "merge",
@@ -81,20 +78,6 @@ class Keys(OpaquePartitionedTransactionalSpout[int]):
 def _numbers(first: int, until: int) -> pa.Array:
     """Once in each Python worker."""
     return pa.array(range(first, until, PARTITIONS), pa.int64())
-
-
-class TimedCommitPhase(CommitPhase):
-    """Notes how long each commit phase took."""
-
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology)
-        self.times_ms = list[float]()
-
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        """As it is, timed."""
-        began = perf_counter()
-        super().run(attempt, processed)
-        self.times_ms.append((perf_counter() - began) * 1e3)
 
 
 def measure(way: str, keys: int, transactions: int, vocabulary: int, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,18 +19,15 @@ import pyarrow.compute as pc
 
 from bench import processes
 from bench.keys import PARTITIONS, Keys
+from bench.timed_commits import TimedCommitPhase
 from state import DeltaMapState, LogLayout
 from transactional import KeyValueState, StatefulBolt, Tuple
-from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.phases.committing import CommitPhase
-from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark_session import spark_session
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.topology import Topology
 
 
 class KeyCount(StatefulBolt):
@@ -46,22 +42,6 @@ class KeyCount(StatefulBolt):
         self.counts.put(tuple.key, self.counts.get(tuple.key, 0) + 1)
 
 
-class TimedCommitPhase(CommitPhase):
-    """Notes how long each commit phase took, and where the step ran."""
-
-    def __init__(self, topology: Topology, executor: SparkExecutor, choice: str) -> None:
-        super().__init__(topology, jobs=executor, choice=choice)
-        self.times_ms, self.places = list[float](), Counter[str]()
-
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        """As it is, timed."""
-        began = perf_counter()
-        super().run(attempt, processed)
-        self.times_ms.append((perf_counter() - began) * 1e3)
-        assert self.told is not None
-        self.places["job" if self.told.places["count"].is_job else "driver"] += 1
-
-
 def measure(choice: str, keys: int, transactions: int, tasks: int, master: str, folder: Path) -> dict[str, Any]:
     """One run. Raises `AssertionError` if the table is wrong."""
     builder = TransactionalTopologyBuilder("steps", "keys", Keys(keys, transactions, keys), parallelism=PARTITIONS)
@@ -70,7 +50,10 @@ def measure(choice: str, keys: int, transactions: int, tasks: int, master: str, 
     topology = builder.build()
     session = spark_session("steps", master=master, parallelism=PARTITIONS)
     executor = SparkExecutor(topology, session)
-    phase, config = TimedCommitPhase(topology, executor, choice), TopologyConfig(stop_when_drained=True)
+    phase, config = (
+        TimedCommitPhase(topology, "count", jobs=executor, choice=choice),
+        TopologyConfig(stop_when_drained=True),
+    )
     parts = processes.by_part(session)
     processes.reset_peaks(parts)
     began, used = perf_counter(), time.process_time()

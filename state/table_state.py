@@ -226,6 +226,13 @@ class TableState(ABC, Generic[TableT]):
         if loaded != attempt_id:
             self._confirm(attempt_id, lambda table: table.write_version(attempt_id, None))
 
+    def _go_back(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
+        """Take the table back by `write`, which writes the fence as well; nothing, if the fence is there already."""
+        loaded = self.version()
+        self._fence.check(loaded, fence_id)
+        if loaded != fence_id:
+            self._confirm(fence_id, write)
+
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
         rows = self._rows

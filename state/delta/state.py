@@ -254,10 +254,7 @@ class DeltaMapState(TableState[Layout]):
         """Restore the table as it was, under a new fence, in one Delta commit (see the port)."""
         from state.delta.rewinding import restore
 
-        version = self.version()
-        self._fence.check(version, fence_id)
-        if version != fence_id:
-            self._confirm(fence_id, lambda table: restore(table.loaded, target, fence_id))
+        self._go_back(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
     def hold(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that going back takes (see the port)."""

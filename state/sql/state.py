@@ -170,10 +170,7 @@ class SqlMapState(TableState[FencedSqlTable]):
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
-        version = self.version()
-        self._fence.check(version, fence_id)
-        if version != fence_id:
-            self._confirm(fence_id, lambda table: table.go_back(target, fence_id))
+        self._go_back(fence_id, lambda table: table.go_back(target, fence_id))
 
     def close(self) -> None:
         """Close all connections."""

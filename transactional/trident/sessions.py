@@ -13,12 +13,19 @@ import pyarrow.compute as pc
 from transactional.arrow import arrow_schema
 from transactional.core.windows import Sessions, WindowTimes, times_of
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator, PersistentAggregate, TransactionState
+from transactional.ports import Aggregator
 from transactional.schema import Schema
 from transactional.topology.windows import Session
 from transactional.trident.own import groups_of
 from transactional.trident.steps import TimedStep
-from transactional.trident.windowing import TIMESTAMP, WINDOW_END, WINDOW_START, are_outside, numbers_of
+from transactional.trident.windowing import (
+    TIMESTAMP,
+    WINDOW_END,
+    WINDOW_START,
+    UpdateOfWindows,
+    are_outside,
+    numbers_of,
+)
 
 MERGED = "session"
 """How the values of sessions are combined: by the update alone."""
@@ -110,25 +117,8 @@ class SessionAggregator:
         return self.inner.combine([moved.slice(0, 1), moved.slice(1)])
 
 
-class SessionUpdate:
-    """A state's own update, each of whose rows is a session that is open: see `MergingAggregate`."""
-
-    def __init__(self, update: PersistentAggregate, window: Session, key: tuple[str, ...]) -> None:
-        self._update, self.window, self.key = update, window, key
-
-    @property
-    def state(self) -> TransactionState:
-        """The state that is updated."""
-        return self._update.state
-
-    @property
-    def input_fields(self) -> tuple[str, ...]:
-        """Those of the update, with start and end of the session."""
-        return self._update.input_fields
-
-    def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Determine the columns of the state."""
-        self._update.check_input(input, used_by=used_by)
+class SessionUpdate(UpdateOfWindows[Session]):
+    """An update each of whose rows is a session that is open: see `MergingAggregate`."""
 
     def aggregator(self) -> SessionAggregator:
         """That of the update, for sessions."""
@@ -146,11 +136,6 @@ class SessionUpdate:
         """Gap, greatest length and time of the sessions, in numbers."""
         of = self.window.sessions
         return f"sessions with gaps of {of.gap_us} us, up to {of.longest_us} us, by {self.window.time} time"
-
-    @property
-    def closes_without_input(self) -> bool:
-        """By the transaction's own time they do."""
-        return self.window.by_transaction
 
     @property
     def longest_us(self) -> int:
@@ -193,9 +178,6 @@ class SessionUpdate:
         for name in self.key:
             rows = rows.filter(pc.is_in(rows[name], pc.unique(part[name].combine_chunks())))
         return rows
-
-    def _times(self, facts: BatchFacts | None) -> WindowTimes:
-        return times_of(facts, by_transaction=self.window.by_transaction)
 
 
 def _keys(table: pa.Table, key: list[str]) -> list[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ update that emits the windows that close."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ from transactional.errors import StoreMismatch
 from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
-from transactional.topology.windows import Window
+from transactional.topology.windows import Session, Window
 from transactional.trident.steps import TimedStep
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -141,11 +142,16 @@ class WindowCloser:
             )
 
 
-class WindowedUpdate:
-    """A state's own update, of whose rows each is a pane of windows: see `WindowedAggregate`."""
+WindowT = TypeVar("WindowT", Window, Session)
 
-    def __init__(self, update: PersistentAggregate, window: Window, key: tuple[str, ...]) -> None:
-        self._update, self.window, self.key = update, window, key
+
+class UpdateOfWindows(Generic[WindowT]):
+    """A state's own update, whose rows belong to windows: what is alike whatever windows they are."""
+
+    def __init__(self, update: PersistentAggregate, window: WindowT, key: tuple[str, ...]) -> None:
+        self._update = update
+        self.window: WindowT = window
+        self.key = key
 
     @property
     def state(self) -> TransactionState:
@@ -154,12 +160,24 @@ class WindowedUpdate:
 
     @property
     def input_fields(self) -> tuple[str, ...]:
-        """Those of the update, with the start of the pane."""
+        """Those of the update, with the times of the row."""
         return self._update.input_fields
 
     def check_input(self, input: Schema, *, used_by: str) -> None:
         """Determine the columns of the state."""
         self._update.check_input(input, used_by=used_by)
+
+    @property
+    def closes_without_input(self) -> bool:
+        """By the transaction's own time they do."""
+        return self.window.by_transaction
+
+    def _times(self, facts: BatchFacts | None) -> WindowTimes:
+        return times_of(facts, by_transaction=self.window.by_transaction)
+
+
+class WindowedUpdate(UpdateOfWindows[Window]):
+    """An update of whose rows each is a pane of windows: see `WindowedAggregate`."""
 
     def aggregator(self) -> Aggregator:
         """That of the update."""
@@ -177,11 +195,6 @@ class WindowedUpdate:
         """Length, distance and time of the windows; in numbers, as one length can be written in several ways."""
         of = self.window.windows
         return f"{of.length_us} us every {of.every_us} us by {self.window.time} time"
-
-    @property
-    def closes_without_input(self) -> bool:
-        """By the transaction's own time they do."""
-        return self.window.by_transaction
 
     @property
     def longest_us(self) -> int:
@@ -212,6 +225,3 @@ class WindowedUpdate:
         """What combines panes, without the state."""
         table = getattr(self.state, "table", "?")
         return WindowCloser(self.closed_fields, self.window, self.aggregator(), table)
-
-    def _times(self, facts: BatchFacts | None) -> WindowTimes:
-        return times_of(facts, by_transaction=self.window.by_transaction)
