@@ -52,8 +52,8 @@ sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 	@$(IN_VENV) -m tests.windows --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres redis strace $(READY) ## Prove the promises at length, in hours: every crash point and power cut, 200 kills, two coordinators; SEED=n
-	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) --durations=10 tests/proof
+proof: java postgres redis strace $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 200 kills, two coordinators; SEED=n
+	@$(IN_VENV) -m tests.proof --seed $(or $(SEED),7) $(ARGS)
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py

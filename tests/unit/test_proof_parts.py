@@ -1,0 +1,56 @@
+"""`make proof` goes on where it was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.proof import __main__ as proof
+from tests.proof.__main__ import Outcome, Part
+
+PARTS = [Part("tests/proof/test_a.py", ("a::one", "a::two")), Part("tests/proof/test_b.py::long", ("b::long",))]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts that were run; `long` fails the first time."""
+    names = list[str]()
+
+    def run(part: Part, seed: int, folder: Path) -> Outcome:
+        names.append(part.name)
+        if passed := "long" not in part.name or names.count(part.name) > 1:
+            part.file(folder).write_text("1 passed")
+        return Outcome(part, passed, 0.0, "1 passed" if passed else "1 failed")
+
+    monkeypatch.setattr(proof, "run", run)
+    monkeypatch.setattr(proof, "parts", lambda _: PARTS)
+    monkeypatch.setattr(proof, "sources", lambda: "today")
+    return names
+
+
+def test_what_has_passed_is_not_run_again(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--output", str(tmp_path)]
+    assert proof.main(options) == 1
+    assert "FAILED tests/proof/test_b.py::long" in capsys.readouterr().out
+    assert proof.main(options) == 0
+    assert sorted(ran) == [PARTS[0].name, PARTS[1].name, PARTS[1].name]
+    assert proof.main(options) == 0
+    assert len(ran) == 3
+    monkeypatch.setattr(proof, "sources", lambda: "tomorrow")
+    assert proof.main(options) == 0
+    assert len(ran) == 5
+
+
+def test_no_part_is_begun_after_its_time(ran: list[str], tmp_path: Path) -> None:
+    assert proof.main(["--output", str(tmp_path), "--minutes", "0"]) == 1
+    assert ran == []
+
+
+def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_file() -> None:
+    tests = [("a.py::long[1]", True), ("a.py::short", False), ("a.py::long[2]", True), ("a.py::other", False)]
+    found = {part.name: part.tests for part in proof.grouped(tests)}
+    short = {"a.py": ("a.py::short", "a.py::other")}
+    assert found == {"a.py::long[1]": ("a.py::long[1]",), "a.py::long[2]": ("a.py::long[2]",), **short}
