@@ -8,7 +8,7 @@ IN_VENV := .venv/bin/python
 READY := .venv/.ready
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
-# so that the two processes that share them end together.
+# so that the processes that share them end together.
 FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not browser and not promtool"
 FOLDERS := tests/simulation tests/windows tests/docs tests/integration/test_delta_*.py tests/contract tests/tidy tests/unit tests/scenarios
 
@@ -24,7 +24,7 @@ check test proof: export PYTHONDONTWRITEBYTECODE :=
 
 check: export BUDGET_S := 60
 check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
-	@tools/at_once.sh '$(FAST_TESTS) -p tests.two_processes $(FOLDERS)' '$(IN_VENV) -m mypy' \
+	@tools/at_once.sh '$(FAST_TESTS) -p tests.processes $(FOLDERS)' '$(IN_VENV) -m mypy' \
 		'$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'
 
 # What each part took is noted there, and told by pytest at the end.
@@ -36,7 +36,7 @@ test: java postgres redis strace chromium promtool $(READY) ## Everything: check
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
 	@$(TIMED) "mypy" $(IN_VENV) -m mypy
-	@tools/at_once.sh '$(IN_VENV) -m pytest --quiet --no-skips --durations=10 -p tests.two_processes tests' \
+	@tools/at_once.sh '$(IN_VENV) -m pytest --quiet --no-skips --durations=10 -p tests.processes tests' \
 		'$(TIMED) "simulation of 10,000 seeds" nice $(IN_VENV) -m tests.simulation --seeds 10000 --jobs 1'
 
 bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs Java); ARGS="--short" takes a few

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 DEAREST = 5
+LONG_S = 0.5
+"""Of processors: tests that take longer are counted, so that it is seen when they become more."""
 
 
 def processor_s() -> float:
@@ -53,6 +55,8 @@ class Bill:
     def __init__(self) -> None:
         self.costs = defaultdict[str, Cost](Cost)
         """By file."""
+        self.long = dict[str, float]()
+        """Tests that took more than `LONG_S`, and how much."""
         self.collecting = Cost()
         self._watch = Watch()
 
@@ -65,7 +69,10 @@ class Bill:
         try:
             return (yield)
         finally:
-            self.costs[item.nodeid.split("::")[0]].add(watch.cost(tests=1))
+            cost = watch.cost(tests=1)
+            self.costs[item.nodeid.split("::")[0]].add(cost)
+            if cost.processor_s > LONG_S:
+                self.long[item.nodeid] = cost.processor_s
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         if "TOOK" in os.environ:
@@ -74,6 +81,7 @@ class Bill:
                 terminalreporter.line(line)
         elif config.getoption("--sample") and self.costs:
             terminalreporter.line(self.dearest())
+            terminalreporter.line(self.longest())
 
     def lines_of_parts(self) -> Iterator[str]:
         """What each part took: those that `tools/timed.sh` has noted in the file $TOOK, then the tests'."""
@@ -91,6 +99,12 @@ class Bill:
         total_s = sum(cost.processor_s for cost in self.costs.values())
         told = ", ".join(f"{self.costs[file].processor_s:.1f} s {file}" for file in files)
         return f"{total_s:.0f} s of processor time; most of it: {told}"
+
+    def longest(self) -> str:
+        """How many tests are long, and which of them most."""
+        tests = sorted(self.long, key=lambda test: self.long[test], reverse=True)[:DEAREST]
+        told = ", ".join(f"{self.long[test]:.1f} s {test}" for test in tests)
+        return f"{len(self.long)} tests took more than {LONG_S} s of it each{told and f': {told}'}"
 
 
 def line_of(name: str, cost: Cost) -> str:

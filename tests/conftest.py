@@ -75,25 +75,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="of tests marked `sampled(n)` run each n-th; `make check`")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under --sample, each n-th case of what is marked: always the same ones.
+    """Under --sample, each n-th case of what is marked: always the same ones, and one at least of each test,
+    unless the mark says that tests are left out, too. What -m leaves out is left out before.
 
     Of a test with several parameters, as a table has rows and columns, these are diagonals: each value is met. So it is
     with a file that is marked, whose tests are the rows.
     """
     if not config.getoption("--sample"):
         return
-    kept, left_out, met = list[pytest.Item](), list[pytest.Item](), defaultdict[tuple[str, int], list[str]](list)
+    met, cases = defaultdict[tuple[str, int], list[str]](list), defaultdict[str, list[pytest.Item]](list)
+    left_out = set[pytest.Item]()
     for item in items:
         sampled = item.get_closest_marker("sampled")
-        (left_out if sampled and diagonal_of(item, met) % sampled.args[0] else kept).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+        cases[test_of(item)].append(item)
+        if sampled and diagonal_of(item, met) % sampled.args[0]:
+            left_out.add(item)
+    left_out -= {some[0] for some in cases.values() if left_out.issuperset(some) and is_needed(some[0])}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def test_of(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
+def is_needed(item: pytest.Item) -> bool:
+    """Whether a case of the test is run in any event."""
+    sampled = item.get_closest_marker("sampled")
+    return sampled is not None and not sampled.kwargs.get("tests", False)
 
 
 def diagonal_of(item: pytest.Item, met: dict[tuple[str, int], list[str]]) -> int:
     """The diagonal of a case, by the numbers that its test and the values of its parameters have: as they were met."""
-    diagonal, test, file = 0, item.nodeid.split("[")[0], item.nodeid.split("::")[0]
+    diagonal, test, file = 0, test_of(item), item.nodeid.split("::")[0]
     given = getattr(getattr(item, "callspec", None), "_idlist", ())
     for place, axis, value in ((file, -1, test), *((test, axis, value) for axis, value in enumerate(given))):
         values = met[place, axis]

@@ -33,6 +33,8 @@ from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, 
 from transactional.store.progress import Phase
 from transactional.store.rules import times_of
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def commit_keeping(
     store: Store, lease: Lease, txid: int, attempt_id: int, keep: Keep | None, details: Mapping[str, Any] | None = None

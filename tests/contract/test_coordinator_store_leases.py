@@ -28,6 +28,8 @@ from transactional.errors import Fenced, TopologyChanged, TopologyInUse
 from transactional.store import CoordinatorStore, Lease
 from transactional.store.progress import Progress
 
+pytestmark = pytest.mark.sampled(2)
+
 # --- leases -----------------------------------------------------------------------------------------------------
 
 

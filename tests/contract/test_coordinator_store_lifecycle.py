@@ -19,6 +19,8 @@ from tests.contract.storages import (
 from transactional.errors import Fenced, TopologyInUse
 from transactional.store import Desired, DesiredState
 
+pytestmark = pytest.mark.sampled(2)
+
 STATES = list(DesiredState)
 ONCE = (DesiredState.DRAINING, DesiredState.KILLED)
 """Carried out by a run, and then over."""

@@ -24,6 +24,8 @@ from transactional.store import Lease
 from transactional.store.history import Keep
 from transactional.store.progress import Phase
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def run_of_four(store: Store) -> Lease:
     """A coordinator that has committed four transactions, tried the third twice, and has the fifth in flight."""

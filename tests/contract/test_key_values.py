@@ -80,7 +80,7 @@ def live_through(
     state.close()
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
@@ -91,7 +91,7 @@ def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: Sta
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("seed", range(25))
 def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
     place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")

@@ -21,7 +21,7 @@ from transactional.errors import ConfigError, OperatingError
 from transactional.ports import Partials
 from transactional.reading import StateReader
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 ENGINES = [
     *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
     *("delta-rs", "delta-rs/merge", "delta-rs/files", "delta-rs/merge, lookup"),

@@ -233,6 +233,7 @@ def test_a_leader_that_is_stopped_inside_a_write_is_replaced_on_postgres(postgre
         assert content(store) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("told", "committed_txid"), [(signal.SIGKILL, 0), (signal.SIGCONT, 1)])
 def test_a_leader_that_is_stopped_inside_a_write_holds_up_sqlite_until_it_goes_on_or_ends(
     sqlite_storage: Storage, told: signal.Signals, committed_txid: int

@@ -21,7 +21,7 @@ from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMis
 from transactional.execution.map_state import MapStateView
 from transactional.ports import Partials, StateKind
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 
@@ -341,7 +341,7 @@ KEYS: dict[str, list[Any]] = {
 
 
 class TestKeys:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("type_", KEYS)
     def test_of_every_type_are_reported_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
         place, key, words = quick_place, f"K {type_}", [*KEYS[type_], None]

@@ -23,7 +23,7 @@ from transactional.errors import SumOverflow
 from transactional.ports import Partials
 from transactional.schema import Schema
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 
 LARGEST = {
@@ -85,7 +85,7 @@ SIGNED = [(type_, (-1) ** number) for number, type_ in enumerate(LARGEST)]
 """Each type with one of its two limits."""
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("type_", "sign"), [*SIGNED, ("long", 1)])
 def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(quick_place: Place, type_: str, sign: int) -> None:
     is_exact_up_to_the_limit(quick_place, type_, sign)
@@ -133,7 +133,7 @@ def test_a_replay_starts_from_what_was_before_it(place: Place, type_: str) -> No
     assert totals(again, type_) == {"cat": 0}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("type_", list(LARGEST))
 def test_a_sum_fits_though_a_part_of_it_would_not(quick_place: Place, type_: str) -> None:
     """In a log, what came after the oldest transaction is put together before it meets that."""

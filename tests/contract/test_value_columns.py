@@ -33,7 +33,7 @@ from transactional.topology.topology import Topology
 from verifier.checker import CheckedTable, verify
 from verifier.sql_tables import CheckedSqlTable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 BEFORE, AFTER = "count long", "count long, `miles%` double, last string"
 SUMS = {"count": "sum", "miles%": "sum", "last": "last"}
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -85,6 +85,7 @@ def report(layout: str, folder: Path) -> Report:
 LAYOUTS = ["sqlite", "merge", "log"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_deletes_and_their_replays_are_right(layout: str, tmp_path: Path, *, opaque: bool) -> None:
@@ -97,6 +98,7 @@ def test_deletes_and_their_replays_are_right(layout: str, tmp_path: Path, *, opa
     assert found.checked["rows"] > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("opaque", [False, True])
 def test_a_table_that_is_given_the_log_layout_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opaque: bool

@@ -193,7 +193,7 @@ def every_way(ways: dict[str, Way]) -> list[object]:
     return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("strike", HARMLESS)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
@@ -206,7 +206,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.check({**scene.way.leaves, "dog": scene.way.leaves["dog"] + 1})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strike", HARMFUL)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
@@ -232,7 +232,7 @@ def rows_of(scene: Scene) -> list[object]:
     return [table.version(), *found.to_pylist()]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.turns_to is None], indirect=True
 )
@@ -247,6 +247,7 @@ def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene) -
     scene.check(AFTER)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scene", [name for name, way in WAYS.items() if not way.is_upkeep], indirect=True)
 def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     def takes_over() -> None:
@@ -263,7 +264,7 @@ def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     scene.check(BEFORE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strike", [*HARMLESS, *HARMFUL])
 @pytest.mark.parametrize("scene", ["an entry of our own", "rows of a log"], indirect=True)
 def test_a_repair_is_of_the_version_that_was_looked_at_or_is_none(scene: Scene, strike: str) -> None:

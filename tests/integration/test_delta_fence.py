@@ -1,5 +1,7 @@
 """The fence of a Delta table, point by point: each story is told twice, as it is and with one point of it taken out.
 
+pytestmark = pytest.mark.sampled(2)
+
 Taken out, a point must show as a wrong content; else its story would prove nothing. The old leader is the one that was
 taken over, the new leader the one that did it. "Paused" is between the check of the version and the write.
 """
@@ -204,6 +206,7 @@ class TestConflicts:
         late.merge(world.attempt(1, 3), counts({"dog": 1}))
         assert content(late) == {"dog": 1}
 
+    @pytest.mark.sampled(1)
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_by(monkeypatch, Way.MERGE)
         world = World("delta-rs", tmp_path)
@@ -236,6 +239,7 @@ class TestConflicts:
         with pytest.raises(TableConflict, match="was at version None when 1:5 read it and is at 2 now"):
             leader.put(attempt, {("dog",): (1,)})
 
+    @pytest.mark.sampled(4)
     def test_a_leader_that_slept_longer_than_the_log_is_kept_changes_nothing(self, world: World) -> None:
         properties = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "5"}
         new = world.leader(properties=properties)
@@ -311,6 +315,7 @@ class TestOutcomes:
             world.leader(NeverWritten).merge(world.attempt(1, 1), counts({"dog": 1}))
 
 
+@pytest.mark.sampled(4)
 def test_one_of_two_at_once_wins_and_the_table_is_its(world: World) -> None:
     leaders = [world.leader(), world.leader()]
     for txid in range(1, 9):
@@ -338,6 +343,7 @@ def test_one_of_two_at_once_wins_and_the_table_is_its(world: World) -> None:
         assert last - 10 * txid in won
 
 
+@pytest.mark.sampled(4)
 def test_two_creators_open_the_same_table(world: World) -> None:
     for number in range(5):
         place, states, barrier = (

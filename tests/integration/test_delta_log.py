@@ -153,6 +153,7 @@ class TestFolds:
             handle.fold(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("write", ["merge", "empty", "fence", "replay"])
     def test_between_the_check_and_the_write_of_a_transaction_do_not_disturb(self, place: Place, write: str) -> None:
         merged(opened(place), place, 1, 4)
@@ -212,6 +213,7 @@ def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
 
 
 class TestValues:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("sorted_rows_min", [0, 100])
     @pytest.mark.parametrize(
         "layout", [NEVER, LogLayout(fold_after=1, fan_out=2), LogLayout(fold_after=None, local_copies=False)]

@@ -32,7 +32,7 @@ from transactional.errors import BeyondKept, ConfigError, Fenced, RewindUnfinish
 from transactional.names import owner_of
 from verifier import Kind
 
-pytestmark = pytest.mark.sampled(9)
+pytestmark = pytest.mark.sampled(9, tests=True)
 LENGTH = 8
 TARGET = 5
 

@@ -99,6 +99,7 @@ def in_order(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(16))
 def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
     """For every type and each way in which values meet, side by side in one table."""
@@ -246,6 +247,7 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
     return pa.concat_tables([rows.slice(0, 0), *tables]), found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("part_rows", [1, 4, 500_000])
 @pytest.mark.parametrize("number", range(8))
 def test_files_are_what_a_merge_leaves(

@@ -92,6 +92,7 @@ def run(folder: Path, layout: str, check: Callable[[TxId], None], durability: st
         run_topology(topology(folder, layout), store=store, master="none", config=config)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_delta_rs", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_that_a_committed_transaction_needs_is_synced(
@@ -110,6 +111,7 @@ def test_all_that_a_committed_transaction_needs_is_synced(
     assert len(seen) == 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_is_synced_where_only_the_process_may_die(tmp_path: Path, disk: Disk, layout: str) -> None:
     run(tmp_path, layout, lambda _: None, "process")

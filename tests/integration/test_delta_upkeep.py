@@ -45,6 +45,7 @@ def versions(words: DeltaMapState, ending: str) -> list[int]:
     return sorted(int(path.name.split(".")[0]) for path in log.glob(f"[0-9]*.{ending}"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_the_log_of_a_table_stays_short(place: Place, layout: str) -> None:
     words = opened(place, layout)
@@ -93,6 +94,7 @@ def test_a_version_is_the_newest_as_long_as_it_is_there_and_no_later_one(place: 
         assert not log.is_newest(version)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_who_slept_longer_than_the_log_is_kept_is_fenced(place: Place, layout: str) -> None:
     late = opened(place, layout)

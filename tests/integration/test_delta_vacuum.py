@@ -72,6 +72,7 @@ def live_files(place: Place) -> set[Path]:
     return {Path(uri) for uri in DeltaTable(str(place.folder / "t")).file_uris()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["merge", "log"])
 class TestVacuum:
     def test_deletes_what_the_log_has_given_up(self, place: Place, layout: str) -> None:

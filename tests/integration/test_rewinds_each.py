@@ -23,12 +23,18 @@ ON = 3
 """So many transactions further it goes each time; at last to the end."""
 
 
+@pytest.fixture(scope="module")
+def sixty(tmp_path_factory: pytest.TempPathFactory) -> dict[type[World], Kept]:
+    """Folders in which the run has ended, one for each layout that was asked for."""
+    return {kind: Kept(tmp_path_factory.mktemp(kind.__name__), TRANSACTIONS) for kind in (World, WindowsWorld)}
+
+
 @pytest.mark.sampled(len(CASES))
 @pytest.mark.parametrize("case", range(len(CASES)), ids=NAMES)
-def test_back_to_each_transaction_and_on(tmp_path: Path, case: int) -> None:
+def test_back_to_each_transaction_and_on(sixty: dict[type[World], Kept], case: int) -> None:
     """Each from where the one before went on to, so these are rewinds of rewinds, too."""
     kind, layout = CASES[case]
-    world = Kept(tmp_path, TRANSACTIONS).world(layout, kind)
+    world = sixty[kind].world(layout, kind)
     with closing(world.store):
         for txid in reversed(range(case, TRANSACTIONS + 1, len(CASES))):
             world.back_to(txid)
@@ -56,12 +62,12 @@ def test_back_and_forth(tmp_path: Path) -> None:
         assert world.findings() == []
 
 
-def test_the_run_has_all_that_it_is_to_have(tmp_path: Path) -> None:
+def test_the_run_has_all_that_it_is_to_have(sixty: dict[type[World], Kept]) -> None:
     """Else going back would be easy: rows that come and go in all ways, folds, and more files than one version has."""
     happened = Counter(changes(never_further(TRANSACTIONS)))
     assert {"windows gains", "windows loses", "closed gains", "late gains", "seen gains", "seen loses"} <= set(happened)
     assert min(happened.values()) >= 4
-    world = Kept(tmp_path, TRANSACTIONS).world("log", WindowsWorld)
+    world = sixty[WindowsWorld].world("log", WindowsWorld)
     world.store.close()
     folded = [
         DeltaTable(world.folder / name).transaction_version(f"rewound/{name}#fold") for name in ("closed", "told")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 CHUNK = 25
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", range(0, 200, CHUNK))
 def test_seeds(first: int) -> None:
     """The first of those that `make test` sweeps through in two processes; the sweep also sees what was reached."""

@@ -128,16 +128,28 @@ def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> 
     cases = "@pytest.mark.parametrize('n', range(7))\n"
     some = f"@pytest.mark.sampled(3)\n{cases}def test_some(n): pass\n"
     table = f"@pytest.mark.sampled(3)\n@pytest.mark.parametrize('m', range(3))\n{cases}def test_table(m, n): pass\n"
-    marked = "import pytest\npytestmark = pytest.mark.sampled(2)\n"
+    few = "@pytest.mark.sampled(9)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
+    marked = "import pytest\npytestmark = pytest.mark.sampled(2, tests=True)\n"
     tests = "".join(f"@pytest.mark.parametrize('n', range(2))\ndef test_{name}(n): pass\n" for name in "abcd")
-    inner.makepyfile(test_them=f"import pytest\n{cases}def test_all(n): pass\n{some}{table}", test_file=marked + tests)
+    whole = "def test_e(): pass\ndef test_f(): pass\n"
+    inner.makepyfile(
+        test_them=f"import pytest\n{cases}def test_all(n): pass\n{some}{table}{few}",
+        test_file=marked + tests + whole,
+        test_each=marked.replace(", tests=True", "") + whole,
+    )
     sample = inner.runpytest_inprocess("--quiet", "--collect-only", "--sample").stdout.str()
     assert [n for n in range(7) if f"test_some[{n}]" in sample] == [0, 3, 6]
     assert {n for n in range(7) if f"test_table[{n}-" in sample} == set(range(7)), "each row"
     assert {m for m in range(3) if re.search(rf"test_table\[.-{m}\]", sample)} == set(range(3)), "each column"
+    assert re.findall(r"test_few\[.\]", sample) == ["test_few[0]"], "one of each test"
     assert re.findall(r"test_([abcd]\[.\])", sample) == ["a[0]", "b[1]", "c[0]", "d[1]"]
-    assert "21/43 tests collected (22 deselected)" in sample
-    assert "43 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
+    assert re.findall(r"(test_\w+\.py::test_[ef])\b", sample) == [
+        "test_each.py::test_e",
+        "test_each.py::test_f",
+        "test_file.py::test_e",
+    ]
+    assert "25/49 tests collected (24 deselected)" in sample
+    assert "49 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
 
 
 def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,33 +166,43 @@ def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: py
     assert lines == ["types", "style", *(f"{name} (0 s of processors)" for name in tests)]
     monkeypatch.delenv("TOOK")
     assert " s  " not in inner.runpytest_inprocess("--quiet").stdout.str()
-    assert "most of it: 0.0 s " in inner.runpytest_inprocess("--quiet", "--sample").stdout.str()
+    monkeypatch.setattr("tests.bill.LONG_S", 0.0)
+    sample = inner.runpytest_inprocess("--quiet", "--sample").stdout.str()
+    assert "most of it: 0.0 s " in sample
+    assert re.search(r"3 tests took more than 0.0 s of it each: 0.0 s \S+::test_passes", sample)
 
 
-def test_two_processes_share_the_tests(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two files waits for the other one to begin; the second process' failure is shown, and counts."""
+def test_three_processes_share_the_tests(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three files waits for the others to begin; what fails in another process is shown, and counts. Tests of
+    one server are in one process."""
     monkeypatch.delenv("TOOK", raising=False)
     meeting = """
         import os, time
         import pytest
         from pathlib import Path
 
-        def test_meets_{other}():
+        def test_meets_the_others():
             Path("{me}").write_text(str(os.getpid()))
-            while not Path("{other}").exists(): time.sleep(0.01)
+            while not all(Path(other).exists() for other in "abc"): time.sleep(0.01)
 
         def test_is_in_the_first(): assert os.getpid() == FIRST
 
+        @pytest.mark.spark
+        def test_with_spark(): assert os.getpid() == FIRST
+
         @pytest.mark.kafka
-        def test_with_a_server(): assert os.getpid() == FIRST
+        def test_with_kafka():
+            with Path("kafka").open("a") as file: file.write(f"{{os.getpid()}} ")
     """
-    inner.makepyfile(**{f"test_{me}": meeting.format(me=me, other=other) for me, other in ("ab", "ba")})
+    inner.makepyfile(**{f"test_{me}": meeting.format(me=me) for me in "abc"})
     inner.makeconftest((inner.path / "conftest.py").read_text() + "\nimport builtins\nbuiltins.FIRST = os.getpid()\n")
-    done = inner.runpytest_subprocess("--quiet", "-p", "tests.two_processes", "--sample")
+    done = inner.runpytest_subprocess("--quiet", "-p", "tests.processes", "--sample")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
-    assert re.findall(r"(\d+ failed, )?(\d+) passed", done.stdout.str()) == [("", "4"), ("1 failed, ", "1")]
-    assert re.findall(r"FAILED (\S+)", done.stdout.str()) in ([f"test_{me}.py::test_is_in_the_first"] for me in "ab")
-    assert re.search(r"s of processor time; most of it: .* test_[ab]\.py, .* test_[ab]\.py", done.stdout.str())
+    passed = [("", "5"), ("1 failed, ", "4"), ("1 failed, ", "1")]
+    assert re.findall(r"(\d+ failed, )?(\d+) passed", done.stdout.str()) == passed
+    assert len(set(re.findall(r"FAILED (test_[abc].py::test_is_in_the_first)", done.stdout.str()))) == 2
+    assert len(set((inner.path / "kafka").read_text().split())) == 1
+    assert re.search(r"s of processor time; most of it: .* test_[abc]\.py, .* test_[abc]\.py", done.stdout.str())
 
 
 def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: Path) -> None:

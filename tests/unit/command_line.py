@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import sys
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from transactional.commands import main as cli
+
+made_once = functools.cache(typer.main.get_command)
+"""All commands with their options, which typer makes anew for each call: most of the time of many a command."""
 
 MODULE = '''
 """A topology to be run from the command line."""
@@ -136,6 +141,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def command(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs a command in this process; `{m}` stands for the module."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main() sets it
+    monkeypatch.setattr(typer.main, "get_command", made_once)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: str) -> Done:

@@ -71,17 +71,19 @@ def forgetting(before: BatchFacts | None, now_ms: int, known: Any = ()) -> Batch
     return BatchFacts(found.time_ms, found.late_before_us, before.time_ms, before.late_before_us)
 
 
-def is_found(parts: Parts | None = None, world: Any = None) -> bool:
-    """Whether one of some worlds shows it."""
-    try:
-        run_seeds(0, WRONG_SEEDS, parts, world)
-    except AssertionError:
-        return True
+def is_found(parts: Parts | None = None, world: Any = None, *, known: int = 0) -> bool:
+    """Whether one of some worlds shows it. A seed that is known to is tried first; if it does not any more, that takes
+    longer, and nothing else."""
+    for seed in (known, *(each for each in range(WRONG_SEEDS) if each != known)):
+        try:
+            run_seeds(seed, 1, parts, world)
+        except AssertionError:
+            return True
     return False
 
 
 def test_rows_that_the_new_floor_removes_are_missed() -> None:
-    assert is_found(Parts(state=lambda world, name, kind: TooEarly(table=world.tables[name], kind=kind)))
+    assert is_found(Parts(state=lambda world, name, kind: TooEarly(table=world.tables[name], kind=kind)), known=7)
 
 
 def test_lateness_that_is_judged_while_processing_is_found() -> None:
@@ -112,7 +114,7 @@ def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytes
         return touching(self, part, facts and replace(facts, late_before_us=facts.previous_late_before_us))
 
     monkeypatch.setattr(SessionUpdate, "touching", too_many)
-    assert is_found()
+    assert is_found(known=7)
 
 
 def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +144,7 @@ def in_log(folder: Path, name: str, kind: StateKind) -> Any:
     return FlakyFiles(folder / name, kind=kind, engine="delta-rs", layout=LogLayout(fold_after=3, fan_out=2))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("seed", [0, 1, 9])
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_windows_in_tables_are_the_same(seed: int, make: Callable[..., Any], tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_windowed_bolts_get_each_window_once(first: int) -> None:
     assert reached["transactions"] > CHUNK
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_tuples_of_windows_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
     parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))

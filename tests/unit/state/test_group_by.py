@@ -53,6 +53,7 @@ KEYS: dict[tuple[str, ...], set[tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fields", KEYS, ids=lambda fields: "-".join(fields) or "one row")
 def test_a_state_is_what_it_is_with_the_key_written_out(kind: str, fields: tuple[str, ...], tmp_path: Path) -> None:

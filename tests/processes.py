@@ -1,0 +1,184 @@
+"""`-p tests.processes`: the tests of one run in three processes, which share them file by file: all end together.
+
+All is imported and collected once; then the process forks. Tests that share a server stay with one of them, so that
+there is one of each; what is left when it has run them goes to whoever is free. A third one keeps two processors busy
+while tests of others wait for what they have started.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import IO
+
+import pytest
+
+from tests.bill import Bill, Cost
+
+PROCESSES = 3
+HOMES = ({"delta_spark", "spark"}, {"kafka_broker"})
+"""The fixtures that are a server of many tests, by the process that has it. PostgreSQL and Redis start in a second:
+each process that needs them has its own."""
+PROGRAMS = {
+    "test_bad_input.py",
+    "test_cluster.py",
+    "test_cluster_guarantees.py",
+    "test_ctrl_c.py",
+    "test_global_count.py",
+    "test_quiet_runs.py",
+    "test_stateful_words.py",
+    "test_transactional_words.py",
+    "test_trident_word_count.py",
+}
+"""Files whose tests start programs that start the servers."""
+LONG = (
+    "test_cluster_guarantees.py",
+    "test_crash_points.py",
+    "test_cluster.py",
+    "test_rewinds_each.py",
+    "test_power_cuts.py",
+    "test_quiet_runs.py",
+    "test_global_count.py",
+    "test_worlds.py",
+)
+"""Files that come first, so that none of them is begun when others have nothing left."""
+TOKEN_BYTES = 2
+
+
+def home_of(item: pytest.Item) -> int | None:
+    """The number of the process whose server the test shares; None: it shares none."""
+    marks = [server for server in ("kafka", "spark") if item.get_closest_marker(server)]
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    for number, servers in enumerate(HOMES):
+        if marks and not servers.isdisjoint(fixtures):
+            return number
+    if not marks or item.path.name in PROGRAMS:
+        return None
+    return int("kafka" in marks)
+
+
+def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """The long ones first, others in their order."""
+    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    order = {name: number for number, name in enumerate(LONG)}
+    return sorted(files, key=lambda file: order.get(file[0].path.name, len(LONG)))
+
+
+class Queue:
+    """The files that nobody has taken yet: their numbers in a pipe, which each process reads one of at a time."""
+
+    def __init__(self, files: list[list[pytest.Item]]) -> None:
+        self._files = files
+        self._read, write = os.pipe()
+        os.write(write, b"".join(number.to_bytes(TOKEN_BYTES, "little") for number in range(len(files))))
+        os.close(write)
+
+    def items(self, began_by: int | None) -> Iterator[pytest.Item]:
+        """As long as the process that has forked this one lives."""
+        while (token := os.read(self._read, TOKEN_BYTES)) and began_by in (None, os.getppid()):
+            yield from self._files[int.from_bytes(token, "little")]
+
+
+def file_of_both() -> IO[str]:
+    """A file without a name: a process that was forked writes it, the first one reads it."""
+    return tempfile.TemporaryFile("w+", encoding="utf-8")
+
+
+@dataclass(slots=True)
+class Other:
+    """One of the other processes."""
+
+    printed: IO[str] = field(default_factory=file_of_both)
+    costs: IO[str] = field(default_factory=file_of_both)
+    process: int = 0
+
+
+class Processes:
+    """The plugin: `me` is None in the first process."""
+
+    def __init__(self) -> None:
+        self.others = [Other() for _ in range(PROCESSES - 1)]
+        self.me: Other | None = None
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed or session.config.getoption("collectonly"):
+            return None
+        homes = [home_of(item) for item in session.items]
+        queue = Queue(by_file([item for item, home in zip(session.items, homes, strict=True) if home is None]))
+        # What was imported stays: no process is to look through it for garbage, or to copy it for that.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 100)
+        first = os.getpid()
+        number = self._fork(session.config)
+        own = [item for item, home in zip(session.items, homes, strict=True) if home == number]
+        left = queue.items(began_by=None if self.me is None else first)
+        run(session, (item for items in (own, left) for item in items))
+        return True
+
+    def _fork(self, config: pytest.Config) -> int:
+        """Fork, and return the process' number; in others than the first one all that is printed goes to the file, and
+        what tests print is captured anew."""
+        sys.stdout.flush()
+        for number, other in enumerate(self.others, start=1):
+            other.process = os.fork()
+            if other.process == 0:
+                self.me = other
+                capturing = config.pluginmanager.getplugin("capturemanager")
+                capturing.stop_global_capturing()
+                for stream in (1, 2):
+                    os.dup2(other.printed.fileno(), stream)
+                capturing.start_global_capturing()
+                capturing.suspend_global_capture(in_=True)
+                return number
+        return 0
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """The first process waits for the others, whose failures are its own, and whose costs."""
+        bill = session.config.pluginmanager.getplugin("bill")
+        assert isinstance(bill, Bill)
+        if self.me is not None:
+            self.me.costs.write(json.dumps([{file: asdict(cost) for file, cost in bill.costs.items()}, bill.long]))
+            self.me.costs.flush()
+            return
+        for other in self.others:
+            if not other.process:
+                continue
+            if os.waitstatus_to_exitcode(os.waitpid(other.process, 0)[1]) and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            other.costs.seek(0)
+            costs, long = json.loads(other.costs.read() or "[{}, {}]")
+            bill.long |= long
+            for file, cost in costs.items():
+                bill.costs[file].add(Cost(**cost))
+
+    def pytest_unconfigure(self) -> None:
+        for other in self.others:
+            if self.me is None:
+                other.printed.seek(0)
+                sys.stdout.write(other.printed.read())
+            other.printed.close()
+            other.costs.close()
+
+
+def run(session: pytest.Session, items: Iterator[pytest.Item]) -> None:
+    """As pytest's own loop does. The next test is taken early: what it shares with the one before is not torn down."""
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Processes(), "processes")
