@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from state.put_rows import PutRows
 from transactional.absent import Absent
+from transactional.arrow import arrow_schema
 from transactional.bolts import Key
 from transactional.schema import Schema
 
@@ -44,3 +45,8 @@ class TaskRows(ABC):
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
         """New values as the state writes them. Raises `SchemaMismatch`."""
         return self.rows.table(rows)
+
+    def as_written(self, rows: pa.Table) -> pa.Table:
+        """Key and value columns as the state writes them, none of them deleted."""
+        schema = arrow_schema(Schema((*self.key, *self.values)))
+        return self.rows.marked(rows.select(schema.names).cast(schema), [False] * rows.num_rows)

@@ -10,7 +10,7 @@ from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
 from transactional.ports import DeadLetter
-from transactional.ports.staged import StagedBytes, StagedFile
+from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among those of this task: makes the received items
@@ -82,6 +82,16 @@ class StagedAggregates:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitAggregates:
+    """What one task has aggregated for a state's update that emits what it changes, left where the tasks of that step
+    find it."""
+
+    order: Order
+    committer: str
+    left: SplitRows
+
+
+@dataclass(frozen=True, slots=True)
 class PickledBolt:
     """An instance that continues in the commit phase (see `execution.pickling`)."""
 
@@ -134,6 +144,7 @@ ToDriver = (
     | SetAside
     | PartialAggregates
     | StagedAggregates
+    | SplitAggregates
     | PickledBolt
     | TaskReport
     | NotFinished

@@ -57,6 +57,13 @@ class PartOfState:
     def keep(self, written: Mapping[Key, tuple[Any, ...] | Absent]) -> WrittenPart:
         """Keep what the task has written. Raises `NeedsDriver` for a key of another task, and as `TaskState.keep`."""
         table = self._state.table(written)
+        return self._kept(table)
+
+    def keep_rows(self, rows: pa.Table) -> WrittenPart:
+        """As `keep`, with key and value columns; deletes nothing."""
+        return self._kept(self._state.as_written(rows))
+
+    def _kept(self, table: pa.Table) -> WrittenPart:
         for rows in table.to_batches():
             self.check(rows)
         return self._state.keep(table, self._task_count)

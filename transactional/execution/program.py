@@ -24,6 +24,7 @@ from transactional.reading import Lookups
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import StageEdge, StagePlan, plan_stages
+from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology
 
 
@@ -109,6 +110,9 @@ class TaskProgram:
     """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
     sets_aside: bool = False
     """Whether the topology has a table of dead letters."""
+    split: Mapping[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)
+    """The updates that emit what they change and may run as jobs: the columns that split their keys, and the number of
+    tasks."""
     prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Pickled bolts by their ids, as far as tasks have made one from them."""
 
@@ -164,6 +168,7 @@ def make_program(
     return TaskProgram(
         *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once),
         sets_aside=topology.dead_letters is not None,
+        split={each.component: (each.split_by, each.tasks) for each in plan_steps(topology) if each.splits_changes},
     )
 
 

@@ -42,7 +42,8 @@ class Closing:
 @dataclass(frozen=True, slots=True)
 class StepWork:
     """One step of one attempt, for so many tasks. `replaces`: an earlier attempt at the transaction has written the
-    state. `closing`: the step is a state's update, of which tasks close windows; the driver does the rest."""
+    state. `closing`: the step is a state's update, of which tasks close windows; the driver does the rest. `changes`:
+    it is an update that emits what it changes, maybe `in_order`; what waits for its tasks are partial aggregates."""
 
     attempt: TransactionAttempt
     component: str
@@ -54,6 +55,8 @@ class StepWork:
     excluded: tuple[Exclusion, ...] = ()
     facts: BatchFacts | None = None
     closing: Closing | None = None
+    changes: bool = False
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)

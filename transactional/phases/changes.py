@@ -3,6 +3,7 @@ that close, and the rows that bolts look up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
+from transactional.execution.map_state import ReadState
 from transactional.facts import BatchFacts
 from transactional.phases.passing import Passing
-from transactional.ports import Aggregator, MergingAggregate, TransactionState, WindowedAggregate
+from transactional.ports import COMBINES, Aggregator, MergingAggregate, WindowedAggregate
 from transactional.ports.split import SplitState
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
@@ -24,9 +26,7 @@ _PARTS = (" part", " before", " both")
 """Where a key stands in each of the three. A blank is in no column's name."""
 
 
-def changed_rows(
-    state: TransactionState, attempt: TransactionAttempt, part: pa.Table, aggregator: Aggregator
-) -> pa.Table:
+def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, aggregator: Aggregator) -> pa.Table:
     """The rows that a merge of partial aggregates changes, in their order: key, new values, and old ones, NULL in a new
     row. A replay gives the same, because what it reads is what was before the transaction."""
     key, values = list(state.key.names), list(state.values.names)
@@ -39,6 +39,16 @@ def changed_rows(
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new
+
+
+def are_known(combine: Mapping[str, str]) -> bool:
+    """Whether states can combine values of all columns themselves."""
+    return set(combine.values()) <= set(COMBINES)
+
+
+def kinds_written(combine: Mapping[str, str]) -> Mapping[str, str]:
+    """How a state takes what an update writes: own combiners' values in place of what was there."""
+    return combine if are_known(combine) else dict.fromkeys(combine, "last")
 
 
 def lookups_of(topology: Topology, component: Component, attempt: TransactionAttempt) -> Lookups:

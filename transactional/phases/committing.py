@@ -22,15 +22,23 @@ from transactional.execution.stateful import KeyValues, StatefulOperator, overri
 from transactional.execution.step_work import StepExecutor, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
-from transactional.phases.changes import changed_rows, closed_rows, count_closing, lookups_of, put_merged
+from transactional.phases.changes import (
+    are_known,
+    changed_rows,
+    closed_rows,
+    count_closing,
+    kinds_written,
+    lookups_of,
+    put_merged,
+)
+from transactional.phases.commit_task import CommitTask
 from transactional.phases.passing import Passing
 from transactional.phases.refused_puts import received_again, those_at_fault
+from transactional.phases.split_rows import in_order_of_tasks, whole
 from transactional.phases.staging import scratch_of
-from transactional.phases.step_jobs import close_as_job, run_as_job
+from transactional.phases.step_jobs import change_as_job, close_as_job, run_as_job
 from transactional.phases.step_places import StepPlace, StepPlaces
-from transactional.phases.step_tasks import CommitTask
 from transactional.ports import (
-    COMBINES,
     ChoosingState,
     DiskState,
     ExpiringState,
@@ -175,18 +183,30 @@ class CommitPhase:
         return place
 
     def _update(self, step: Step, component: Component, passing: Passing, places: StepPlaces) -> StepPlace:
-        """Write a state, and emit what the update emits; windows that close may be the work of a job."""
-        count = 0 if step.stays or not places.has_jobs else count_closing(component, passing)
+        """Write a state, and emit what the update emits; what changes, or windows that close, may be the work of a
+        job."""
+        count, size_bytes = (0, 0) if step.stays or not places.has_jobs else self._size(step, component, passing)
         passing.rows[component.id] += count
-        place = places.place(step, count, count * CLOSING_BYTES)
+        place = places.place(step, count, size_bytes)
         if place.is_job and count and self.jobs is not None:
             needs_driver = partial(places.keep_in_driver, step)
-            if close_as_job(step, component, passing, self.jobs, needs_driver):
-                self._merge(component, passing, closes=False)
+            if step.changes:
+                is_done = change_as_job(step, component, passing, self.jobs, needs_driver)
+            elif is_done := close_as_job(step, component, passing, self.jobs, needs_driver):
+                self._merge(step, component, passing, closes=False)
+            if is_done:
                 return place
             place = StepPlace(False, "its state can be read in the driver only")
-        self._merge(component, passing)
+        self._merge(step, component, passing)
         return place if count or step.stays else replace(place, is_job=False)
+
+    @staticmethod
+    def _size(step: Step, component: Component, passing: Passing) -> tuple[int, int]:
+        """How many rows an update has to work on, and about how many bytes."""
+        if step.changes:
+            return passing.size_of_partials(component.id)
+        count = count_closing(component, passing)
+        return count, count * CLOSING_BYTES
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""
@@ -198,13 +218,13 @@ class CommitPhase:
         for state in self.disk_states:
             state.synced()
 
-    def _merge(self, component: Component, passing: Passing, *, closes: bool = True) -> None:
+    def _merge(self, step: Step, component: Component, passing: Passing, *, closes: bool = True) -> None:
         assert component.state is not None
         part = passing.processed.parts[component.id]
         assert isinstance(part, Partials)
         aggregator = self.program.aggregators[component.id]
         if late := passing.partials.get(component.id):
-            part = replace(part, table=aggregator.combine([part.table, *late]))
+            part = replace(part, table=aggregator.combine([part.table, *whole(late, self._scratch)]))
         if staged := passing.staged.get(component.id):
             part = replace(part, staged=[*part.staged, *staged])
         wanted = [stream for stream, schema in component.outputs.items() if schema]
@@ -217,12 +237,14 @@ class CommitPhase:
             emitted |= {stream: changed for stream in wanted if stream != CLOSED}
             self._pass_on(component, emitted, passing)
             return
-        is_known = set(part.combine.values()) <= set(COMBINES)
+        is_known = are_known(part.combine)
         if not is_known or set(wanted) - {CLOSED}:
             changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
+            if step.in_order:
+                changed = in_order_of_tasks(changed, step.split_by, step.tasks)
             emitted |= {stream: changed for stream in wanted if stream != CLOSED}
             if not is_known:
-                part = Partials(dict.fromkeys(part.combine, "last"), changed.select(part.table.column_names))
+                part = Partials(kinds_written(part.combine), changed.select(part.table.column_names))
         component.state.merge(passing.attempt, part)
         passing.written[component.id] = part.table.num_rows + sum(each.rows for each in part.staged)
         if emitted:

@@ -19,6 +19,7 @@ from transactional.execution.items import (
     PartialAggregates,
     PickledBolt,
     SetAside,
+    SplitAggregates,
     StagedAggregates,
     Subscription,
     TaskFailure,
@@ -29,7 +30,7 @@ from transactional.execution.program import TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import messages_of
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
-from transactional.ports.staged import StagedBytes, StagedFile
+from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
@@ -49,7 +50,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
     instances: dict[str, list[bytes | StagedBytes]] = {}
     for bolt in (item for item in in_order if isinstance(item, PickledBolt)):
         instances.setdefault(bolt.component, []).append(bolt.data)
-    partials = _partials(program, in_order)
+    partials, split = _partials(program, in_order)
     parts: dict[str, Partials | Sequence[bytes | StagedBytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
     found = [item.what for item in in_order if isinstance(item, NotFinished)]
@@ -68,6 +69,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
         batch=batch,
+        split=split,
     )
 
 
@@ -154,15 +156,22 @@ def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) 
             )
 
 
-def _partials(program: TaskProgram, sent: Iterable[Item]) -> dict[str, Partials]:
+def _partials(
+    program: TaskProgram, sent: Iterable[Item]
+) -> tuple[dict[str, Partials], dict[str, list[pa.Table | SplitRows]]]:
+    """What was aggregated, combined; and what is not, from the first that was left split by key."""
+    split = dict[str, list[pa.Table | SplitRows]]()
     tables: dict[str, list[pa.Table]] = {committer: [] for committer in program.aggregators}
     staged: dict[str, list[StagedFile]] = {committer: [] for committer in program.aggregators}
     for part in sent:
         if isinstance(part, PartialAggregates):
-            tables[part.committer].append(table_from_ipc(part.data))
+            split.get(part.committer, tables[part.committer]).append(table_from_ipc(part.data))
+        elif isinstance(part, SplitAggregates):
+            split.setdefault(part.committer, []).append(part.left)
         elif isinstance(part, StagedAggregates):
             staged[part.committer].append(part.file)
-    return {
+    partials = {
         committer: Partials(aggregator.combine_kinds, aggregator.combine(tables[committer]), staged[committer])
         for committer, aggregator in program.aggregators.items()
     }
+    return partials, split

@@ -10,12 +10,20 @@ import pyarrow as pa
 
 from transactional.arrow import table_from_ipc
 from transactional.attempt import TransactionAttempt
-from transactional.execution.items import Item, PartialAggregates, SetAside, StagedAggregates, TuplesToCommit
+from transactional.execution.items import (
+    Item,
+    PartialAggregates,
+    SetAside,
+    SplitAggregates,
+    StagedAggregates,
+    TuplesToCommit,
+)
 from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import StatefulOperator
 from transactional.execution.step_work import Waiting
-from transactional.ports import DeadLetter, Processed
-from transactional.ports.staged import StagedBytes, StagedFile
+from transactional.phases.split_rows import Waits, size_of
+from transactional.ports import DeadLetter, Partials, Processed
+from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.topology.stages import StageEdge
 
 Addressed = Iterable[tuple[StageEdge, int, list[pa.RecordBatch]]]
@@ -32,8 +40,8 @@ class Passing:
     """Tuples for the bolts that follow: by component and task."""
     rows: Counter[str] = field(default_factory=Counter)
     """How many they are, by component."""
-    partials: dict[str, list[pa.Table]] = field(default_factory=dict)
-    """Partial aggregates for the states' updates that follow."""
+    partials: dict[str, list[Waits]] = field(default_factory=dict)
+    """Partial aggregates for the states' updates that follow, beside those that have come in one piece."""
     staged: dict[str, list[StagedFile]] = field(default_factory=dict)
     """Those that tasks have staged."""
     letters: list[DeadLetter] = field(default_factory=list)
@@ -56,6 +64,9 @@ class Passing:
         for parts in processed.parts.values():
             if isinstance(parts, list | tuple):
                 passing.left += [part for part in parts if isinstance(part, StagedBytes)]
+        for committer, split in processed.split.items():
+            for each in split:
+                passing.put_partial(committer, each)
         return passing
 
     def put(self, target: str, task: int, waiting: Waiting, rows: int) -> None:
@@ -65,6 +76,22 @@ class Passing:
         if isinstance(waiting[0], StagedBytes):
             self.left.append(waiting[0])
 
+    def put_partial(self, committer: str, partial: Waits) -> None:
+        """Pass partial aggregates on to a state's update."""
+        self.partials.setdefault(committer, []).append(partial)
+        if isinstance(partial, SplitRows):
+            self.left += partial.parts
+
+    def partials_of(self, committer: str) -> list[Waits]:
+        """All that waits for a state's update, in order."""
+        whole = self.processed.parts[committer]
+        assert isinstance(whole, Partials)
+        return [whole.table, *self.partials.get(committer, ())]
+
+    def size_of_partials(self, committer: str) -> tuple[int, int]:
+        """How many rows and bytes that is."""
+        return size_of(self.partials_of(committer))
+
     def size_bytes(self, target: str, tasks: int) -> int:
         """How much waits for all tasks of a bolt."""
         waiting = [each for task in range(tasks) for each, _, _ in self.inbox.get((target, task), ())]
@@ -73,7 +100,7 @@ class Passing:
     def take_over(self, component_id: str, partials: Iterable[tuple[str, pa.Table]], addressed: Addressed) -> None:
         """Pass on what a component has emitted."""
         for committer, table in partials:
-            self.partials.setdefault(committer, []).append(table)
+            self.put_partial(committer, table)
         for edge, task, batches in addressed:
             rows = sum(batch.num_rows for batch in batches)
             self.sent[component_id, edge.grouping.stream, edge.target] += rows
@@ -87,7 +114,9 @@ class Passing:
                     self.sent[item.source, item.stream, item.target] += item.rows
                     self.put(item.target, item.task, (item.data, item.source, item.stream), item.rows)
                 case PartialAggregates():
-                    self.partials.setdefault(item.committer, []).append(table_from_ipc(item.data))
+                    self.put_partial(item.committer, table_from_ipc(item.data))
+                case SplitAggregates():
+                    self.put_partial(item.committer, item.left)
                 case StagedAggregates():
                     self.staged.setdefault(item.committer, []).append(item.file)
                 case SetAside():

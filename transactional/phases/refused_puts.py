@@ -18,8 +18,8 @@ from transactional.execution.faults import Faults, tuples
 from transactional.execution.map_state import MapStateView
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received
+from transactional.phases.commit_task import CommitTask
 from transactional.phases.local_executor import LocalExecutor
-from transactional.phases.step_tasks import CommitTask
 from transactional.ports import CheckingState, Processed
 from transactional.topology.topology import Component, Topology
 

@@ -1,14 +1,17 @@
 """What is too large for the driver: the Spark task that has it writes it to a file, and sends its place.
 
 Partial aggregates are staged in the folder of the state's table, as a part of it to be. Tuples and pickled bolts for
-the commit phase are left where later steps find them. That is done for all tasks that run in one Spark task together,
-so that there are few files, and with what they send: `run_task` itself writes nothing.
+the commit phase are left where later steps find them, and so are, split by key, the partial aggregates of an update
+that emits what it changes. That is done for all tasks that run in one Spark task together, so that there are few files,
+and with what they send: `run_task` itself writes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
+from typing import TypeGuard
 
 from transactional.arrow import table_from_ipc
 from transactional.attempt import TransactionAttempt
@@ -18,22 +21,27 @@ from transactional.execution.items import (
     Item,
     PartialAggregates,
     PickledBolt,
+    SplitAggregates,
     StagedAggregates,
     TaskFailure,
     TuplesToCommit,
 )
 from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
+from transactional.phases.split_rows import split_bytes
 from transactional.ports.split import SplitWindows
-from transactional.ports.staged import STAGEABLE, Scratch, ScratchState, Stager, StagingState
+from transactional.ports.staged import STAGEABLE, Scratch, ScratchState, SplitRows, StagedBytes, Stager, StagingState
 from transactional.topology.functions import BoltFunction
 from transactional.topology.steps import emitted_by, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology
 
+ForAStep = TuplesToCommit | PickledBolt | PartialAggregates
+"""What later steps read, if not the driver."""
+
 
 def stagers_of(topology: Topology) -> dict[str, Stager]:
     """What writes staged files, by committer, for those whose rows may come from several tasks. Where bolts read what
-    a committer has changed, all of it has to pass through the driver; windows that close are read elsewhere."""
+    a committer has changed, it is not yet what its table is to hold; windows that close are read elsewhere."""
     found = dict[str, Stager]()
     for component in topology.components:
         state: object = component.state
@@ -101,20 +109,51 @@ def scratch_of(topology: Topology) -> Scratch | None:
 
 
 def _left(program: TaskProgram, attempt: TransactionAttempt, sent: list[Item], tasks: int) -> list[Item]:
-    """The same items, with tuples and pickled bolts in a file, where it is worth it."""
-    large = [(number, item) for number, item in enumerate(sent) if isinstance(item, TuplesToCommit | PickledBolt)]
-    parts = [item.data for _, item in large if isinstance(item.data, bytes)]
-    if program.scratch is None or not program.scratch.is_worth_it(sum(map(len, parts)), tasks):
+    """The same items, with what later steps read in a file, where it is worth it."""
+    large = [(number, item) for number, item in enumerate(sent) if _is_for_a_step(item, program)]
+    size_bytes = sum(len(item.data) for _, item in large if isinstance(item.data, bytes))
+    if program.scratch is None or not program.scratch.is_worth_it(size_bytes, tasks):
         return sent
+    parts = [_parts(program, item) for _, item in large]
     try:
-        for (number, item), place in zip(large, program.scratch.write(attempt, parts), strict=True):
-            sent[number] = replace(item, data=place)
+        places = iter(program.scratch.write(attempt, [part for of_item in parts for part in of_item]))
+        for (number, item), of_item in zip(large, parts, strict=True):
+            sent[number] = _instead(item, tuple(islice(places, len(of_item))))
     except OperatingError as error:
-        item = large[0][1]
-        source = item.source if isinstance(item, TuplesToCommit) else item.component
+        source, order = _source(large[0][1]), large[0][1].order
         text = f"component {source!r} of attempt {attempt}: {error}"
-        return [*sent, TaskFailure(item.order, source, error.code, text)]
+        return [*sent, TaskFailure(order, source, error.code, text)]
     return sent
+
+
+def _is_for_a_step(item: Item, program: TaskProgram) -> TypeGuard[ForAStep]:
+    is_split = isinstance(item, PartialAggregates) and item.committer in program.split
+    return is_split or isinstance(item, TuplesToCommit | PickledBolt)
+
+
+def _parts(program: TaskProgram, item: ForAStep) -> list[bytes]:
+    """What is left of an item: as a whole, or split among the tasks of its step."""
+    assert isinstance(item.data, bytes)
+    return (
+        split_bytes(item.data, *program.split[item.committer]) if isinstance(item, PartialAggregates) else [item.data]
+    )
+
+
+def _instead(item: ForAStep, places: tuple[StagedBytes, ...]) -> Item:
+    if isinstance(item, PartialAggregates):
+        return SplitAggregates(item.order, item.committer, SplitRows(places, table_from_ipc(item.data).num_rows))
+    [place] = places
+    return replace(item, data=place)
+
+
+def _source(item: ForAStep) -> str:
+    match item:
+        case TuplesToCommit():
+            return item.source
+        case PartialAggregates():
+            return item.committer
+        case PickledBolt():
+            return item.component
 
 
 def _staged(

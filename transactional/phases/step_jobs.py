@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from transactional.errors import AttemptLost, TransactionalError, by_code
 from transactional.execution.failures import error_of, summed_up
 from transactional.execution.stateful import overrides_rollback
 from transactional.execution.step_work import Closing, StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
+from transactional.phases.changes import kinds_written
 from transactional.phases.passing import Passing
+from transactional.phases.split_rows import inputs_of, size_of
 from transactional.ports import Partials, WindowedAggregate
 from transactional.ports.split import SplitState, SplitWindows, TaskState
 from transactional.stateful import StatefulBolt
@@ -60,6 +64,41 @@ def close_as_job(
     # All have read the same rows, and each has kept some.
     for each in _checked(work, answers, max(each.of for each in answers), needs_driver):
         passing.take_items(each.items)
+    return True
+
+
+def change_as_job(
+    step: Step, component: Component, passing: Passing, jobs: StepExecutor, needs_driver: Callable[[str], None]
+) -> bool:
+    """Let tasks combine the partial aggregates of an update that emits what it changes, each those of its keys, and
+    write the state. False, and nothing is done, if only the driver can read it. As `run_as_job`."""
+    state: object = component.state
+    assert component.state is not None
+    assert isinstance(state, SplitState)
+    attempt, whole = passing.attempt, passing.processed.parts[component.id]
+    assert isinstance(whole, Partials)
+    part = state.for_tasks(attempt)
+    if part is None:
+        return False
+    waiting = passing.partials_of(component.id)
+    inputs = tuple(TaskInput(task, given) for task, given in enumerate(inputs_of(waiting, step.split_by, step.tasks)))
+    work = StepWork(
+        *(attempt, component.id, step.tasks, step.split_by, part, inputs),
+        facts=passing.processed.facts,
+        changes=True,
+        in_order=step.in_order,
+    )
+    answers = sorted(jobs.run_step(work), key=lambda each: each.task)
+    done = _checked(work, answers, size_of(waiting)[0], needs_driver)
+    for each in done:
+        passing.take_items(each.items)
+    written = [each.written for each in done if each.written is not None]
+    none = whole.table.slice(0, 0)
+    rows = [each.rows.select(none.schema.names).cast(none.schema) for each in written if each.rows is not None]
+    files = [each.file for each in written if each.file is not None]
+    merged = Partials(kinds_written(whole.combine), pa.concat_tables([none, *rows]), files)
+    component.state.merge(attempt, merged)
+    passing.written[component.id] = merged.table.num_rows + sum(file.rows for file in files)
     return True
 
 

@@ -16,7 +16,6 @@ from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.failures import TaskFailed
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
 from transactional.execution.map_state import MapStateView
-from transactional.execution.operators import Operator
 from transactional.execution.part_of_state import PartOfState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
@@ -31,35 +30,15 @@ from transactional.execution.step_work import (
     batches_of,
     bytes_of,
 )
-from transactional.execution.task_loop import Received, TaskLoop, run_through
+from transactional.execution.task_loop import Received, run_through
+from transactional.phases.changes import are_known, changed_rows
+from transactional.phases.commit_task import CommitTask
 from transactional.phases.passing import Addressed
+from transactional.phases.split_rows import in_order
 from transactional.phases.staging import staged
-from transactional.ports import DeadLetter
 from transactional.ports.split import NeedsDriver
 from transactional.stateful import StatefulBolt
-from transactional.topology.stages import StageEdge
 from transactional.topology.topology import CLOSED
-
-
-class CommitTask(TaskLoop):
-    """One task of one component in the commit phase: keeps what it emits for later components."""
-
-    def __init__(self, info: TaskInfo, bolt_id: str, instances: Mapping[str, bytes], *, looks_closer: bool) -> None:
-        super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)
-        self.letters: list[DeadLetter] = []
-        self.partials: list[tuple[str, pa.Table]] = []
-        self.addressed: list[tuple[StageEdge, int, list[pa.RecordBatch]]] = []
-
-    def finish(self, operator: Operator) -> None:
-        """Finish the batch."""
-        self.letters += operator.letters
-        operator.finish()
-
-    def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Keep it."""
-        self.addressed += emitter.addressed()
-        if self.goes_well:
-            self.partials += emitter.partials()
 
 
 def run_step_task(program: TaskProgram, work: StepWork, given: TaskInput) -> TaskDone:
@@ -67,10 +46,12 @@ def run_step_task(program: TaskProgram, work: StepWork, given: TaskInput) -> Tas
     staged is nobody's as long as the driver does not commit it."""
     began = perf_counter()
     try:
-        if work.closing is None:
-            done = _run(program, work, given, work.tasks)
-        else:
+        if work.closing is not None:
             done = _close(program, work, work.closing, given.task)
+        elif work.changes:
+            done = _change(program, work, given)
+        else:
+            done = _run(program, work, given, work.tasks)
     except TransactionalError as error:
         done = TaskDone(given.task, 0, failure=_failure(error, str(error), own=False))
     return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)
@@ -105,22 +86,45 @@ def _close(program: TaskProgram, work: StepWork, closing: Closing, task: int) ->
     rows = work.state.rows_between(closing.column, closing.after, closing.until).combine_chunks()
     parts = [_of_task_rows(batch, work.split_by, task, work.tasks) for batch in rows.to_batches()]
     own = pa.Table.from_batches(parts, rows.schema)
-    emitter = make_emitter(program, work.component, task)
-    if program.record is not None:
-        emitter.record_to(partial(program.record, work.attempt, work.component))
-    fields = program.outputs_of(work.component)[CLOSED].names
-    try:
-        emitter.emit_batch(closing.closer.closed(own, work.facts).select(list(fields)), stream=CLOSED)
-        emitter.flush()
-        sent = _sent(work.component, task, emitter, emitter.addressed(), emitter.partials())
-    except TaskFailed as failed:
-        info = TaskInfo(program, work.attempt, task, work.tasks, facts=work.facts)
-        return TaskDone(task, own.num_rows, failure=_failed_task(info, failed), of=rows.num_rows)
-    return _answer(program, work, TaskDone(task, own.num_rows, of=rows.num_rows), sent)
+    done = TaskDone(task, own.num_rows, of=rows.num_rows)
+    return _emitted(program, work, done, {CLOSED: closing.closer.closed(own, work.facts)})
 
 
 def _of_task_rows(batch: pa.RecordBatch, split_by: Sequence[str], task: int, tasks: int) -> pa.RecordBatch:
     return batch.filter(pc.equal(task_of_rows(batch, split_by, tasks), task))
+
+
+def _change(program: TaskProgram, work: StepWork, given: TaskInput) -> TaskDone:
+    """Combine the partial aggregates of the keys that are this task's, and pass on what they change."""
+    assert work.state is not None
+    waiting = [batches_of(each, program.scratch) for each in given.waiting]
+    tables = [pa.Table.from_batches(batches) for batches in waiting if batches]
+    aggregator = program.aggregators[work.component]
+    part = aggregator.combine(tables)
+    state = PartOfState(work.component, work.state, work.split_by, given.task, work.tasks)
+    changed = changed_rows(state, work.attempt, part, aggregator)
+    if work.in_order:
+        changed = in_order(changed, work.split_by)
+    written = state.keep_rows(part if are_known(aggregator.combine_kinds) else changed)
+    streams = [stream for stream, fields in program.outputs_of(work.component).items() if fields]
+    done = TaskDone(given.task, sum(table.num_rows for table in tables), written=written)
+    return _emitted(program, work, done, dict.fromkeys(streams, changed))
+
+
+def _emitted(program: TaskProgram, work: StepWork, done: TaskDone, tables: Mapping[str, pa.Table]) -> TaskDone:
+    """With what an update emits, by stream."""
+    emitter, outputs = make_emitter(program, work.component, done.task), program.outputs_of(work.component)
+    if program.record is not None:
+        emitter.record_to(partial(program.record, work.attempt, work.component))
+    try:
+        for stream, table in tables.items():
+            emitter.emit_batch(table.select(list(outputs[stream].names)), stream=stream)
+        emitter.flush()
+        sent = _sent(work.component, done.task, emitter, emitter.addressed(), emitter.partials())
+    except TaskFailed as failed:
+        info = TaskInfo(program, work.attempt, done.task, work.tasks, facts=work.facts)
+        return replace(done, failure=_failed_task(info, failed))
+    return _answer(program, work, done, sent)
 
 
 def _answer(program: TaskProgram, work: StepWork, done: TaskDone, sent: list[Item]) -> TaskDone:

@@ -14,7 +14,7 @@ from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 from transactional.messages import FailedMessage
-from transactional.ports.staged import StagedBytes
+from transactional.ports.staged import SplitRows, StagedBytes
 from transactional.ports.states import Partials
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Processed:
     """Tuples sent by source, stream and target, in the processing phase."""
     batch: BatchMetadata | None = None
     """What was processed."""
+    split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
+    """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
 
 
 class JobExecutor(Protocol):

@@ -63,6 +63,9 @@ class TaskState(Protocol):
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
         """New values as the state writes them. Raises `SchemaMismatch` for values of another type."""
 
+    def as_written(self, rows: pa.Table) -> pa.Table:
+        """Key and value columns as the state writes them, none of them deleted."""
+
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep them until the driver commits them, in a file if they are many. `tasks` have some.
 

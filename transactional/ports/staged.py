@@ -43,6 +43,15 @@ class StagedBytes:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SplitRows:
+    """Partial aggregates that a task has split by key and left for a later step: a part for each of its tasks, as Arrow
+    IPC. `rows` is how many they are together."""
+
+    parts: tuple[StagedBytes, ...]
+    rows: int
+
+
 class Scratch(Protocol):
     """Where tasks of an attempt leave for later ones what is too large for the driver. Picklable; runs on executors.
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from transactional.bolts import Bolt
 from transactional.groupings import Grouping, GroupingKind
-from transactional.ports import WindowedAggregate
+from transactional.ports import MergingAggregate, WindowedAggregate
 from transactional.ports.split import SplitState, SplitWindows
+from transactional.ports.staged import STAGEABLE
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
+from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 
 
@@ -24,12 +26,21 @@ class Step:
 
     `stays` is why it always runs in the driver; empty: it may run as a Spark job over its tasks. Its keys are then
     split among them by `split_by`, columns of its state's key; a bolt without a state has none.
+    `changes`: it is a state's update that emits what it changes; `in_order`: somebody reads that to whom the order of
+    keys may matter.
     """
 
     component: str
     tasks: int
     split_by: tuple[str, ...] = ()
     stays: str = ""
+    changes: bool = False
+    in_order: bool = False
+
+    @property
+    def splits_changes(self) -> bool:
+        """Whether it is an update whose partial aggregates may be split by key among its tasks."""
+        return self.changes and not self.stays
 
     def __str__(self) -> str:
         if self.stays:
@@ -48,6 +59,8 @@ def plan_steps(topology: Topology) -> tuple[Step, ...]:
 def _step(topology: Topology, component: Component) -> Step:
     if isinstance(component.bolt, WindowedAggregate) and CLOSED in emitted_by(component):
         return _closing_step(topology, component, component.bolt)
+    if component.is_update and emitted_by(component):
+        return _changing_step(topology, component)
     stays = _why_it_stays(topology, component)
     split_by = () if stays or component.state is None else component.inputs[0].fields
     return Step(component.id, component.parallelism, split_by, stays)
@@ -61,9 +74,7 @@ def emitted_by(component: Component) -> tuple[str, ...]:
 def _closing_step(topology: Topology, component: Component, update: WindowedAggregate) -> Step:
     """Windows that close are read, made and passed on by as many tasks as fill the windows; the state is written by the
     driver, of what those tasks have staged."""
-    sources = {grouping.source for grouping in component.inputs}
-    of = [each.parallelism for each in topology.components if each.id in sources]
-    tasks = max(component.parallelism, *(of or [topology.spout_parallelism]))
+    tasks = _feeding(topology, component)
     stays, split_by = "", update.split_by if isinstance(update, SplitWindows) else ()
     if emitted_by(component) != (CLOSED,):
         stays = "it emits what it changes"
@@ -76,6 +87,37 @@ def _closing_step(topology: Topology, component: Component, update: WindowedAggr
     elif not isinstance(component.state, SplitState):
         stays = "its state can be read in the driver only"
     return Step(component.id, tasks, () if stays else split_by, stays)
+
+
+def _changing_step(topology: Topology, component: Component) -> Step:
+    """Partial aggregates are split by key among as many tasks as make them, combined, and passed on as what changes."""
+    assert component.state is not None
+    tasks, stays = _feeding(topology, component), ""
+    if isinstance(component.bolt, MergingAggregate):
+        stays = "its windows merge"
+    elif not isinstance(component.state, SplitState):
+        stays = "its state can be read in the driver only"
+    elif not component.state.key.names:
+        stays = "its state has no key"
+    elif tasks == 1:
+        stays = "it has one task"
+    split_by = () if stays else tuple(component.state.key.names)
+    in_order = not stays and any(map(_depends_on_order, topology.subscribers(component.id)))
+    return Step(component.id, tasks, split_by, stays, changes=True, in_order=in_order)
+
+
+def _depends_on_order(component: Component) -> bool:
+    """Whether the order of its tuples may matter: not to a state that adds them up."""
+    if isinstance(component.bolt, Bolt | BoltFunction):
+        return True
+    return not set(component.bolt.aggregator().combine_kinds.values()) <= STAGEABLE
+
+
+def _feeding(topology: Topology, component: Component) -> int:
+    """How many tasks make the partial aggregates of an update."""
+    sources = {grouping.source for grouping in component.inputs}
+    of = [each.parallelism for each in topology.components if each.id in sources]
+    return max(component.parallelism, *(of or [topology.spout_parallelism]))
 
 
 def _why_it_stays(topology: Topology, component: Component) -> str:
