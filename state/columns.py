@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from transactional.errors import ConfigError, ProtocolError
 from transactional.ports import COMBINES
@@ -30,6 +30,11 @@ class StateColumns:
         """What a transaction writes of a row: key and values, and whether it is deleted, if it can be."""
         deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()
         return Schema((*self.key, *self.values, *deleted))
+
+    def without(self, names: Collection[str]) -> StateColumns:
+        """The columns of a table that does not have these yet, which the state has gained."""
+        values = Schema(tuple(each for each in self.values if each.name not in names))
+        return replace(self, values=values, deletes=self.deletes and self.deleted not in names)
 
     @property
     def deleted(self) -> str:

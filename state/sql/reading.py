@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -12,12 +14,46 @@ from state.expiring import NO_FLOORS, alive
 from state.sql.database import Database
 from state.sql.fenced_table import raising_ours
 from state.sql.registry import Registration
-from state.sql.table import StateTable
+from state.sql.table import StateTable, Values
 from state.updates import rows_of, table_of_rows
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
+from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError
 from transactional.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class RowsToRead:
+    """The rows of a state in a table, which may lack value columns that the state has gained: NULL in all of them."""
+
+    rows: StateTable
+    there: StateColumns
+    wanted: StateColumns
+
+    def without(self, names: Collection[str]) -> RowsToRead:
+        """The same for a table that does not have these columns."""
+        return replace(self, rows=self.rows.without(names), there=self.wanted.without(names)) if names else self
+
+    def alive(self, connection: Connection, committed_txid: TxId | None, floor: int | None) -> pa.Table:
+        """Key and value columns of all rows that have not expired."""
+        parts = [self._table(part) for part in self.rows.alive_rows(connection, committed_txid, floor)]
+        return pa.concat_tables([self._schema.empty_table(), *parts])
+
+    def before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> pa.Table:
+        """Key and value columns before a transaction of the rows with these keys, also of expired ones."""
+        return self._table(self.rows.rows_before(connection, txid, keys))
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return arrow_schema(Schema((*self.wanted.key, *self.wanted.values)))
+
+    def _table(self, rows: list[Values]) -> pa.Table:
+        found = table_of_rows(rows, Schema((*self.there.key, *self.there.values)))
+        for each in self._schema if self.there is not self.wanted else ():
+            if each.name not in found.column_names:
+                found = found.append_column(each, pa.nulls(len(rows), each.type))
+        return found.select(self._schema.names)
 
 
 class SqlReader:
@@ -33,8 +69,9 @@ class SqlReader:
                 f"state {name} is in a database in memory, where a reader would stop the writer; use MemoryMapState, "
                 "or a file"
             )
-        self._database, self._rows, self._registration = database, rows, registration
-        self._name, self._key, self._columns = name, columns.key, Schema((*columns.key, *columns.values))
+        self._database, self._registration = database, registration
+        self._rows = self._complete = RowsToRead(rows, columns, columns)
+        self._name, self._key = name, columns.key
         self._expires = columns.expires
         self._is_checked, self._floors = False, NO_FLOORS
         self._stack = ExitStack()
@@ -49,14 +86,19 @@ class SqlReader:
             self._connection = self._stack.enter_context(self._database.reading(is_snapshot=True))
         try:
             with raising_ours(self._name):
-                if not self._is_checked and self._registration.check(self._connection) is None:
-                    raise self._absent()
+                if not self._is_checked:
+                    self._check(self._connection)
                 # It reads a row, with which the database's view begins.
                 _, self._floors = self._registration.version(self._connection, is_reader=True)
         except BaseException:
             self.release()
             raise
-        self._is_checked = True
+
+    def _check(self, connection: Connection) -> None:
+        if self._registration.check(connection) is None:
+            raise self._absent()
+        lacking = self._registration.lacking(connection)
+        self._rows, self._is_checked = self._complete.without(lacking), not lacking
 
     def _absent(self) -> OperatingError:
         return OperatingError(f"state {self._name} has no table yet: no transaction has written it")
@@ -64,15 +106,13 @@ class SqlReader:
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
         with raising_ours(self._name):
-            found = self._rows.alive_rows(self._open, txid, self._floors.at(txid))
-            parts = [table_of_rows(part, self._columns) for part in found]
-        return pa.concat_tables([arrow_schema(self._columns).empty_table(), *parts])
+            return self._rows.alive(self._open, txid, self._floors.at(txid))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
         wanted = rows_of(keys) if self._key else [()]
         with raising_ours(self._name):
-            found = table_of_rows(self._rows.rows_before(self._open, TxId(txid + 1), wanted), self._columns)
+            found = self._rows.before(self._open, TxId(txid + 1), wanted)
         return found if self._expires is None else alive(found, self._expires, self._floors.at(txid))
 
     @property

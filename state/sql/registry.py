@@ -94,6 +94,11 @@ class Registration:
         is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
         return AttemptId(row.attempt_id) if row is not None and is_written else None
 
+    def lacking(self, connection: Connection) -> frozenset[str]:
+        """The columns that the table does not have yet, since no writer of the state as it is now has come."""
+        row = self._row(connection)
+        return frozenset() if row is None else frozenset(self._wanted.all.names) - {*Schema.parse(row.columns).names}
+
     def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, Floors]:
         """The attempt id of the table's last writer, and the floors that it has recorded.
 

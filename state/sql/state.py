@@ -15,15 +15,13 @@ from state.going_back import reach_in_words
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
-from state.sql.reading import SqlReader
+from state.sql.reading import RowsToRead, SqlReader
 from state.sql.registry import Registration
 from state.sql.rewinding import rewound_to, undone
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
-from state.updates import table_of_rows
 from state.value_limits import ValueLimits
-from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
 from transactional.errors import SchemaMismatch, StoreMismatch
@@ -139,13 +137,13 @@ class SqlMapState(TableState[FencedSqlTable]):
         With `committed_txid` it returns what a reader may see that must not see anything after that transaction: a
         crash between the table and the coordinator's store leaves the table one transaction ahead.
         """
-        columns = Schema((*self.key, *self.values))
         rows = self._state_table()
+        registration = Registration(rows, self.columns, name=self.table, owner=self._fence.owner)
         with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
             found = recorded(connection, self._table_name) if self._expiry is not None else None
             floor = None if found is None else found[1].at(committed_txid)
-            parts = [table_of_rows(part, columns) for part in rows.alive_rows(connection, committed_txid, floor)]
-        return pa.concat_tables([arrow_schema(columns).empty_table(), *parts])
+            there = RowsToRead(rows, self.columns, self.columns).without(registration.lacking(connection))
+            return there.alive(connection, committed_txid, floor)
 
     def reader(self, owner: str) -> SqlReader:
         """A reader of the table of `<topology>/<component>`, with connections of its own (see the port)."""

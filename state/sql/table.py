@@ -8,7 +8,7 @@ in between: a writer has moved the table's version first, and holds that row's l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
@@ -81,7 +81,7 @@ class StateTable:
         if self._expiry is not None:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
             self.expiry_index = Index(f"expires_{digest}", both[self._expiry])
-        self._is_sqlite = is_sqlite
+        self._is_sqlite, self._columns = is_sqlite, columns
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._lookups: dict[Nulls, Select[Any]] = {}
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
@@ -90,6 +90,10 @@ class StateTable:
         """The highest transaction of any row, None without rows."""
         newest: int | None = connection.execute(select(func.max(self._txid))).scalar()
         return newest
+
+    def without(self, names: Collection[str]) -> StateTable:
+        """The same table as it is before it has these columns."""
+        return StateTable(str(self.table.name), self._columns.without(names), is_sqlite=self._is_sqlite)
 
     def add(self, connection: Connection, column: Column[Any]) -> None:
         """Add a column of this table to one that lacks it."""

@@ -39,6 +39,12 @@ class Dialect:
         """NULL, as a time."""
         return "CAST(NULL AS TIMESTAMP)" if self.is_spark else _NO_TIME
 
+    def null(self, type_: str) -> str:
+        """NULL, as a value of a type; one that is nested is cast when it is read."""
+        if type_ == "timestamp":
+            return self.no_time
+        return "NULL" if "<" in type_ else f"CAST(NULL AS {_sql_type(type_)})"
+
     def has_expired(self, expiry: str, floor: int | None) -> str:
         """The condition that a row of this expiry does not exist by a floor; it may be NULL."""
         return "false" if floor is None else f"{expiry} <= {self.time(floor)}"

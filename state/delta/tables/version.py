@@ -228,9 +228,16 @@ class TableVersion:
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> Any:
-        """Run a query on the table, which it names `t`."""
+        """Run a query on the table, which it names `t`. Value columns that it does not have yet, or that this version
+        did not have, are NULL."""
         # `to_pyarrow_table` of this release aborts the process at its exit.
-        return QueryBuilder(dict(settings or {})).register("t", self.snapshot).execute(sql)
+        builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
+        there = {each.name for each in self.snapshot.schema().fields}
+        lacking = [each for each in self.columns.all if each.name not in there]
+        if not lacking:
+            return builder.execute(sql)
+        nulls = ", ".join(f"{DATA_FUSION.null(each.type)} AS {DATA_FUSION.name(each.name)}" for each in lacking)
+        return builder.execute(f"WITH t AS (SELECT *, {nulls} FROM t) {sql}")
 
     def newest_txid(self) -> int:
         """The highest transaction of any row, 0 without rows."""
