@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,12 +137,18 @@ def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
         case "value":
             return _bytes(field, list(map(Message.value, messages)), messages)
         case "timestamp":
-            known = (time_ms if kind else None for kind, time_ms in map(Message.timestamp, messages))
-            # A producer may set any number; one that is not a time in microseconds can't be shown as a time.
-            times = [None if time_ms is None or abs(time_ms) > _TIME_MS_MAX else time_ms for time_ms in known]
-            return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(field.type)
+            return pa.array(_times_ms(messages), pa.timestamp("ms", tz="UTC")).cast(field.type)
         case _:
             return pa.array([message.headers() or [] for message in messages], field.type)
+
+
+def _times_ms(messages: list[Message]) -> Sequence[int | None]:
+    kinds, times_ms = zip(*map(Message.timestamp, messages), strict=True)
+    if all(kinds) and min(times_ms) >= -_TIME_MS_MAX and max(times_ms) <= _TIME_MS_MAX:
+        return times_ms
+    # A producer may set any number; one that is not a time in microseconds can't be shown as a time.
+    known = zip(kinds, times_ms, strict=True)
+    return [time_ms if kind and abs(time_ms) <= _TIME_MS_MAX else None for kind, time_ms in known]
 
 
 def _bytes(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:

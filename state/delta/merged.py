@@ -11,16 +11,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from state.delta.tables.bounds import Footers, Reached
 from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, commit_merge, commit_overwrite, commit_rows
 from state.delta.tables.files import compact
 from state.delta.tables.layout import Layout, Writer
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
+from state.delta.tables.ranges import TimeRange
 from state.delta.tables.rewriting import Change, NotAlike, Rewritten, rewrite_files
 from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
@@ -43,6 +46,7 @@ SEARCHES_BEFORE_COPY = 20
 MERGED_ROWS_TARGET = 1_000_000
 """A table of more rows is better off with the log layout."""
 
+FoundT = TypeVar("FoundT")
 Turn = Callable[[TransactionAttempt, Mapping[str, str]], Layout]
 """Gives the table another layout, before a transaction that is not a replay is written: the table from then on."""
 
@@ -57,6 +61,7 @@ class MergedTable(Layout):
         self._small, self._turn, self._ways = SmallTable(loaded.columns), turn, Ways()
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
         self._searched = (-1, Files(), 0)
+        self._footers = Footers(Path(loaded.location.uri), loaded.columns)
 
     @property
     def how_written(self) -> str:
@@ -135,10 +140,12 @@ class MergedTable(Layout):
     # --- a larger one -----------------------------------------------------------------------------------------------
 
     def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
-        stored, files = self._stored_rows(), self._rewritable_files()
-        chosen, began = self._choose(stored, rows.num_rows, files), perf_counter()
-        if chosen.way is Way.FILES and files is not None:
-            if not self._by_files(attempt, Change(self.columns, attempt.txid, rows, combine, floors), files):
+        began, stored = perf_counter(), self._stored_rows()
+        change = Change(self.columns, attempt.txid, rows, combine, floors, self._removes)
+        reached = self._reached(change)
+        chosen = self._choose(stored, rows.num_rows, reached)
+        if chosen.way is Way.FILES and reached is not None:
+            if not self._by_files(attempt, change, reached):
                 self._ways.only("Arrow does not compare or add these values as it does")
                 self._by_delta_rs(attempt, rows, combine, floors)
                 return
@@ -147,10 +154,10 @@ class MergedTable(Layout):
         if stored is not None:
             self._ways.learn(chosen.way, stored, rows.num_rows, (perf_counter() - began) * 1e3)
 
-    def _choose(self, stored: int | None, coming: int, files: Sequence[DataFile] | None) -> Chosen:
-        if files is None or stored is None:
+    def _choose(self, stored: int | None, coming: int, reached: Reached | None) -> Chosen:
+        if reached is None or stored is None:
             return self._ways.only("the table has columns, files or a storage that only it writes")
-        return self._ways.choose(stored, coming)
+        return self._ways.choose(stored, coming, reached.rows)
 
     def _stored_rows(self) -> int | None:
         """How many rows the files have, as far as the log says."""
@@ -160,26 +167,37 @@ class MergedTable(Layout):
 
     def _rewritable_files(self) -> Sequence[DataFile] | None:
         """The files, where they may be rewritten without delta-rs."""
-        columns, is_here = self.columns, self.loaded.location.scheme == "file"
-        # What has expired goes by conditions that only the MERGE has.
-        is_usual = len(columns.key) > 0 and columns.expires is None
-        return replaceable_files(self.loaded.snapshot) if is_here and is_usual else None
+        is_here = self.loaded.location.scheme == "file"
+        return replaceable_files(self.loaded.snapshot) if is_here and len(self.columns.key) > 0 else None
 
-    def _by_files(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> bool:
+    def _reached(self, change: Change) -> Reached | None:
+        """Which of the files a change reaches; None: they may not be rewritten, or can't be read."""
+        files = self._rewritable_files()
+        try:
+            return None if files is None else self._footers.reached(files, change)
+        except pa.ArrowException:
+            return None
+
+    def _by_files(self, attempt: TransactionAttempt, change: Change, reached: Reached) -> bool:
         """Rewrite the files that are touched; False: it has to be left to delta-rs."""
         folder = Path(self.loaded.location.uri)
         try:
-            rewritten = rewrite_files(folder, files, self.loaded.column_names, change)
+            rewritten = rewrite_files(folder, reached.touched, self.loaded.column_names, change)
         except NotAlike:
             return False
+        rewritten.old += reached.past
         commit_files(self.loaded, _actions(folder, rewritten), as_attempt(self.loaded, attempt.attempt_id, attempt))
         return True
+
+    @property
+    def _removes(self) -> bool:
+        """Whether what has expired is removed from every file that has some."""
+        return self._writes % REMOVAL_INTERVAL == 0
 
     def _by_delta_rs(
         self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors
     ) -> None:
-        removes = self._writes % REMOVAL_INTERVAL == 0
-        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION, floors, removes=removes)
+        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION, floors, removes=self._removes)
         commit_merge(self.loaded, rows, clauses, as_attempt(self.loaded, attempt.attempt_id, attempt))
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -195,8 +213,38 @@ class MergedTable(Layout):
         """As `rows`, of those whose column lies in a range."""
         if self._small.rows(self.loaded.delta_version) is not None:
             return super().rows_between(before, column, after, until)
-        visible = visible_rows(self.columns, before, DATA_FUSION)
-        return self._found(in_range(visible, self.columns, DATA_FUSION, column, after, until))
+        wanted, schema = TimeRange(column, after, until), delta_schema(self.columns)
+
+        def read(folder: Path, files: Sequence[DataFile]) -> pa.Table:
+            return pa.concat_tables([schema.empty_table(), *wanted.read(folder, files, schema)])
+
+        found = self._in_files(wanted, read)
+        if found is not None:
+            return visible(found, self.columns, before).cast(self._schema())
+        query = visible_rows(self.columns, before, DATA_FUSION)
+        return self._found(in_range(query, self.columns, DATA_FUSION, column, after, until))
+
+    def count_between(self, column: str, after: int | None, until: int) -> int:
+        """How many rows as they are stored lie in a range."""
+        wanted = TimeRange(column, after, until)
+        if (known := self._small.rows(self.loaded.delta_version)) is not None:
+            return int(wanted.of(known).num_rows)
+        found = self._in_files(wanted, wanted.count)
+        return super().count_between(column, after, until) if found is None else found
+
+    def _in_files(self, wanted: TimeRange, look: Callable[[Path, Sequence[DataFile]], FoundT]) -> FoundT | None:
+        """Look into the files that may have rows of a range; None: it can't be seen which they are, or how to read
+        them."""
+        # A value may be another one before the transaction.
+        files = self._rewritable_files() if wanted.column in self.columns.key.names else None
+        if files is None:
+            return None
+        try:
+            return look(self._footers.folder, self._footers.between(files, wanted))
+        except OSError as error:
+            raise unreadable(self.loaded.location, error) from None
+        except pa.ArrowException:
+            return None
 
     def _found(self, query: str, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         schema = self._schema()

@@ -73,6 +73,9 @@ class InTurns(Ways):
         super().__init__()
         self._turns = itertools.cycle(ways)
 
+    def _without_trial(self, stored: int, touched: int) -> None:
+        """Also where little is touched."""
+
     def _chosen(self, rows: int) -> Chosen:
         return Chosen(next(self._turns), "it is its turn")
 

@@ -38,8 +38,9 @@ class InPanes(TimedStep):
             start = None if times.now_us is None else of.pane_of(times.now_us)
             starts = pa.array([start] * batch.num_rows, pa.int64())
         else:
-            kept = pc.invert(are_late(of, batch.column(self.time), times))
-            batch = batch.filter(kept)
+            late = are_late(of, batch.column(self.time), times)
+            if pc.any(late).as_py():
+                batch = batch.filter(pc.invert(late))
             starts = _floored(numbers_of(batch.column(self.time)), of.pane_us)
         return batch.append_column(pa.field(self.window.start, TIMESTAMP), starts.view(TIMESTAMP))
 

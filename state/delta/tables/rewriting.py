@@ -20,7 +20,7 @@ from state.columns import StateColumns
 from state.delta.tables.small import DataFile, Places, places_in, places_of_new, rewritten
 from state.delta.tables.staging import footer_statistics
 from state.delta.tables.table import delta_schema
-from state.expiring import NO_FLOORS, Floors
+from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId
 
 PART_ROWS = 500_000
@@ -59,6 +59,8 @@ class Change:
     rows: pa.Table
     combine: Mapping[str, str]
     floors: Floors = NO_FLOORS
+    removes: bool = False
+    """Whether every row goes that had expired for the transaction before."""
 
     def applied(self, rows: pa.Table, in_source: pa.Array) -> pa.Table:
         """What becomes of stored rows. Raises `NotAlike`."""
@@ -127,10 +129,11 @@ class _Part:
     def read(self, schema: pa.Schema) -> pa.Table:
         """Some columns; what the table has gained since a file was written, is NULL there."""
         tables = [opened.read_row_group(group, columns=schema.names) for opened, group in self.groups]
-        return pa.concat_tables([_with_all(table, schema) for table in tables])
+        return pa.concat_tables([with_all(table, schema) for table in tables])
 
 
-def _with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns of a table, NULL where it has none of that name."""
     there = set(table.column_names)
     columns = [table[each.name] if each.name in there else pa.nulls(table.num_rows, each.type) for each in schema]
     return pa.table(columns, names=schema.names).cast(schema)
@@ -194,10 +197,13 @@ class _Rewriting:
         self._schema = pa.schema([types.field(name) for name in names])
         # By these shows whether a file is touched.
         looked_at = [*columns.key.names, columns.txid, *([columns.deleted] if columns.deletes else [])]
+        if change.removes and columns.expires is not None and columns.expires not in looked_at:
+            looked_at.append(columns.expires)
         self._first = pa.schema([types.field(name) for name in looked_at])
         self._rest = pa.schema([types.field(name) for name in names if name not in looked_at])
         self._met = list[pa.Array]()
         self._result, self._output = Rewritten(), _Output(folder, self._schema)
+        self._newest, self._latest = _Output(folder, self._schema), _latest(change)
 
     def take(self, unit: _Unit) -> None:
         """Rewrite the files of a unit, or leave them."""
@@ -210,7 +216,7 @@ class _Rewriting:
             for field_, column in zip(self._rest, part.read(self._rest).columns, strict=True):
                 rows = rows.append_column(field_, column)
             self._met.append(places.drop_null())
-            self._output.write(self._change.applied(rows, places))
+            self._write(self._change.applied(rows, places))
         self._result.old += unit.files
 
     def done(self) -> Rewritten:
@@ -226,13 +232,14 @@ class _Rewriting:
         if self._output.rows + new.num_rows > FILE_ROWS_MAX:
             self._close()
         if new.num_rows:
-            self._output.write(self._change.added(new, self._schema.empty_table()))
+            self._write(self._change.added(new, self._schema.empty_table()))
         self._close()
         return self._result
 
     def undo(self) -> None:
         """Delete what was written."""
         self._output.drop()
+        self._newest.drop()
         for file in self._result.new:
             (self._folder / file.name).unlink(missing_ok=True)
 
@@ -240,13 +247,40 @@ class _Rewriting:
         return places_in(rows, self._change.rows, self._change.columns.key.names)
 
     def _is_touched(self, rows: pa.Table, places: pa.Array) -> bool:
-        """Whether a row comes, was written by a dead attempt of this transaction, or is a tombstone of a dead key."""
+        """Whether a row comes, was written by a dead attempt of this transaction, is a tombstone of a dead key, or is
+        past and removed for that."""
         if places.null_count < len(places):
             return True
         columns = self._change.columns
         is_own = pc.any(pc.equal(rows[columns.txid], int(self._change.txid))).as_py()
-        return bool(is_own or (columns.deletes and pc.any(rows[columns.deleted]).as_py()))
+        return bool(is_own or (columns.deletes and pc.any(rows[columns.deleted]).as_py()) or self._has_past(rows))
+
+    def _has_past(self, rows: pa.Table) -> bool:
+        expires, floor = self._change.columns.expires, self._change.floors.before
+        if not self._change.removes or expires is None or floor is None:
+            return False
+        return bool(pc.any(pc.less_equal(rows[expires], time_scalar(floor))).as_py())
+
+    def _write(self, rows: pa.Table) -> None:
+        """Rows with the latest time go to a file of their own: the next transaction adds to those, and the others are
+        left alone until they expire together."""
+        if self._latest is None:
+            self._output.write(rows)
+            return
+        is_latest = pc.fill_null(pc.equal(rows[self._change.columns.expires], self._latest), False)
+        self._output.write(rows.filter(pc.invert(is_latest)))
+        self._newest.write(rows.filter(is_latest))
 
     def _close(self) -> None:
-        if (file := self._output.close()) is not None:
-            self._result.new.append(file)
+        for output in (self._output, self._newest):
+            if (file := output.close()) is not None:
+                self._result.new.append(file)
+
+
+def _latest(change: Change) -> pa.Scalar | None:
+    """The latest time of the keys that come, where rows expire by it; None: they do not."""
+    expires = change.columns.expires
+    if expires is None or expires not in change.columns.key.names or not change.rows.num_rows:
+        return None
+    latest = pc.max(change.rows[expires])
+    return latest if latest.is_valid else None

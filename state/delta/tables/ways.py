@@ -21,6 +21,8 @@ TRY_EVERY: Final = 100
 MUCH_DEARER: Final = 2.5
 COMING_WEIGHT: Final = 2
 """A row that comes costs about as much as two that are stored: it is hashed, and written."""
+FEW_TOUCHED: Final = 0.5
+"""Files with so much of a table are rewritten without a question."""
 
 
 class Way(Enum):
@@ -57,9 +59,10 @@ class Ways:
         self._writes = 0
         self.chosen: Chosen | None = None
 
-    def choose(self, stored: int, coming: int) -> Chosen:
-        """The way for the next write."""
-        self.chosen = self._chosen(_rows(stored, coming))
+    def choose(self, stored: int, coming: int, touched: int | None = None) -> Chosen:
+        """The way for the next write; `touched` is how many rows the files have that may have to be rewritten."""
+        clear = None if touched is None else self._without_trial(stored, touched)
+        self.chosen = clear or self._chosen(_rows(stored, coming))
         return self.chosen
 
     def only(self, why: str) -> Chosen:
@@ -74,6 +77,12 @@ class Ways:
             known.ago += 1
         self._measured[way].each.append(took_ms / max(1, _rows(stored, coming)))
         self._measured[way].ago = 0
+
+    def _without_trial(self, stored: int, touched: int) -> Chosen | None:
+        """A MERGE reads at least all keys."""
+        if touched > FEW_TOUCHED * stored:
+            return None
+        return Chosen(Way.FILES, f"{touched} of {stored} rows are in files that may have a key that comes")
 
     def _chosen(self, rows: int) -> Chosen:
         costs = {way: median(known.each) * rows for way, known in self._measured.items() if known.each}

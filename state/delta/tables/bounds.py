@@ -1,0 +1,203 @@
+"""Which files of a table a transaction reaches, by the bounds of whole numbers and times in their footers.
+
+A file is left alone, unread, if none of its keys comes: some key column says so, whose values in the file all lie
+before or all after those that come. So it is with windows, whose rows go into the table with their time. A file all of
+whose rows have expired is dropped, unread. Bounds that are missing, or of other types, say nothing: then it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from state.columns import StateColumns
+from state.delta.tables.ranges import TimeRange
+from state.delta.tables.rewriting import Change
+from state.delta.tables.small import DataFile
+from state.delta.tables.table import delta_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the greatest value of a column, as integers: of a time its microseconds. NULL is apart."""
+
+    least: int
+    greatest: int
+    has_null: bool = False
+
+    def meets(self, other: Bounds) -> bool:
+        """Whether a value can be in both."""
+        return self.least <= other.greatest and other.least <= self.greatest
+
+
+_NOTHING: Final = Bounds(2**63, -(2**63) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """How many rows a file has, and the bounds of those of its columns of which they are known."""
+
+    rows: int
+    columns: Mapping[str, Bounds]
+    lacks: frozenset[str]
+    """The columns that the table has gained since: NULL in all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The files that a transaction reaches: those that have to be looked into, and those that only have past rows."""
+
+    touched: list[DataFile]
+    past: list[DataFile]
+    rows: int
+    """So many are in the former."""
+
+
+@dataclass(slots=True)
+class Footers:
+    """The bounds of the files of one table, read once: what a file holds never changes."""
+
+    folder: Path
+    columns: StateColumns
+    _known: dict[str, FileBounds] = field(default_factory=dict)
+
+    def _of(self, files: Sequence[DataFile]) -> list[FileBounds]:
+        """The bounds of these files, which are all there are."""
+        wanted = _wanted(self.columns)
+        self._known = {
+            file.name: self._known.get(file.name) or _bounds_of(parquet.read_metadata(self.folder / file.name), wanted)
+            for file in files
+        }
+        return list(self._known.values())
+
+    def reached(self, files: Sequence[DataFile], change: Change) -> Reached:
+        """What a transaction reaches of these files, which are all there are. Raises `OSError`, `ArrowException`."""
+        reach = _Reach(change, _coming(change.columns, change.rows))
+        touched, past, rows_touched = list[DataFile](), list[DataFile](), 0
+        for file, bounds in zip(files, self._of(files), strict=True):
+            if reach.leaves_nothing(bounds):
+                past.append(file)
+            elif reach.may_touch(bounds):
+                touched.append(file)
+                rows_touched += bounds.rows
+        return Reached(touched, past, rows_touched)
+
+    def between(self, files: Sequence[DataFile], wanted: TimeRange) -> list[DataFile]:
+        """Those that may have a row of a range. Raises `OSError`, `ArrowException`."""
+
+        def may_have(bounds: FileBounds) -> bool:
+            known = bounds.columns.get(wanted.column)
+            if known is None:
+                return True
+            return known.least <= wanted.until and (wanted.after is None or known.greatest > wanted.after)
+
+        return [file for file, bounds in zip(files, self._of(files), strict=True) if may_have(bounds)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """What a transaction does, as far as bounds show. `coming` are those of the keys that come."""
+
+    change: Change
+    coming: Mapping[str, Bounds]
+
+    def leaves_nothing(self, file: FileBounds) -> bool:
+        """Whether all rows of a file had expired for the transaction before."""
+        expiry, floor = file.columns.get(self.change.columns.expires or ""), self.change.floors.before
+        if floor is None or expiry is None or expiry.has_null:
+            return False
+        return expiry.greatest <= floor and not self._may_be_own(file)
+
+    def may_touch(self, file: FileBounds) -> bool:
+        """Whether a file may have a key that comes, or a row that goes for another reason: see `rewrite_files`."""
+        return (
+            self._may_be_own(file)
+            or self._may_have_tombstones(file)
+            or (self.change.removes and self._may_have_past(file))
+            or all(known.meets(self.coming[name]) for name, known in file.columns.items() if name in self.coming)
+        )
+
+    def _may_be_own(self, file: FileBounds) -> bool:
+        """Whether a dead attempt of this transaction may have written a row of it."""
+        txid, txids = self.change.txid, file.columns.get(self.change.columns.txid)
+        return txids is None or txids.meets(Bounds(txid, txid))
+
+    def _may_have_tombstones(self, file: FileBounds) -> bool:
+        columns = self.change.columns
+        if not columns.deletes or columns.deleted in file.lacks:
+            return False
+        deleted = file.columns.get(columns.deleted)
+        return deleted is None or deleted.greatest > 0
+
+    def _may_have_past(self, file: FileBounds) -> bool:
+        floor, expires = self.change.floors.before, self.change.columns.expires
+        if floor is None or expires is None:
+            return False
+        expiry = file.columns.get(expires)
+        return expiry is None or expiry.least <= floor
+
+
+def _wanted(columns: StateColumns) -> pa.Schema:
+    """The columns whose bounds say something, of types whose bounds are exact."""
+    names = [*columns.key.names, columns.txid]
+    names += [columns.deleted] if columns.deletes else []
+    names += [columns.expires] if columns.expires is not None and columns.expires not in names else []
+    schema = delta_schema(columns)
+    return pa.schema([schema.field(name) for name in names if _is_exact(schema.field(name).type)])
+
+
+def _is_exact(type_: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(type_) or types.is_timestamp(type_) or types.is_date(type_) or types.is_boolean(type_))
+
+
+def _coming(columns: StateColumns, rows: pa.Table) -> dict[str, Bounds]:
+    """The bounds of the keys that come. Without rows no key does."""
+    types, found = _wanted(columns), dict[str, Bounds]()
+    for name in columns.key.names:
+        if name not in types.names:
+            continue
+        if not rows.num_rows:
+            found[name] = _NOTHING
+        elif not rows[name].null_count and rows[name].type == types.field(name).type:
+            ends = pc.min_max(rows[name])
+            found[name] = Bounds(_as_integer(ends["min"]), _as_integer(ends["max"]))
+    return found
+
+
+def _as_integer(value: pa.Scalar) -> int:
+    stored = value.cast(pa.int32()) if pa.types.is_date32(value.type) else value
+    number: int = stored.cast(pa.int64()).as_py()
+    return number
+
+
+def _bounds_of(footer: parquet.FileMetaData, wanted: pa.Schema) -> FileBounds:
+    places = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+    types = footer.schema.to_arrow_schema()
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    found = dict[str, Bounds]()
+    for each in wanted:
+        if each.name not in places or types.field(each.name).type != each.type:
+            continue
+        if (bounds := _over(group.column(places[each.name]).statistics for group in groups)) is not None:
+            found[each.name] = bounds
+    return FileBounds(footer.num_rows, found, frozenset(wanted.names) - frozenset(types.names))
+
+
+def _over(parts: Iterable[parquet.Statistics | None]) -> Bounds | None:
+    """The bounds over all row groups. None: they are not known, or there are none."""
+    found = list(parts)
+    known = [part for part in found if part is not None and part.has_min_max and part.has_null_count]
+    if not known or len(known) < len(found):
+        return None
+    return Bounds(
+        min(int(part.min_raw) for part in known),
+        max(int(part.max_raw) for part in known),
+        any(part.null_count > 0 for part in known),
+    )
