@@ -68,6 +68,10 @@ class PartOfState:
             self.check(rows)
         return self._state.keep(table, self._task_count)
 
+    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Raise `SchemaMismatch` for rows that the state refuses; keep nothing."""
+        self._state.table(rows)
+
     def check(self, rows: pa.RecordBatch) -> None:
         """Raise `NeedsDriver` for a key that belongs to another task."""
         tasks = task_of_rows(rows, self._split_by, self._task_count)

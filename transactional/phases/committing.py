@@ -33,7 +33,8 @@ from transactional.phases.changes import (
 )
 from transactional.phases.commit_task import CommitTask
 from transactional.phases.passing import Passing
-from transactional.phases.refused_puts import received_again, those_at_fault
+from transactional.phases.received_again import received_again
+from transactional.phases.refused_puts import those_at_fault
 from transactional.phases.split_rows import in_order_of_tasks, whole
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import change_as_job, close_as_job, run_as_job
@@ -173,7 +174,11 @@ class CommitPhase:
         size_bytes = 0 if step.stays else passing.size_bytes(component.id, component.parallelism)
         place = places.place(step, passing.rows[component.id], size_bytes)
         if place.is_job and self.jobs is not None:
-            if not run_as_job(step, component, passing, self.jobs, partial(places.keep_in_driver, step)):
+            try:
+                is_done = run_as_job(step, component, passing, self.jobs, partial(places.keep_in_driver, step))
+            except SchemaMismatch as refused:
+                raise self._refused(component, self._given(component, passing)[0], passing, {}, refused) from refused
+            if not is_done:
                 place = StepPlace(False, "its state can be read in the driver only")
                 self._finish(component, passing)
         else:
@@ -314,11 +319,11 @@ class CommitPhase:
         refused: SchemaMismatch,
     ) -> BaseException:
         """The error for what a state has refused to store: with the tuples at fault, where tuples are set aside."""
-        if self.topology.dead_letters is None:
+        if self.topology.dead_letters is None or component.state is None or refused.at_fault:
             return refused
         if component.id in self.program.plan.early:
             kept = received_again(self.topology, component.id, passing.processed, info)
-        failures = those_at_fault(component, info, kept)
+        failures = those_at_fault(component.id, component.state, info, kept)
         return self._error(failures) if failures else refused
 
     def _given(self, component: Component, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:

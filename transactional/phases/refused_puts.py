@@ -12,16 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.errors import SchemaMismatch, TransactionalError
+from transactional.errors import SchemaMismatch
 from transactional.execution.failures import TaskFailed
 from transactional.execution.faults import Faults, tuples
-from transactional.execution.map_state import MapStateView
+from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received
 from transactional.phases.commit_task import CommitTask
-from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import CheckingState, Processed
-from transactional.topology.topology import Component, Topology
+from transactional.ports import CheckingState
 
 Check = Callable[[Mapping[Any, Any]], None]
 Failures = list[tuple[TaskInfo, TaskFailed]]
@@ -29,39 +27,23 @@ Given = Mapping[int, Callable[[], Received]]
 """The tuples of each task, as often as they are needed."""
 
 
-def those_at_fault(component: Component, info: TaskInfo, given: Given) -> Failures:
+def those_at_fault(component: str, state: ReadState, info: TaskInfo, given: Given) -> Failures:
     """The failures of the tasks whose tuples were found; none if no single tuple is the cause. `info` is that of the
     attempt in which the state has refused what was put: nothing is written yet."""
-    state: object = component.state
-    if not isinstance(state, CheckingState):
+    checking: object = state
+    if not isinstance(checking, CheckingState):
         return []
-    check, failures = state.check_put, Failures()
+    check, failures = checking.check_put, Failures()
     for task, received in given.items():
         of_task = replace(info, task=task)
         if info.key_values is not None:
             closer = replace(of_task, key_values=info.key_values.looking_closer(check))
-            failed = CommitTask(closer, component.id, {}, looks_closer=True).run(received())
+            failed = CommitTask(closer, component, {}, looks_closer=True).run(received())
         else:
-            failed = _Halves(of_task, component, check, _Rows.of(received())).failure()
+            failed = _Halves(of_task, component, state, check, _Rows.of(received())).failure()
         if failed is not None and failed.at_fault:
             failures.append((of_task, failed))
     return failures
-
-
-def received_again(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Given:
-    """The tuples of a bolt that were consumed in the processing phase: all is processed once more in this process, up
-    to that bolt. Nothing if that is not possible here."""
-    if processed.batch is None:
-        return {}
-    try:
-        executor = LocalExecutor(topology, late=frozenset([component]))
-        again = executor.run(info.attempt, processed.batch)
-    except TransactionalError:
-        return {}
-    found: dict[int, list[tuple[pa.RecordBatch, str, str]]] = {}
-    for late in (late for late in again.late if late.target == component):
-        found.setdefault(late.task, []).extend((batch, late.source, late.stream) for batch in late.batches)
-    return {task: lambda of=received: of for task, received in found.items()}  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +76,8 @@ class _Halves:
     """Runs a committer over parts of one task's tuples."""
 
     info: TaskInfo
-    component: Component
+    component: str
+    state: ReadState
     check: Check
     rows: _Rows
 
@@ -114,7 +97,7 @@ class _Halves:
             return
         if until - start == 1:
             [(batch, source, stream)] = self.rows.part(start, until)
-            faults.name(TaskFailed(refused.code, self.component.id, str(refused)), next(tuples(batch, source, stream)))
+            faults.name(TaskFailed(refused.code, self.component, str(refused)), next(tuples(batch, source, stream)))
             return
         middle = (start + until) // 2
         self._search(start, middle, faults)
@@ -124,9 +107,8 @@ class _Halves:
         """Why the state refuses what these tuples alone lead to."""
         if start == until:
             return None
-        assert self.component.state is not None
-        view = MapStateView(self.component.id, self.component.state, self.info.attempt)
-        task = CommitTask(replace(self.info, state=view), self.component.id, {}, looks_closer=False)
+        view = MapStateView(self.component, self.state, self.info.attempt)
+        task = CommitTask(replace(self.info, state=view), self.component, {}, looks_closer=False)
         if task.run(self.rows.part(start, until)) is not None:
             return None  # of another cause, which these tuples did not have together with the others
         try:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow import task_of_rows, to_ipc
-from transactional.errors import OperatingError, TransactionalError
+from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.failures import TaskFailed
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
@@ -34,6 +34,7 @@ from transactional.execution.task_loop import Received, run_through
 from transactional.phases.changes import are_known, changed_rows
 from transactional.phases.commit_task import CommitTask
 from transactional.phases.passing import Addressed
+from transactional.phases.refused_puts import those_at_fault
 from transactional.phases.split_rows import in_order
 from transactional.phases.staging import staged
 from transactional.ports.split import NeedsDriver
@@ -77,7 +78,15 @@ def _run(program: TaskProgram, work: StepWork, given: TaskInput, tasks: int) -> 
     answer = _answer(program, work, TaskDone(given.task, count), _items(work, given.task, done))
     if answer.failure is not None or part is None or used is None:
         return answer
-    return replace(answer, written=part.keep(used.written))
+    try:
+        return replace(answer, written=part.keep(used.written))
+    except SchemaMismatch:
+        if not program.sets_aside or given.instance is not None:
+            raise  # the driver looks for the tuples that a bolt has had in the processing phase
+        failures = those_at_fault(work.component, part, info, {given.task: lambda: iter(received)})
+        if not failures:
+            raise
+        return TaskDone(given.task, count, failure=_failed_task(*failures[0]))
 
 
 def _close(program: TaskProgram, work: StepWork, closing: Closing, task: int) -> TaskDone:

@@ -86,13 +86,17 @@ class Relay(BasicBolt):
 
 
 def counting(
-    bolt: Any, rows: Any = ROWS, *, parallelism: int = 1, relayed: bool = False
+    bolt: Any, rows: Any = ROWS, *, parallelism: int = 1, relayed: bool = False, passed: bool = False
 ) -> tuple[TransactionalTopologyBuilder, MemoryTable, MemoryTable]:
     spout = OpaqueMemoryTransactionalSpout(rows, "word string, amount long", 10)
     made = TransactionalTopologyBuilder("words", "spout", spout, 2)
     table, letters, source = MemoryTable("sums"), MemoryTable("letters"), "spout"
     if relayed:
         made.set_bolt("relay", Relay(), 2).shuffle_grouping("spout")
+        source = "relay"
+    if passed:
+        seen = MemoryMapState("word string", "seen long", table=MemoryTable("seen"))
+        made.set_stateful_bolt("relay", Passing(), 2, state=seen).fields_grouping("spout", "word")
         source = "relay"
     state = WithoutZeroBytes("word string", "sum long", table=table)
     add = made.set_stateful_bolt if isinstance(bolt, StatefulBolt) else made.set_committer_bolt
@@ -114,6 +118,30 @@ def test_tuples_whose_values_a_state_refuses_are_set_aside(
     assert found(letters) == [(1, *where, "a\0b"), (1, *where, "huge"), (1, *where, "huge")]
     errors = {row.value[4] for row in letters.rows.values()}
     assert any("can't store the value in column 'word'" in error for error in errors)
+
+
+class Passing(StatefulBolt):
+    """Passes its tuples on in the commit phase."""
+
+    output = "word string, amount long"
+
+    def init_state(self, state: Any) -> None:
+        self.seen = state
+
+    def execute(self, tuple: Tuple) -> None:
+        self.seen.put(tuple.word, 1)
+        self.collector.emit(tuple.word, tuple.amount)
+
+
+@pytest.mark.parametrize("behind", ["the spout", "a task", "a step"])
+@pytest.mark.parametrize("bolt", [Counts(), AtTheEnd()], ids=["stateful bolt", "finish_batch"])
+def test_so_are_those_of_a_step_that_runs_as_a_job(bolt: Any, behind: str, tmp_path: Path) -> None:
+    rows = [[(word, amount) for word, amount in part if word.isalpha()] for part in ROWS]
+    made, table, letters = counting(bolt, rows, parallelism=3, relayed=behind == "a task", passed=behind == "a step")
+    assert run(made, tmp_path, commit_steps="jobs").failures == 2, "two attempts, each of which names all"
+    assert stored(table) == {"cat": 5, "dog": 2, "owl": 6}
+    where = ("sums", {"the spout": "spout"}.get(behind, "relay"), "default")
+    assert found(letters) == [(1, *where, "huge"), (1, *where, "huge")]
 
 
 def test_what_was_set_aside_is_counted_when_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
