@@ -92,6 +92,8 @@ PAGES = {
             "transactional.aggregates.First",
             "transactional.aggregates.Last",
             "transactional.trident.aggregating.Avg",
+            "transactional.trident.collecting.Collect",
+            "transactional.trident.collecting.collected",
             "transactional.trident.own.Combiner",
             "transactional.trident.own.Reducer",
             "transactional.trident.own.BatchAggregator",

@@ -11,7 +11,8 @@
     │   ├── TableConflict            another writer got in between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
     │   ├── StoreUnavailable         the coordinator's store does not respond
-    │   └── SumOverflow              a sum is larger than its column can hold; nothing was written
+    │   ├── SumOverflow              a sum is larger than its column can hold; nothing was written
+    │   └── TooManyCollected         more tuples belong together than may be kept; nothing was written
     ├── QueryFailed                  a question could not be answered; nothing else is affected
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
@@ -164,6 +165,14 @@ class SumOverflow(OperatingError):
     """A sum is larger than its column can hold; nothing was written. The message names state, key and values."""
 
     code = "TX307"
+    is_outage = False
+
+
+class TooManyCollected(OperatingError):
+    """More tuples belong together than a `Collect` may keep; nothing was written. The message names state, key and
+    limit."""
+
+    code = "TX308"
     is_outage = False
 
 

@@ -64,6 +64,8 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{WINDOWS}::test_a_window_is_open_then_closed_once_and_what_comes_after_is_late",
         f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",
         f"{WINDOWS}::test_windows_of_the_transactions_own_time_have_no_late_tuples",
+        "tests/unit/trident/test_counting.py::test_they_are_what_lists_are",
+        "tests/windows/test_worlds.py::test_windows_by_count_are_full_once",
     ),
     "R15": (f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",),
     "R16": (

@@ -15,12 +15,15 @@ import pytest
 from state import DeltaMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
 from tests.windows.bolt_world import BoltWorld
+from tests.windows.count_world import CountWorld
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
 from transactional.ports import StateKind
 from transactional.topology import windowing
 from transactional.topology.windowing import _first_of as first_of
+from transactional.topology.windows import CountWindow
+from transactional.trident.counting import CountAggregator
 from transactional.trident.sessions import SessionUpdate
 from transactional.trident.windowing import WindowedUpdate
 
@@ -99,8 +102,8 @@ def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatc
     merged = SessionUpdate.merged
 
     def keeping(self: SessionUpdate, rows: Any, part: Any) -> Any:
-        changed, gone = merged(self, rows, part)
-        return changed, gone.slice(0, 0)
+        found = merged(self, rows, part)
+        return replace(found, gone=found.gone.slice(0, 0))
 
     monkeypatch.setattr(SessionUpdate, "merged", keeping)
     assert is_found()
@@ -171,3 +174,46 @@ def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.Monkey
     """Tuples that came when a window had closed are none of it."""
     monkeypatch.setattr(windowing, "_first_of", lambda of, us, late_before: first_of(of, us, None))
     assert is_found(world=BoltWorld)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("first", range(0, 12, CHUNK))
+def test_windows_by_count_are_full_once(first: int) -> None:
+    reached = run_seeds(first, CHUNK, None, CountWorld)
+    assert reached["transactions"] > CHUNK
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("make", [in_database, in_delta, in_log])
+def test_windows_by_count_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
+    parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))
+    assert run_seeds(4, 1, parts, CountWorld)["windows closed"] > 1
+
+
+class ReadsItsOwn(FlakyState):
+    """Reads what a dead attempt at the same transaction has written."""
+
+    def rows_before(self, attempt: Any, keys: Any) -> Any:
+        """As they are."""
+        return self.rows_after(attempt, keys)
+
+
+def test_tuples_that_a_replay_counts_behind_those_of_the_dead_attempt_are_found() -> None:
+    parts = Parts(state=lambda world, name, kind: ReadsItsOwn(table=world.tables[name], kind=kind))
+    assert is_found(parts, CountWorld)
+
+
+def test_parts_that_are_used_again_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountWindow, "parts", property(lambda of: of.windows.length_us // of.windows.pane_us - 1 or 1))
+    assert is_found(world=CountWorld)
+
+
+def test_tuples_that_are_numbered_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = CountAggregator.partial
+
+    def backwards(self: CountAggregator, batches: Any) -> Any:
+        rows = partial(self, batches)
+        return rows.take(list(range(rows.num_rows))[::-1])
+
+    monkeypatch.setattr(CountAggregator, "partial", backwards)
+    assert is_found(world=CountWorld)

@@ -16,7 +16,7 @@ from transactional.bolts import Key
 from transactional.execution.map_state import ReadState
 from transactional.facts import BatchFacts
 from transactional.phases.passing import Passing
-from transactional.ports import COMBINES, Aggregator, MergingAggregate, WindowedAggregate
+from transactional.ports import COMBINES, Aggregator, Merged, MergingAggregate, WindowedAggregate
 from transactional.ports.split import SplitState
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
@@ -76,20 +76,22 @@ def closed_rows(update: WindowedAggregate, attempt: TransactionAttempt, facts: B
 
 def put_merged(
     update: MergingAggregate, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None
-) -> pa.Table:
-    """Put what windows become that merge, and return the rows that change. A replay reads the same rows as before."""
-    state, asked = update.state, update.touching(part, facts)
+) -> Merged:
+    """Put what becomes of windows that depend on those that are open. A replay reads the same rows as before."""
+    state = update.state
     schema = arrow_schema(Schema((*state.key, *state.values)))
-    if asked is None:
+    part = part.select(schema.names).cast(schema)
+    rows = update.touched(attempt, part, facts)
+    if rows is None:
         state.put(attempt, {})
-        return schema.empty_table()
-    rows = state.rows_between(attempt, *asked).select(schema.names).cast(schema)
-    changed, gone = update.merged(rows, part.select(schema.names).cast(schema))
-    written: dict[Key, tuple[Any, ...] | Absent] = dict.fromkeys(_tuples(gone), ABSENT)
-    keys, values = changed.select(list(state.key.names)), changed.select(list(state.values.names))
-    written.update(zip(_tuples(keys), _tuples(values), strict=True))
+        return Merged(schema.empty_table(), schema.empty_table())
+    merged = update.merged(rows.select(schema.names).cast(schema), part)
+    key, values = list(state.key.names), list(state.values.names)
+    written: dict[Key, tuple[Any, ...] | Absent] = dict.fromkeys(_tuples(merged.gone.select(key)), ABSENT)
+    keys = _tuples(merged.changed.select(key)) if key else [()]
+    written.update(zip(keys, _tuples(merged.changed.select(values)), strict=True))
     state.put(attempt, written)
-    return changed
+    return merged
 
 
 def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -237,9 +237,11 @@ class CommitPhase:
         if closes and CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
             emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
         if isinstance(component.bolt, MergingAggregate):
-            changed = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
-            passing.written[component.id] = part.table.num_rows
-            emitted |= {stream: changed for stream in wanted if stream != CLOSED}
+            merged = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
+            passing.written[component.id] = merged.changed.num_rows + merged.gone.num_rows
+            emitted |= {stream: merged.changed for stream in wanted if stream != CLOSED}
+            if CLOSED in wanted and merged.closed is not None:
+                emitted[CLOSED] = merged.closed
             self._pass_on(component, emitted, passing)
             return
         is_known = are_known(part.combine)

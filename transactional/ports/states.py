@@ -257,17 +257,27 @@ class WindowedAggregate(Windowed, PersistentAggregate, Protocol):
         """The windows that close, of these rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a transaction makes of windows that are open: the rows that change, as they are then; keys of rows that go;
+    and the windows that it fills, if they do not close by time."""
+
+    changed: pa.Table
+    gone: pa.Table
+    closed: pa.Table | None = None
+
+
 @runtime_checkable
 class MergingAggregate(WindowedAggregate, Protocol):
-    """A `WindowedAggregate` whose windows may become one: what a transaction brings takes the place of rows that are in
-    the state, which is put as a whole."""
+    """A `WindowedAggregate` whose windows depend on those that are open: what a transaction brings takes the place of
+    rows that are in the state, which is put as a whole."""
 
-    def touching(self, part: pa.Table, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
-        """Which rows partial aggregates may have to be merged with, as `rows_between` takes it. None: there are no
-        partial aggregates."""
+    def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
+        """The rows of the state, as they were before the transaction, with which partial aggregates may have to be
+        merged; maybe more. None: there are no partial aggregates."""
 
-    def merged(self, rows: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The rows that change, as they are then, and the keys of those that go."""
+    def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
+        """What becomes of those rows. Both tables have the columns of the state."""
 
 
 class Aggregator(Protocol):

@@ -79,7 +79,7 @@ def _closing_step(topology: Topology, component: Component, update: WindowedAggr
     if emitted_by(component) != (CLOSED,):
         stays = "it emits what it changes"
     elif not isinstance(update, SplitWindows):
-        stays = "its windows merge"
+        stays = "its windows depend on one another"
     elif not split_by:
         stays = "its windows have no key"
     elif tasks == 1:

@@ -1,5 +1,5 @@
 """Windows of a stream, as they are declared: `tumbling("5 minutes")`, `sliding("1 hour", every="5 minutes")`,
-`session("30 minutes", longest="12 hours")`."""
+`session("30 minutes", longest="12 hours")`, `count(100)`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ EVENT, TRANSACTION = "event", "transaction"
 """The time of what happened, and the time at which its transaction was planned."""
 PANES_MAX = 10_000
 """A window that closes is computed from its parts."""
+PANE = "pane"
+"""What a state calls the number of a part of windows by count that overlap."""
 TUPLES_MAX = 1_000_000
 """The tuples of windows by count are read and written by the driver."""
 
@@ -64,6 +66,31 @@ class CountWindow:
     label: str
     windows: Windows
     """Numbers of tuples instead of times."""
+
+    @property
+    def by_transaction(self) -> bool:
+        """No time has a say in them."""
+        return False
+
+    @property
+    def parts(self) -> int:
+        """Of how many parts a window is made, which those that overlap have in common."""
+        return self.windows.length_us // self.windows.pane_us
+
+    @property
+    def start(self) -> str:
+        """What the state calls the place where a row begins."""
+        return "window_start" if self.parts == 1 else "pane_start"
+
+    @property
+    def end(self) -> str:
+        """What it calls the place behind its last tuple so far."""
+        return "window_end" if self.parts == 1 else "pane_end"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that it has for places; `pane` is one of its key."""
+        return (self.start, self.end) if self.parts == 1 else (PANE, self.start, self.end)
 
 
 def tumbling(length: Duration, *, time: str = EVENT) -> Window:

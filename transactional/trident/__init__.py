@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from transactional.aggregates import Count, First, Last, Max, Min, Sum
-from transactional.topology.windows import Session, Window, session, sliding, tumbling
+from transactional.topology.windows import CountWindow, Session, Window, count, session, sliding, tumbling
 from transactional.trident.aggregating import Avg
+from transactional.trident.collecting import Collect, collected
 from transactional.trident.expressions import field
 from transactional.trident.own import BatchAggregator, Combiner, Reducer
 from transactional.trident.static import StaticState
@@ -15,8 +16,10 @@ from transactional.trident.windowed import WindowedState, WindowedStream
 __all__ = [
     "Avg",
     "BatchAggregator",
+    "Collect",
     "Combiner",
     "Count",
+    "CountWindow",
     "First",
     "GroupedStream",
     "Last",
@@ -32,6 +35,8 @@ __all__ = [
     "Window",
     "WindowedState",
     "WindowedStream",
+    "collected",
+    "count",
     "field",
     "session",
     "sliding",

@@ -15,6 +15,7 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
+from transactional.trident.collecting import Collect, bound
 from transactional.trident.functions import many_rows, parsed
 from transactional.trident.own import BatchAggregator, Combiner, OwnAggregator, Reducer, groups_of, is_built_in, rows_of
 from transactional.trident.steps import Aggregated, GatheringStep
@@ -47,8 +48,9 @@ class WantedColumns:
         return not any(isinstance(each, Reducer) for each in self.aggregates.values())
 
 
-def named_aggregates(alone: Any, named: Aggregates) -> WantedColumns:
-    """The aggregates by the names of their columns; one that stands alone has the name of its class."""
+def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> WantedColumns:
+    """The aggregates of a stream with these fields by the names of their columns; one that stands alone has the name of
+    its class."""
     wanted = dict(named)
     if alone is not None:
         wanted = {default_name(alone): alone, **named}
@@ -56,6 +58,7 @@ def named_aggregates(alone: Any, named: Aggregates) -> WantedColumns:
         raise ConfigError("there is nothing to aggregate: pass Count(), or columns such as total=Sum('amount')")
     for name, aggregate in wanted.items():
         _check(name, aggregate)
+    wanted = bound(wanted.items(), fields)
     columns = {name: aggregate for name, aggregate in wanted.items() if not isinstance(aggregate, Avg)}
     finished: dict[str, Expression] = {}
     for name, aggregate in wanted.items():
@@ -98,7 +101,7 @@ def default_name(aggregate: Any) -> str:
 
 
 def _shown(aggregate: Any) -> str:
-    is_own = isinstance(aggregate, Combiner | Reducer | BatchAggregator)
+    is_own = isinstance(aggregate, Combiner | Reducer | BatchAggregator) and not isinstance(aggregate, Collect)
     return f"{type(aggregate).__name__}()" if is_own else repr(aggregate)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from transactional.aggregates import ValueCheck
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.bolts import Tuple
+from transactional.errors import TooManyCollected
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
@@ -38,6 +39,10 @@ class Combiner(ABC):
     @abstractmethod
     def combine(self, one: Any, other: Any) -> Any:
         """The value of two parts."""
+
+    def combine_all(self, parts: Sequence[Any]) -> Any:
+        """The value of several parts, in order: by `combine`, one after the other, unless there is a quicker way."""
+        return reduce(self.combine, parts)
 
     def zero(self) -> Any:  # noqa: B027 - optional
         """The value of no tuple."""
@@ -129,12 +134,23 @@ class OwnAggregator:
         arrays = {} if found is None else {name: found[name] for name in columns.names}
         for name, aggregate in self.aggregates:
             if not is_built_in(aggregate):
-                values = own(table, groups, name, aggregate, self.label)
+                parts = own(table, groups, name, aggregate, self.label)
+                values = [self._one(table, name, aggregate, *each) for each in zip(groups, parts, strict=True)]
                 made = batch_from_rows(
                     [(value,) for value in values], pa.schema([schema.field(name)]), component=self.label
                 )
                 arrays[name] = pa.chunked_array([made.column(0)])
         return pa.table([arrays[name] for name in schema.names], schema=schema)
+
+    def _one(self, table: pa.Table, name: str, aggregate: Any, group: list[int], parts: list[Any]) -> Any:
+        """The value of a group, of the values of its parts."""
+        if len(parts) == 1:
+            return parts[0]
+        try:
+            return aggregate.combine_all(parts)
+        except TooManyCollected as error:
+            key = tuple(table[each][group[0]].as_py() for each in self.key.names)
+            raise TooManyCollected(f"{self.label}: column {name!r}, key {key!r}: {error}") from None
 
 
 def is_built_in(aggregate: Any) -> bool:
@@ -162,13 +178,19 @@ def rows_of(table: pa.Table, label: str) -> list[Tuple]:
 
 def _of_rows(
     table: pa.Table, groups: list[list[int]], name: str, aggregate: Combiner | Reducer, label: str
-) -> list[Any]:
+) -> Iterator[list[Any]]:
+    """For each group the values of its parts, which are tuples."""
     rows = rows_of(table, label)
     if isinstance(aggregate, Reducer):
-        return [reduce(aggregate.reduce, (rows[at] for at in group), aggregate.init()) for group in groups]
-    return [reduce(aggregate.combine, (aggregate.init(rows[at]) for at in group)) for group in groups]
+        for group in groups:
+            yield [reduce(aggregate.reduce, (rows[at] for at in group), aggregate.init())]
+        return
+    for group in groups:
+        yield [aggregate.init(rows[at]) for at in group]
 
 
-def _of_parts(table: pa.Table, groups: list[list[int]], name: str, aggregate: Combiner, label: str) -> list[Any]:
+def _of_parts(
+    table: pa.Table, groups: list[list[int]], name: str, aggregate: Combiner, label: str
+) -> Iterator[list[Any]]:
     values = table[name].to_pylist()
-    return [reduce(aggregate.combine, (values[at] for at in group)) for group in groups]
+    return ([values[at] for at in group] for group in groups)

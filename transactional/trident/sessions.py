@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow import arrow_schema
+from transactional.attempt import TransactionAttempt
 from transactional.core.windows import Sessions, WindowTimes, times_of
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator
+from transactional.ports import Aggregator, Merged
 from transactional.schema import Schema
 from transactional.topology.windows import Session
 from transactional.trident.own import groups_of
@@ -154,24 +155,29 @@ class SessionUpdate(UpdateOfWindows[Session]):
         schema = arrow_schema(self.closed_fields)
         return rows.select(schema.names).cast(schema)
 
+    def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
+        """The sessions that end after the first of these begins."""
+        asked = self.touching(part, facts)
+        return None if asked is None else self.state.rows_between(attempt, *asked)
+
     def touching(self, part: pa.Table, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
-        """The sessions that end after the first of these begins. None: there is none."""
+        """Which rows they are, as `rows_between` takes it. None: nothing has come."""
         if not part.num_rows:
             return None
         first_us = pc.min(numbers_of(part[WINDOW_START].combine_chunks())).as_py()
         late_before = self._times(facts).late_before
         return WINDOW_END, first_us if late_before is None else max(first_us, late_before), _MOST_US
 
-    def merged(self, rows: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
         """What sessions have become with those of a transaction, and the keys of those that are parts of others now."""
         names = list(part.column_names)
-        rows = self._of_keys(rows.select(names).cast(part.schema), part)
+        rows = self._of_keys(rows, part)
         both = self.aggregator().combine([rows, part]).select(names)
         key = [*self.key, WINDOW_START]
         before, after = (dict(zip(_keys(table, key), table.to_pylist(), strict=True)) for table in (rows, both))
         changed = [row != before.get(at) for at, row in after.items()]
         gone = [at not in after for at in before]
-        return both.filter(pa.array(changed, pa.bool_())), rows.filter(pa.array(gone, pa.bool_())).select(key)
+        return Merged(both.filter(pa.array(changed, pa.bool_())), rows.filter(pa.array(gone, pa.bool_())).select(key))
 
     def _of_keys(self, rows: pa.Table, part: pa.Table) -> pa.Table:
         """The rows of the keys of a transaction; where a key has several columns, maybe of more."""

@@ -13,7 +13,7 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
-from transactional.topology.windows import Session, Window
+from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.aggregating import Picked, WantedColumns, aggregate_step, completed_step, named_aggregates
 from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
 from transactional.trident.declarations import Declarations, Update, check_state
@@ -147,9 +147,13 @@ class Stream(Operations):
         """The tuples of this stream and of others."""
         return merged(self._declarations, (self, *others))
 
-    def window(self, window: Window | Session, *, on: str | None = None) -> WindowedStream[Stream]:
-        """The tuples by windows of their time: see `GroupedStream.window`."""
+    def window(self, window: Window | Session | CountWindow, *, on: str | None = None) -> WindowedStream[Stream]:
+        """The tuples by windows of their time, or of so many: see `GroupedStream.window`."""
         return GroupedStream(self, ()).window(window, on=on)
+
+    def _by(self, key: tuple[str, ...]) -> GroupedStream:
+        """As `group_by`; without a field all tuples are one group."""
+        return GroupedStream(self, key)
 
     def _check_of(self, used_by: str, declarations: Declarations) -> None:
         if self._declarations is not declarations:
@@ -174,14 +178,15 @@ class GroupedStream:
         """One tuple for each key that a task has in a batch: the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
             return self._completed(self.stream, "partition_aggregate", aggregate)
-        columns = named_aggregates(aggregate, aggregates)
+        columns = named_aggregates(aggregate, aggregates, self.stream.fields)
         return self._finished(self._then(self.stream, "partition_aggregate", columns, self.stream.fields), columns)
 
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key of a batch: the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
             return self._completed(self._met(self.stream), "aggregate", aggregate)
-        columns, fields = named_aggregates(aggregate, aggregates), self.stream.fields
+        fields = self.stream.fields
+        columns = named_aggregates(aggregate, aggregates, fields)
         if not columns.is_associative:
             return self._finished(
                 self._then(self._met(self.stream), "aggregate", columns, fields, is_whole=True), columns
@@ -193,7 +198,7 @@ class GroupedStream:
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
     ) -> TridentState:
         """Add the aggregates to a state, a row for each key: what is stored is combined with those of the batch."""
-        return self._persisted(state, named_aggregates(aggregate, aggregates), name)
+        return self._persisted(state, named_aggregates(aggregate, aggregates, self.stream.fields), name)
 
     def _persisted(
         self, state: Any, columns: WantedColumns, name: str | None, wrapped: Callable[[Any], Any] | None = None
@@ -201,8 +206,8 @@ class GroupedStream:
         """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
         return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
 
-    def window(self, window: Window | Session, *, on: str | None = None) -> WindowedStream[Stream]:
-        """The tuples of each key by windows of their time, such as `tumbling("5 minutes")`.
+    def window(self, window: Window | Session | CountWindow, *, on: str | None = None) -> WindowedStream[Stream]:
+        """The tuples of each key by windows of their time, `tumbling("5 minutes")`, or of so many, `count(100)`.
 
         Their time is the event time of the stream that they come from, or the field `on`.
         """

@@ -1,4 +1,5 @@
-"""`WindowedStream`: tuples by windows of their time; `WindowedState`: the windows, and the streams that they make."""
+"""`WindowedStream`: tuples by windows of their time, or of so many; `WindowedState`: the windows, and the streams that
+they make."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
-from transactional.topology.windows import EVENT, Session, Window
+from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, Session, Window
 from transactional.trident.aggregating import WantedColumns, named_aggregates
+from transactional.trident.counting import CountUpdate, InOrder
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
@@ -26,13 +28,13 @@ StreamT = TypeVar("StreamT", bound=Operations)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WindowedStream(Generic[StreamT]):
-    """The tuples of a stream by key and by windows of their time."""
+    """The tuples of a stream by key and by windows of their time, or of so many."""
 
     stream: StreamT
     key: tuple[str, ...]
-    window: Window | Session
+    window: Window | Session | CountWindow
     time: str | None
-    """The field with their time; None: it is the transaction's."""
+    """The field with their time; None: it is the transaction's, or none matters."""
 
     def persistent_aggregate(
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
@@ -40,13 +42,17 @@ class WindowedStream(Generic[StreamT]):
         """Add the aggregates to a state, a row for each key and window that is open.
 
         Its key are the grouped fields and `window_start`; of windows that overlap it keeps what they have in common,
-        with the key `pane_start`. Rows that no open window needs leave the state.
+        with the key `pane_start`. Rows that no open window needs leave the state. By count its key are the grouped
+        fields, for windows that overlap with `pane`, and the newest window of a key stays until the next one begins.
         """
+        columns, key = named_aggregates(aggregate, aggregates, self.stream.fields), self.key
         if isinstance(self.window, Session):
-            return self._sessions(state, named_aggregates(aggregate, aggregates), name)
-        columns, key = named_aggregates(aggregate, aggregates), self.key
+            return self._sessions(state, columns, name)
+        if isinstance(self.window, CountWindow):
+            return self._counted(state, columns, name)
         _check_associative(columns)
         stream, window = self.stream, self.window
+        assert isinstance(window, Window)
         after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
         on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
         wrapped = partial(WindowedUpdate, window=window, key=key)
@@ -61,8 +67,7 @@ class WindowedStream(Generic[StreamT]):
         stream, window, key = self.stream, self.window, self.key
         assert isinstance(window, Session)
         _check_associative(columns)
-        if WINDOW_END in columns.names:
-            raise ConfigError(f"persistent_aggregate: windows have {WINDOW_END!r}; give the aggregate another name")
+        _check_names(columns, (WINDOW_END,))
         check_state("persistent_aggregate", state)
         if not hasattr(state, "allow_deletes"):
             raise ConfigError(
@@ -77,6 +82,31 @@ class WindowedStream(Generic[StreamT]):
         state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)
 
+    def _counted(self, state: Any, columns: WantedColumns, name: str | None) -> WindowedState[StreamT]:
+        """Its key are the grouped fields, and `pane` for windows that overlap; places are values, which change."""
+        stream, window, key = self.stream, self.window, self.key
+        assert isinstance(window, CountWindow)
+        _check_associative(columns)
+        _check_names(columns, window.columns)
+        if window.parts > PANES_MAX:
+            raise ConfigError(
+                f"persistent_aggregate: windows of {window.label} are made of {window.parts} parts, more than "
+                f"{PANES_MAX}: let every be longer, and divide the length"
+            )
+        places = {place: Max(place) for place in (window.start, window.end)}
+        columns = replace(columns, aggregates={**places, **columns.aggregates})
+        after = Schema((*stream.fields, *Schema.parse(", ".join(f"{each} long" for each in window.columns))))
+        in_order: Any = stream._then(InOrder(f"window({window.label})", after, window))
+        wrapped = partial(CountUpdate, window=window, key=key)
+        by = (*key, PANE) if PANE in window.columns else key
+        return WindowedState(in_order._by(by)._persisted(state, columns, name, wrapped), stream, window, None)
+
+
+def _check_names(columns: WantedColumns, taken: tuple[str, ...]) -> None:
+    for name in taken:
+        if name in columns.names:
+            raise ConfigError(f"persistent_aggregate: windows have {name!r}; give the aggregate another name")
+
 
 def _check_associative(columns: WantedColumns) -> None:
     if not columns.is_associative:
@@ -89,7 +119,7 @@ class WindowedState(Generic[StreamT]):
 
     state: Any
     stream: StreamT
-    window: Window | Session
+    window: Window | Session | CountWindow
     time: str | None
 
     @property
@@ -108,12 +138,18 @@ class WindowedState(Generic[StreamT]):
         """The rows that each transaction has changed, as they are after it: early results of windows that are open."""
         if old and isinstance(self.window, Session):
             raise ConfigError("new_values: old=True has no meaning for sessions, which merge")
+        if old and isinstance(self.window, CountWindow):
+            raise ConfigError("new_values: old=True has no meaning for windows by count, which follow one another")
         stream: StreamT = self.state.new_values(old=old)
         return stream
 
     def closed(self) -> StreamT:
-        """Each window once, when it can get no more tuples: key, `window_start`, `window_end`, and the values."""
-        update: WindowedUpdate | SessionUpdate = self.state.persisted.bolt
+        """Each window once, when it can get no more tuples: key, `window_start`, `window_end`, and the values.
+
+        By count start and end are places: the numbers of its first tuple, and of the one after its last, among those of
+        the key, from 0.
+        """
+        update: WindowedUpdate | SessionUpdate | CountUpdate = self.state.persisted.bolt
         stream: StreamT = self.state._emitted(CLOSED, update.closed_fields)
         return stream
 
@@ -121,20 +157,26 @@ class WindowedState(Generic[StreamT]):
         """The tuples that came when all of their windows had closed, and those without a time. They are counted in no
         window; every other tuple of the stream is."""
         if self.time is None:
-            raise ConfigError("late: no tuple is late for windows of the transactions' own time")
+            of = "by count" if isinstance(self.window, CountWindow) else "of the transactions' own time"
+            raise ConfigError(f"late: no tuple is late for windows {of}")
         if isinstance(self.window, Session):
             label = f"late({self.window.label})"
             return self.stream._then(LateForSessions(label, self.stream.fields, self.window, self.time))
+        assert isinstance(self.window, Window)
         return self.stream._then(Late(f"late({self.window.label})", self.stream.fields, self.window, self.time))
 
 
 def window_time(stream: Operations, window: Any, on: str | None) -> str | None:
     """The field with the time of a stream's tuples; None if it is that of the transaction. Raises `ConfigError`."""
-    if not isinstance(window, Window | Session):
+    if not isinstance(window, Window | Session | CountWindow):
         raise ConfigError(f"window takes a window such as tumbling('5 minutes'); got {window!r}")
-    for name in (window.start, "window_end"):
+    for name in window.columns if isinstance(window, CountWindow) else (window.start, WINDOW_END):
         if name in stream.fields.names:
             raise ConfigError(f"window: the stream has a field {name!r}, which windows add; rename yours")
+    if isinstance(window, CountWindow):
+        if on is not None:
+            raise ConfigError(f"window: on={on!r} names a time, and {window.label} goes by none")
+        return None
     if window.time != EVENT:
         if on is not None:
             raise ConfigError(f"window: on={on!r} names a time, and {window.label} goes by that of the transaction")

@@ -15,7 +15,7 @@ from transactional.errors import StoreMismatch
 from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
-from transactional.topology.windows import Session, Window
+from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.steps import TimedStep
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -143,7 +143,7 @@ class WindowCloser:
             )
 
 
-WindowT = TypeVar("WindowT", Window, Session)
+WindowT = TypeVar("WindowT", Window, Session, CountWindow)
 
 
 class UpdateOfWindows(Generic[WindowT]):
