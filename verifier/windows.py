@@ -19,8 +19,13 @@ COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "sum": lambda one, other: one + other,
     "min": min,
     "max": max,
+    "count": lambda one, other: one + other,
+    "first": lambda one, other: one,
+    "last": lambda one, other: other,
 }
-"""What can be computed again, by how two values become one; a count is a sum of ones."""
+"""What can be computed again, by how two values become one: a count is a sum of ones, `count` of those not NULL."""
+_WITH_NULL = ("first", "last")
+"""For these NULL is a value like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +128,26 @@ class Recomputed:
         self.open[*each.key, start], self.ends[*each.key, start] = values, end
 
     def _of(self, each: TimedTuple) -> Values:
-        return {name: 1 if of is None else each.fields[of] for name, (_, of) in self.rules.columns.items()}
+        return {name: _value(how, of, each.fields) for name, (how, of) in self.rules.columns.items()}
 
     def _with(self, known: Values | None, more: Values) -> Values:
         if known is None:
             return more
-        return {name: _both(COMBINED[how], known[name], more[name]) for name, (how, _) in self.rules.columns.items()}
+        return {name: _both(how, known[name], more[name]) for name, (how, _) in self.rules.columns.items()}
 
 
-def _both(combine: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """NULL counts as nothing."""
-    if one is None or other is None:
+def _value(how: str, of: str | None, fields: Mapping[str, Any]) -> Any:
+    """What one tuple counts as."""
+    if of is None:
+        return 1
+    return int(fields[of] is not None) if how == "count" else fields[of]
+
+
+def _both(how: str, one: Any, other: Any) -> Any:
+    """Mostly NULL counts as nothing."""
+    if how not in _WITH_NULL and (one is None or other is None):
         return one if other is None else other
-    return combine(one, other)
+    return COMBINED[how](one, other)
 
 
 def check_windows(

@@ -99,19 +99,12 @@ def verify(
 
 def _with_windows(target: str, store: str, report: Report) -> Report:
     """A report, with what windows that are computed again have shown."""
-    from transactional.commands.recomputing import recompute_windows
-    from verifier.findings import Findings
-    from verifier.store import Store
+    from transactional.doctor.recomputing import recompute_windows
 
     if ":" not in target:
         raise ConfigError("--windows runs the topology's code again: pass it as MODULE:TOPOLOGY")
-    topology, findings = load_topology(target), Findings()
-    with closing(Store(store)) as rows:
-        history = rows.history(topology.id)
-    joined = {component.id: history.joined_at(component.id) for component in topology.committers}
     with closing(open_for_reading(store)) as reader:
-        recompute_windows(topology, reader, joined, findings)
-    more = findings.report()
+        more = recompute_windows(load_topology(target), reader, store)
     return replace(
         report,
         findings=(*report.findings, *more.findings),

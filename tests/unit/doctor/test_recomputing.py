@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 
 from spouts.memory import MemoryTransactionalSpout
 from state import DeltaMapState
-from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling
+from transactional.trident import Avg, Collect, Count, First, Last, Max, Sum
+from transactional.trident import TridentTopology, count, session, sliding, tumbling
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECONDS = (1, 4, 12, 3, 13, 26, 11, 31, 30, 55, 56)
@@ -36,6 +37,11 @@ def build():
         windows = clicks.group_by("page").window(window)
         state = windows.persistent_aggregate(DeltaMapState(name), count=Count(), n=Sum("n"), top=Max("n"))
         state.closed().persist(DeltaMapState(f"{name}-closed", ("page", "window_start")))
+    windows = clicks.group_by("page").window(tumbling("10 seconds"))
+    others = {"first": First("n"), "last": Last("n"), "mean": Avg("n")}
+    state = windows.persistent_aggregate(DeltaMapState("others"), Collect(), **others)
+    state.closed().persist(DeltaMapState("others-closed", ("page", "window_start")))
+    clicks.window(count(3)).persistent_aggregate(DeltaMapState("three", ()), Count())
     return topology.build(strict=True)
 '''
 VERIFY = ("verify", "clicks:build", "--windows")
@@ -76,3 +82,17 @@ def test_a_window_that_is_missing_is_found(clicks: Command) -> None:
 
 def test_the_code_is_needed(clicks: Command) -> None:
     assert "pass it as MODULE:TOPOLOGY" in clicks("verify", "clicks", "--windows").err
+
+
+@pytest.mark.parametrize("column", ["first", "last", "sum_n", "count_n"])
+def test_what_is_first_last_and_on_average_is_computed_again(clicks: Command, column: str) -> None:
+    DeltaTable("others").update({column: f"{column} + 1"})
+    result = clicks(*VERIFY)
+    assert "wrong-window: table of 'others', window" in result.out
+    assert f"{column}=" in result.out
+
+
+def test_what_is_not_computed_again_is_said(clicks: Command) -> None:
+    out = clicks(*VERIFY).out
+    assert "windows of 'others': collect not computed again" in out
+    assert "windows of 'three' are by count, which no time decides: not computed again" in out

@@ -1,9 +1,10 @@
-"""Windows, computed again for `verify`: what each transaction has read is read again and processed by the topology's
-own code, up to its windows. How they are cut, what is late and what closes is the verifier's, by what was recorded."""
+"""Windows, computed again: what each transaction has read is read again and processed by the topology's own code, up to
+its windows. How they are cut, what is late and what closes is the verifier's, by what was recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +14,26 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import WindowedAggregate
 from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import CLOSED, Component, Topology
+from transactional.trident.counting import CountUpdate
 from transactional.trident.pipeline import Pipeline
 from transactional.trident.sessions import InSessions, SessionUpdate
-from transactional.trident.windowing import InPanes, WindowedUpdate, numbers_of
-from verifier.findings import Findings
+from transactional.trident.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
+from verifier.findings import Findings, Report
+from verifier.store import Store
 from verifier.windows import Recomputed, TimedTuple, WindowRules, check_windows
 
 ATTEMPTS_MAX = 10_000_000
-_HOW: Mapping[str, str] = {"Count": "sum", "Sum": "sum", "Min": "min", "Max": "max"}
+_HOW: Mapping[str, str] = {
+    "Count": "sum",
+    "CountOf": "count",
+    "Sum": "sum",
+    "Min": "min",
+    "Max": "max",
+    "First": "first",
+    "Last": "last",
+}
+_IN_ORDER = ("first", "last")
+"""Windows of several parts have them part by part, and sessions that become one session by session."""
 
 
 @dataclass(slots=True)
@@ -52,8 +65,18 @@ class _Windows:
         self.seen.clear()
 
 
-def recompute_windows(topology: Topology, store: StoreReader, joined: Mapping[str, int], findings: Findings) -> None:
-    """Compare the tables of windows with what is read again. `joined` says after which transaction a committer came."""
+def recompute_windows(topology: Topology, reader: StoreReader, store: str) -> Report:
+    """Compare the tables of windows with what is read again. `reader` reads the store at the URL `store`."""
+    findings = Findings()
+    with closing(Store(store)) as rows:
+        history = rows.history(topology.id)
+    joined = {component.id: history.joined_at(component.id) for component in topology.committers}
+    _recompute(topology, reader, joined, findings)
+    return findings.report()
+
+
+def _recompute(topology: Topology, store: StoreReader, joined: Mapping[str, int], findings: Findings) -> None:
+    """`joined` says after which transaction a committer came."""
     windows = list(_windows_of(topology, findings))
     if not windows:
         findings.note("the topology has no windows that could be computed again")
@@ -110,6 +133,9 @@ def _windows_of(topology: Topology, findings: Findings) -> Iterator[_Windows]:
         update = component.bolt
         if not isinstance(update, WindowedAggregate):
             continue
+        if isinstance(update, CountUpdate):
+            findings.note(f"windows of {component.id!r} are by count, which no time decides: not computed again")
+            continue
         step = _step_of(topology, component)
         if step is None or not isinstance(update, WindowedUpdate | SessionUpdate):
             findings.note(f"windows of {component.id!r} are of tuples of the commit phase: not computed again")
@@ -134,6 +160,8 @@ def _columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[str, tuple[st
     aggregator: Any = update.aggregator()
     aggregates = getattr(aggregator, "inner", aggregator).aggregates
     known = {name: (_HOW[type(each).__name__], each.field) for name, each in aggregates if type(each).__name__ in _HOW}
+    if isinstance(update, SessionUpdate) or update.window.start != WINDOW_START:
+        known = {name: each for name, each in known.items() if each[0] not in _IN_ORDER}
     known.pop("window_end", None)
     return known, [name for name, _ in aggregates if name not in known and name != "window_end"]
 
