@@ -71,10 +71,14 @@ def _unknown(version: AttemptId, committed: TxId) -> Disagreement:
 
 
 def _behind(txid: TxId, committed: TxId) -> Disagreement:
-    what = f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state"
+    what = (
+        f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state, or its "
+        "component was not in the topology meanwhile"
+    )
     remedy = (
         f"restore a newer copy of the table, or the store and all tables together from one backup; the "
-        f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone"
+        f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone. One "
+        "that was taken out comes back under another id, with a new table, and counts from there on"
     )
     return Disagreement(Problem.TABLE_BEHIND, what, remedy)
 

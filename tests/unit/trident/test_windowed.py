@@ -148,6 +148,34 @@ def test_windows_that_are_open_are_not_continued_as_others(other: Window) -> Non
     started(other, MemoryTable(), "other", accept_changes=True)
 
 
+def test_windows_that_were_taken_out_do_not_come_back_to_their_table() -> None:
+    """What ended meanwhile would never close, and what came meanwhile is counted nowhere."""
+    store, tables = MemoryCoordinatorStore(), (MemoryTable(), MemoryTable(), MemoryTable())
+    rows: Any = [("home", second, 1) for second in (0, 7, 14, 21)]
+
+    def started(number: int, table: MemoryTable | None, name: str = "w") -> None:
+        topology, stream = clicks(rows[:number])
+        stream.group_by("page").persistent_aggregate(MemoryMapState(table=tables[0]), Count(), name="all")
+        if table is not None:
+            windows = stream.group_by("page").window(tumbling("5 seconds"))
+            windows.persistent_aggregate(MemoryMapState(table=table), Count(), name=name)
+        built = topology.build(strict=True)
+        config = TopologyConfig(stop_when_drained=True)
+        TopologyDriver(built, store, LocalExecutor(built), config, accept_changes=True).run()
+
+    started(1, tables[1])
+    started(1, None)
+    started(2, tables[1])
+    started(3, None)
+    with pytest.raises(
+        StoreMismatch, match=r"'w'.*at transaction 2, and 3 is committed.*not in the topology meanwhile"
+    ):
+        started(4, tables[1])
+    started(4, tables[2], "again")
+    [again] = MemoryMapState("page string, window_start timestamp", "count long", table=tables[2]).read().to_pylist()
+    assert again["window_start"] == at(20)
+
+
 def test_rows_that_were_counted_for_other_windows_are_refused_when_they_close() -> None:
     """Wherever they come from: a table that another topology has left, for example."""
     topology, stream = clicks([("a", 1, 1)])
