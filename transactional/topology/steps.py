@@ -94,7 +94,7 @@ def _changing_step(topology: Topology, component: Component) -> Step:
     assert component.state is not None
     tasks, stays = _feeding(topology, component), ""
     if isinstance(component.bolt, MergingAggregate):
-        stays = "its windows merge"
+        stays = "its windows depend on one another"
     elif not isinstance(component.state, SplitState):
         stays = "its state can be read in the driver only"
     elif not component.state.key.names:

@@ -149,7 +149,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         for group in groups_of(both, self.key):
             stored = bisect_left(group, known)
             if stored == len(group):
-                continue  # more keys were read than were asked for
+                continue  # more keys were read than have come
             last = [ends[at] - 1 for at in group[:stored]]
             total = max(last, default=-1) + 1
             order += group
