@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 READY = "Ready to accept connections"
+REWRITTEN = "Background AOF rewrite finished successfully"
 START_SECONDS_MAX = 20
 STOP_SECONDS_MAX = 20
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "repl-diskless-sync-delay": "0"}
@@ -24,6 +25,7 @@ class RedisServer:
         self.folder, self.settings = folder, settings
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
+        self._told = threading.Condition()
 
     @property
     def url(self) -> str:
@@ -51,22 +53,33 @@ class RedisServer:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        log, told = list[str](), threading.Event()
-        self._reader = threading.Thread(target=self._read_log, args=(log, told), daemon=True)
+        self._log, self._has_ended = list[str](), False
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
-        told.wait(START_SECONDS_MAX)
-        if not any(READY in line for line in log):
+        if not self._await_line(READY, START_SECONDS_MAX):
             self.kill()
-            raise RuntimeError(f"redis-server did not start: {''.join(log)}")
+            raise RuntimeError(f"redis-server did not start: {''.join(self._log)}")
 
-    def _read_log(self, log: list[str], told: threading.Event) -> None:
+    def _read_log(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                log.append(line)
-                if READY in line:
-                    told.set()
-        told.set()
+                with self._told:
+                    self._log.append(line)
+                    self._told.notify_all()
+        with self._told:
+            self._has_ended = True
+            self._told.notify_all()
+
+    def _await_line(self, words: str, seconds_max: float, *, after: int = 0) -> bool:
+        """Whether a line with these words is logged within this time, not counting the first `after` lines."""
+
+        def is_there() -> bool:
+            return any(words in line for line in self._log[after:])
+
+        with self._told:
+            self._told.wait_for(lambda: self._has_ended or is_there(), seconds_max)
+            return is_there()
 
     def kill(self) -> None:
         """kill -9, as all of its ends are: what it has confirmed is on disk. A replica would wait for its primary."""
@@ -79,15 +92,14 @@ class RedisServer:
 
     def follow(self, primary: RedisServer) -> None:
         """Copy another server from now on; each write that is copied is in this one's file, too."""
+        so_far = len(self._log)
         client = self.client()
         client.replicaof("127.0.0.1", str(primary.port))
+        client.close()
         self.await_copy_of(primary)
         # The first copy is rewritten to a new file apart; until it is whole, a kill leaves the old, empty one.
-        deadline_s = time.monotonic() + START_SECONDS_MAX
-        while any(client.info("persistence")[f"aof_rewrite_{what}"] for what in ("scheduled", "in_progress")):
-            if time.monotonic() > deadline_s:
-                raise RuntimeError("the replica does not finish its file")
-            primary.client().wait(2, 20)  # there is one replica: a pause
+        if not self._await_line(REWRITTEN, START_SECONDS_MAX, after=so_far):
+            raise RuntimeError(f"the replica does not finish its file: {''.join(self._log[so_far:])}")
 
     def await_copy_of(self, primary: RedisServer) -> None:
         """Wait until this replica has all that its primary has; it says so itself, to WAIT."""

@@ -50,7 +50,7 @@ class Scraper:
 
     def _scrape(self) -> None:
         while not self._ended.wait(PAUSE_S):
-            for program in self.soak.running():
+            for program in self.soak.running:
                 if (found := _URL.search(program.text)) is not None:
                     for path in PATHS:
                         self._one(found[1], path)

@@ -40,13 +40,15 @@ class Soak:
             "PYTHONPATH": str(STARTS),
         }
         self.done: Counter[str] = Counter()
+        self.running: tuple[Program, ...] = ()
+        """The leader, and the standby behind it, as far as they are started at this moment."""
         self.programs = ExitStack()
 
     def disturb(self, times: int) -> None:
         """Kill or stop so many processes, while data keeps arriving and partitions are added."""
-        self.leader = self._start()
+        self.running = (self._start(),)
         self.leader.await_line(LEADS)
-        self.standby = self._start()
+        self.running = (self.leader, self._start())
         added_at = set(self.chance.sample(range(times), k=min(4, times)))
         while (number := self.done.total()) < times:
             if number in added_at:
@@ -90,9 +92,15 @@ class Soak:
             [status] = store.status(TOPOLOGY)
         return status.committed_txid
 
-    def running(self) -> list[Program]:
-        """The leader and the standby, as far as they are known at this moment."""
-        return [program for name in ("leader", "standby") if (program := getattr(self, name, None)) is not None]
+    @property
+    def leader(self) -> Program:
+        """The process that leads, or led until now."""
+        return self.running[0]
+
+    @property
+    def standby(self) -> Program:
+        """The process that leads next."""
+        return self.running[1]
 
     def close(self) -> None:
         """End what still runs."""
@@ -116,7 +124,7 @@ class Soak:
         threading.Event().wait(LEASE_S * (0.6 + 0.8 * self.chance.random()))
         self.standby.kill()
         self.done["SIGKILL"] += 2
-        self.standby = self._start()
+        self.running = (self.leader, self._start())
         self._take_over()
 
     def _stop(self) -> None:
@@ -134,11 +142,11 @@ class Soak:
             os.kill(stopped.pid, signal.SIGCONT)
         assert stopped.wait(timeout_s=30) == Fenced.exit_code, stopped.text
         assert "TX401" in stopped.text, stopped.text
-        self.leader, self.standby = self.standby, self._start()
+        self.running = (self.standby, self._start())
 
     def _take_over(self) -> None:
         self.standby.await_line(LEADS)
-        self.leader, self.standby = self.standby, self._start()
+        self.running = (self.standby, self._start())
 
 
 def led_within(program: Program, seconds: float) -> bool:
