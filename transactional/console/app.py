@@ -20,9 +20,11 @@ from starlette.types import ASGIApp
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console import views
+from transactional.console.feed import CHANGED, Feed, Listener, Showing
 from transactional.console.findings import examined
 from transactional.console.history import History
 from transactional.console.live import Live
+from transactional.console.pace import pause_s
 from transactional.console.rendering import STATIC, render
 from transactional.console.slugs import id_of
 from transactional.doctor.examine import examine
@@ -35,12 +37,9 @@ from transactional.topology.topology import Topology
 from transactional.web.guard import Access, Guard
 
 LOOK_EVERY_S: Final = 1.0
-"""How often an open page queries the store whether anything has changed."""
-SHARE: Final = 0.02
-"""An open page is made again so rarely that it takes no more than this share of a processor from the run beside it."""
+"""How often an open page queries the store, or the run beside it, whether anything has changed."""
 WAIT_S_MAX: Final = 86_400
 FORM_BYTES_MAX: Final = 4_096
-_PAUSE_S_MAX: Final = 10.0
 _NUMBER_MAX: Final = 2**63 - 1
 
 
@@ -142,6 +141,8 @@ class Pages:
         self._history = History()
         self._page_s = 0.0
         """The processor time of the last page."""
+        live, form_key = console.live, self._form_key
+        self._feed = None if live is None else Feed(live, Showing(console.store, live, console.clock, form_key))
 
     def home(self, _request: Request) -> Response:
         """All topologies."""
@@ -252,18 +253,23 @@ class Pages:
 
     async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
         seen: object = None
+        feed = self._feed_of(topology_id)
+        listener = None if feed is None else Listener(feed)
         while not await request.is_disconnected():
+            look_every_s = self._console.look_every_s
             try:
-                found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
+                if listener is not None and listener.is_led:
+                    events = await listener.news()
+                    seen = listener  # no version equals it: once the run has ended, the page is loaded again
+                else:
+                    found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
+                    events = ": listening\n\n" if seen is None else CHANGED if found != seen else ""
+                    seen, look_every_s = found, pause_s(look_every_s, self._page_s)
             except OperatingError:
-                yield "event: away\ndata: the store does not respond\n\n"
-            else:
-                if seen is not None and found != seen:
-                    yield "event: changed\ndata:\n\n"
-                elif seen is None:
-                    yield ": listening\n\n"
-                seen = found
-            await asyncio.sleep(pause_s(self._console.look_every_s, self._page_s))
+                events = "event: away\ndata: the store does not respond\n\n"
+            if events:
+                yield events
+            await asyncio.sleep(look_every_s)
 
     async def desire(self, request: Request) -> Response:
         """Set the desired state of a topology; then its page."""
@@ -299,11 +305,20 @@ class Pages:
     ) -> Response:
         began_s = time.thread_time()
         status, now_ms = self._status(request), self._now_ms()
-        key = self._console.access.form_key if self._console.writable else None
-        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": key}
-        page = self._page(template, status, **values, **view(self._store, status, now_ms))
+        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": self._form_key}
+        page = self._page(template, status, **{**values, **view(self._store, status, now_ms)})
         self._page_s = time.thread_time() - began_s
+        if (feed := self._feed_of(status.topology_id)) is not None:
+            feed.page_made(self._page_s)
         return page
+
+    @property
+    def _form_key(self) -> str | None:
+        """What forms have to send back; None: pages have no forms."""
+        return self._console.access.form_key if self._console.writable else None
+
+    def _feed_of(self, topology_id: str) -> Feed | None:
+        return self._feed if self._feed is not None and self._feed.live.topology_id == topology_id else None
 
     def _page(self, template: str, current: TopologyStatus | None, **values: Any) -> Response:
         statuses = values.pop("statuses", None) or self._store.status()
@@ -321,11 +336,6 @@ class Pages:
 
     def _now_ms(self) -> int:
         return self._console.clock.wall_ms()
-
-
-def pause_s(look_every_s: float, page_s: float) -> float:
-    """How long an open page waits between two looks at the store, if the last page took `page_s` of a processor."""
-    return max(look_every_s, min(page_s / SHARE, _PAUSE_S_MAX))
 
 
 async def _body(request: Request) -> bytes:

@@ -15,7 +15,7 @@ _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
 
 def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
     """The page. Links to other pages are left out: there is no console where it is read."""
-    values = {"status": status, "now_ms": now_ms, "path": "", "form_key": None}
+    values = {"now_ms": now_ms, "path": "", "form_key": None}
     style = (STATIC / "console.css").read_text(encoding="utf-8")
     page = render(
         "export.html",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from transactional.attempt import TransactionAttempt, TxId
+from transactional.console.recent import Recent
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -21,6 +23,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
+from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class Now:
     retry_at_ms: int | None = None
 
 
+_ENDINGS: Final = (RecordFailure, AbortAttempt, Halt)
+"""Actions that end attempts, this one's and perhaps others'."""
+
+
 class Live:
     """An observer of the run of one topology. Pages read it from other threads."""
 
@@ -40,6 +47,9 @@ class Live:
         self.topology_id = topology_id
         self.version = 0
         """Another one after each change."""
+        self.recent = Recent(topology_id)
+        self.leads = False
+        """Whether nobody else changes the topology's attempts: the run has begun, and has not ended."""
         self._now: dict[TxId, Now] = {}
         self._lock = threading.Lock()
 
@@ -51,6 +61,21 @@ class Live:
             for action in actions:
                 self._note_action(at_ms, action)
             self.version += before != self._now
+        if isinstance(event, AttemptFailed) or any(isinstance(action, _ENDINGS) for action in actions):
+            self.recent.doubt()
+
+    def notice(self, at_ms: int, notice: Notice) -> None:
+        """Note what is stored, and the begin and the end of the run."""
+        match notice:
+            case Recorded(flight, batch):
+                self.recent.recorded(flight, batch)
+            case Committed(flight, batch, details):
+                self.recent.committed(flight, batch, details)
+            case Leading() | Ended():
+                self.recent.doubt(is_new=True)
+                self.leads = isinstance(notice, Leading)
+                with self._lock:
+                    self.version += 1
 
     def rows(self) -> list[Now]:
         """What is in flight, in the order of the transactions."""

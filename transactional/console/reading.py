@@ -16,6 +16,8 @@ from transactional.console.figures import (
     lags_in,
     states_of,
 )
+from transactional.console.live import Live
+from transactional.console.recent import caught_up
 from transactional.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
@@ -50,10 +52,14 @@ class Overview:
         return states_of(self.status, self.newest)
 
 
-def overview_of(store: StoreReader, status: TopologyStatus) -> Overview:
-    """Read what the overview shows."""
+def overview_of(store: StoreReader, status: TopologyStatus, live: Live | None = None) -> Overview:
+    """Read what the overview shows; the last attempts from the run beside the console, if it leads."""
     topology_id = status.topology_id
-    return Overview(status, store.times(topology_id, limit=RECENT), store.runs(topology_id, limit=20))
+    if live is not None and live.leads and live.topology_id == topology_id:
+        recent = live.recent.newest(store)
+    else:
+        recent = store.times(topology_id, limit=RECENT)
+    return Overview(caught_up(status, recent), recent, store.runs(topology_id, limit=20))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
@@ -38,6 +38,8 @@ PHASES: Final = {
     "committed": ("committed", (COMMITTED,)),
 }
 """The filters of the list of attempts."""
+CHANGING: Final = ("head", "trouble", "tiles", "now", "attempts")
+"""The parts of a page that an open one is sent while the run beside the console goes on: the templates in `live`."""
 PARTITIONS_OF_OVERVIEW: Final = 8
 PARTITIONS_OF_PAGE: Final = 50
 ATTEMPTS_OF_OVERVIEW: Final = 12
@@ -74,14 +76,15 @@ def topology(
     live: Live | None = None,
 ) -> View:
     """One topology at a glance: `span` is that of the charts, `live` the run beside the console."""
-    overview = reading.overview_of(store, status)
-    recent = overview.recent
+    overview = reading.overview_of(store, status, live)
+    status, recent = overview.status, overview.recent
     graph = graph_of(overview.described, tuples_by_edge(recent))
     partitions = reading.partitions_of(store, status)
     return {
+        **changing(status, recent, live, now_ms),
+        "status": status,
         "title": status.topology_id,
         "tab": "overview",
-        "tiles": tiles_of(status, recent, now_ms),
         "graph": graph,
         "graph_svg": draw_graph(graph) if graph.is_drawn else "",
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
@@ -90,10 +93,17 @@ def topology(
         ),
         "span": span if span in SPANS else "",
         "spans": [("", f"last {len(recent)} attempts"), *((name, each.words) for name, each in SPANS.items())],
-        "live": None if live is None or live.topology_id != status.topology_id else live.rows(),
         "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
         "partitions_all": len(partitions),
         "states": overview.states,
+    }
+
+
+def changing(status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int) -> View:
+    """What the parts in `CHANGING` show, besides the status."""
+    return {
+        "tiles": tiles_of(status, recent, now_ms),
+        "live": None if live is None or live.topology_id != status.topology_id else live.rows(),
         "rows": recent[:ATTEMPTS_OF_OVERVIEW],
         "phases_of": phases_of,
     }

@@ -20,7 +20,7 @@ from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import fence_tables
 from transactional.engine.history.minutes import Minutes
-from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, StoreWritten
+from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
 from transactional.engine.history.run_history import about, kept, lags_of
 from transactional.engine.history.timeline import Timeline
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
@@ -145,9 +145,11 @@ class Leadership:
                 record = timeline[attempt].record(batch)
                 how = {"forget_later": forget_later, "alone": self._fails_alone}
                 self.write("attempt", lambda: store.record_attempt(lease, record, **how))
+                self._notify(Recorded(timeline[attempt], batch))
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
                 self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
+                self._notify(Recorded(timeline[attempt], batch))
             case RecordCommit(attempt, batch):
                 flight = timeline[attempt]
                 details = {**lags_of(self.topology.spout, batch), **known}

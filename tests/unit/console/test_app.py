@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, Past
-from transactional.console.app import pause_s
 from transactional.console.slugs import slug_of
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.store.history import EndedHow, RunEnd
@@ -334,10 +333,3 @@ def test_a_version_differs_when_anything_is_new() -> None:
     assert len({str(each) for each in seen}) == len(seen)
     assert version(past.store, "words") == seen[-1]
     assert version(past.store, "nobody") is None
-
-
-def test_an_open_page_takes_a_small_share_of_a_processor() -> None:
-    """The run beside it pays for each page that is made: an expensive one is made more rarely."""
-    assert pause_s(1.0, 0.004) == 1.0
-    assert pause_s(1.0, 0.04) == pytest.approx(2.0)
-    assert pause_s(1.0, 60.0) == 10.0, "an examination by the doctor is no page that is made again and again"

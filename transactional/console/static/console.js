@@ -1,4 +1,4 @@
-// Live pages: when the server says that something has changed, the page is fetched again and its parts are replaced.
+// Live pages. The server sends the parts that have changed, or says that something has: then the page is fetched again.
 "use strict";
 (() => {
   const root = document.querySelector("[data-changes]");
@@ -11,21 +11,25 @@
   const served = new WeakMap();
   for (const part of document.querySelectorAll("[data-part]")) served.set(part, part.innerHTML);
 
+  const put = html => {
+    const page = new DOMParser().parseFromString(html, "text/html");
+    for (const part of document.querySelectorAll("[data-part]")) {
+      const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
+      if (!fresh || part.contains(document.activeElement) || part.querySelector(".zoomed") || served.get(part) === fresh.innerHTML) continue;
+      served.set(fresh, fresh.innerHTML);
+      part.replaceWith(fresh);
+      document.dispatchEvent(new CustomEvent("replaced", {detail: part.dataset.part}));
+    }
+    told.textContent = "live";
+  };
+
   const refresh = async () => {
     if (paused || busy || document.hidden) { due = true; return; }
     busy = true; due = false;
     try {
       const answer = await fetch(location.href, {credentials: "same-origin"});
       if (!answer.ok) throw new Error(String(answer.status));
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const part of document.querySelectorAll("[data-part]")) {
-        const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
-        if (!fresh || part.contains(document.activeElement) || part.querySelector(".zoomed") || served.get(part) === fresh.innerHTML) continue;
-        served.set(fresh, fresh.innerHTML);
-        part.replaceWith(fresh);
-        document.dispatchEvent(new CustomEvent("replaced", {detail: part.dataset.part}));
-      }
-      told.textContent = "live";
+      put(await answer.text());
     } catch { told.textContent = "no answer; trying again"; due = true; }
     busy = false;
     if (due) setTimeout(refresh, 1000);
@@ -42,6 +46,7 @@
   const events = new EventSource(root.dataset.changes);
   events.addEventListener("open", () => { if (told.textContent.startsWith("no answer")) refresh(); else told.textContent = paused ? "paused" : "live"; });
   events.addEventListener("changed", refresh);
+  events.addEventListener("parts", event => { if (paused || document.hidden) due = true; else put(event.data); });
   events.addEventListener("away", () => { told.textContent = "the store does not respond"; });
   events.addEventListener("error", () => { told.textContent = "no answer; trying again"; });
 })();
