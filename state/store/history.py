@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, Text, bindparam, case, cast, delete, func, insert, or_, select, update
 
-from state.store.schema import NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
+from state.store.schema import PHASES, NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
 from state.store.statements import IS_HELD
 from transactional.attempt import AttemptId
 from transactional.store import Lease
@@ -45,13 +45,15 @@ MINUTES = (
 )
 _SINCE, _EACH = bindparam("since_ms", type_=BigInteger), bindparam("each_ms", type_=BigInteger)
 _PART = ((minutes.c.at_ms - _SINCE) // _EACH).label("part")
+_WITHOUT_COLUMNS = case((minutes.c.planning_ms.is_(None), minutes.c.phases_ms))
 MINUTES_SUMMED_UP = (
     select(
         _PART,
         *(cast(func.sum(minutes.c[name]), BigInteger).label(name) for name in ("transactions", "rows", "failures")),
         cast(func.sum(minutes.c.lag_sum), BigInteger).label("lag_sum"),
         func.max(minutes.c.lag_max).label("lag_max"),
-        func.aggregate_strings(minutes.c.phases_ms, ",").label("phases_ms"),
+        *(cast(func.sum(minutes.c[f"{phase}_ms"]), BigInteger).label(f"{phase}_ms") for phase in PHASES),
+        func.aggregate_strings(_WITHOUT_COLUMNS, ",").label("phases_ms"),
     )
     .where(minutes.c.topology_id == _TOPOLOGY, minutes.c.at_ms >= _SINCE)
     .group_by(_PART)
@@ -147,6 +149,8 @@ def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> No
         "lag_max": minute.lag_max,
         "phases_ms": json.dumps(dict(minute.phases_ms)),
     }
+    if set(minute.phases_ms) == set(PHASES):
+        row |= {f"{phase}_ms": spent_ms for phase, spent_ms in minute.phases_ms.items()}
     connection.execute(ADD_MINUTE, row)
 
 

@@ -48,5 +48,11 @@ MIGRATIONS: Final = {
         "CREATE INDEX transactional_attempts_by_txid ON transactional_attempts (topology_id, txid)",
         "ALTER TABLE transactional_runs ADD COLUMN sources TEXT DEFAULT '{}' NOT NULL",
     ),
+    4: (
+        "ALTER TABLE transactional_minutes ADD COLUMN planning_ms BIGINT",
+        "ALTER TABLE transactional_minutes ADD COLUMN processing_ms BIGINT",
+        "ALTER TABLE transactional_minutes ADD COLUMN waiting_ms BIGINT",
+        "ALTER TABLE transactional_minutes ADD COLUMN committing_ms BIGINT",
+    ),
 }
 """The statements by the version that they start from."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from state.store.schema import PHASES
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
@@ -161,8 +162,8 @@ def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
     """A row of `MINUTES_SUMMED_UP` as a value. Raises `CorruptRecord` if it is invalid."""
     at_ms = since_ms + whole(row.part) * each_ms
     with readable(f"a row of the minutes from {at_ms} on"):
-        phases = json.loads(f"[{row.phases_ms}]")  # one call: a month has 43,200 of them
-        if set(map(type, phases)) != {dict}:
+        phases = json.loads(f"[{row.phases_ms or ''}]")  # one call: a month of an older version has 43,200 of them
+        if not set(map(type, phases)) <= {dict}:
             raise ValueError("the time by phase is no JSON object")
         return MinuteRecord(
             at_ms=at_ms,
@@ -171,8 +172,13 @@ def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
             failures=whole(row.failures),
             lag_sum=whole(row.lag_sum),
             lag_max=whole(row.lag_max),
-            phases_ms=phases_summed_up(phases),
+            phases_ms=phases_summed_up([*phases, _in_columns(row)]),
         )
+
+
+def _in_columns(row: Row[Any]) -> dict[str, int]:
+    sums = {phase: whole_or_none(row._mapping[f"{phase}_ms"]) for phase in PHASES}
+    return {phase: spent_ms for phase, spent_ms in sums.items() if spent_ms is not None}
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from state.store.schema import PHASES
 from tests.contract.storages import (
     FINGERPRINT,
     LONG_MS,
@@ -26,6 +27,7 @@ from tests.contract.storages import (
     record_of,
     tried,
 )
+from tests.contract.test_coordinator_store_migrations import execute
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
 from transactional.store import DesiredState, Lease
@@ -191,7 +193,7 @@ def test_minutes_are_summed_up_by_parts_of_time(storage: Storage, store: Store) 
     lease, rng = acquire(store), random.Random(7)
     minutes = []
     for txid in range(1, 13):
-        phases = {phase: rng.randrange(99) for phase in rng.sample(["planning", "processing", "committing"], 2)}
+        phases = {phase: rng.randrange(99) for phase in rng.sample(PHASES, rng.choice([2, len(PHASES)]))}
         numbers = [rng.randrange(9) for _ in range(5)]
         at_ms, (lag_sum, lag_max, *rest) = 60_000 * txid * rng.randint(1, 3), numbers
         minutes.append(MinuteRecord(at_ms, rest[0], rest[1], rest[2], (0, 2), lag_sum, lag_max, phases))
@@ -211,9 +213,29 @@ def test_minutes_are_summed_up_by_parts_of_time(storage: Storage, store: Store) 
             for name in ("transactions", "rows", "failures", "lag_sum"):
                 assert getattr(each, name) == sum(getattr(minute, name) for minute in of)
             assert (each.lag_max, each.latencies) == (max(minute.lag_max for minute in of), ())
-            for phase in ("planning", "processing", "committing"):
+            for phase in PHASES:
                 assert each.phases_ms.get(phase, 0) == sum(minute.phases_ms.get(phase, 0) for minute in of)
     assert store.minutes("nowhere", since_ms=0, each_ms=60_000) == []
+
+
+def test_minutes_are_summed_up_by_their_columns_and_those_of_an_older_version_by_their_text(database: Storage) -> None:
+    store = database.open()
+    lease = acquire(store)
+    phases = {"planning": 1, "processing": 20, "waiting": 300, "committing": 4_000}
+    for txid in (1, 2, 3):
+        attempt = record_attempt(store, lease, txid, 1 + txid)
+        minute = MinuteRecord(60_000 * txid, 1, 1, 0, (), 0, 0, phases)
+        record_commit(store, lease, attempt, read(batch_of(0)), minute=minute)
+    of_an_older_version = ", ".join(f"{phase}_ms = NULL" for phase in phases)
+    execute(
+        database,
+        "UPDATE transactional_minutes SET phases_ms = 'not read' WHERE at_ms < 180000",
+        f"UPDATE transactional_minutes SET {of_an_older_version} WHERE at_ms = 180000",
+    )
+    [found] = store.minutes(TOPOLOGY, since_ms=0, each_ms=10**9)
+    assert found.phases_ms == {phase: 3 * spent_ms for phase, spent_ms in phases.items()}
+    [first, second] = store.minutes(TOPOLOGY, since_ms=60_000, each_ms=120_000)
+    assert (first.phases_ms["waiting"], second.phases_ms) == (600, phases)
 
 
 # --- troubles -----------------------------------------------------------------------------------------------------
