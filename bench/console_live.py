@@ -137,7 +137,7 @@ def _now() -> tuple[float, float, float]:
 def waiting(row: Any) -> tuple[Any, ...]:
     """A bolt that waits for something, once in a batch."""
     if row["number"] == 0:
-        time.sleep(SLEEP_S)
+        threading.Event().wait(SLEEP_S)
     return tuple(row)
 
 

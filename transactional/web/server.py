@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -116,9 +117,38 @@ def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
         thread.join(2 * _GRACE_S + 1)
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
+class WebServer(uvicorn.Server):
+    """A server that does nothing while nobody asks for anything: uvicorn's looks ten times a second whether it has to
+    end, and the run beside it pays for that."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._is_over = False
+        self._wake: Callable[[], object] = lambda: None
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether it has to end. May be set from any thread, and by a signal."""
+        return self._is_over
+
+    @should_exit.setter
+    def should_exit(self, is_over: bool) -> None:
+        self._is_over = is_over
+        if is_over:
+            self._wake()
+
+    async def main_loop(self) -> None:
+        """Serve until it has to end."""
+        over, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(over.set)
+        while not await self.on_tick(0):
+            await over.wait()
+        self._wake = lambda: None
+
+
+def server_of(app: ASGIApp) -> WebServer:
     """A server for the application; it writes no log, for the first request's line has the token."""
-    return uvicorn.Server(
+    return WebServer(
         uvicorn.Config(
             app,
             log_config=None,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import closing
 from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from transactional.errors import ConfigError
-from transactional.web.server import Address, access_of, bind, url_of
+from transactional.web.server import Address, access_of, beside, bind, url_of
 
 
 def test_the_token_is_new_with_each_start() -> None:
@@ -63,3 +67,18 @@ def test_an_address_is_known_as_browsers_write_it(tmp_path: Path) -> None:
     file.write_text("0123456789abcdef\n")
     assert "[2001:db8::1]" in access_of(Address("2001:DB8:0::0:1"), file, ()).hosts
     assert "[::1]" in access_of(Address("0:0:0:0:0:0:0:1"), None, ()).hosts
+
+
+def test_a_server_that_nobody_asks_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not even look whether it has to end: that wakes it."""
+
+    def sleep(*_: object) -> None:
+        raise AssertionError("it looks again and again")
+
+    with closing(bind(Address(port=0))) as listening, beside(PlainTextResponse("served"), listening):
+        opener = build_opener(ProxyHandler({}))
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            for _ in range(2):
+                with opener.open(url_of(listening), timeout=10) as answer:
+                    assert answer.read() == b"served"
