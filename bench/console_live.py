@@ -1,8 +1,8 @@
 """`python -m bench.console_live`: what an open page of the console costs the run beside it.
 
 One run without Spark, whose page is open in every other part of it, as a browser has it open: loaded once, then it gets
-events, puts in what they bring, and loads the page again when it is told to. Compared is the processor time of the
-whole process per transaction, in neighbouring parts. Opening the page is not part of it, and told apart.
+events, puts in what they bring, and loads the page again when an event says so. Compared is the processor time of the
+whole process per transaction, in adjacent parts. Opening the page is not part of it, and reported apart.
 
 A light run has small batches and bolts that wait; `--rows 20000` makes a busy one.
 """
@@ -40,14 +40,14 @@ base = url.partition("?")[0]
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar()))
 load = lambda path: opener.open(base + path, timeout=60).read()
 load("?token=" + url.partition("?token=")[2])
-def follow(events, told):
+def follow(events, counts):
     try:
         for line in events:
             name = line.decode().strip().removeprefix("event: ")
             if name == "changed":
                 load("t/words/")
-            if name in told:
-                told[name] += 1
+            if name in counts:
+                counts[name] += 1
     except Exception:
         pass
 for line in sys.stdin:
@@ -55,12 +55,12 @@ for line in sys.stdin:
         for path in ("t/words/", *("static/" + file for file in files)):
             load(path)
         events = opener.open(base + "t/words/changes", timeout=600)
-        told = {"changed": 0, "parts": 0}
-        threading.Thread(target=follow, args=(events, told), daemon=True).start()
+        counts = {"changed": 0, "parts": 0}
+        threading.Thread(target=follow, args=(events, counts), daemon=True).start()
         print("opened", flush=True)
     else:
         events.fp.raw._sock.shutdown(2)
-        print(told["parts"], told["changed"], flush=True)
+        print(counts["parts"], counts["changed"], flush=True)
 """
 
 
@@ -81,7 +81,7 @@ class Parts:
         self._viewer, self._transactions, self._settling = viewer, transactions, settling
         self.left = 2 * pairs
         self.found: list[Part] = []
-        self.told: list[str] = []
+        self.counts: list[str] = []
         self.opening_ms: list[float] = []
         self._count, self._is_open = -2 * settling, False
         self._began = (0.0, 0.0, 0.0)
@@ -105,11 +105,11 @@ class Parts:
         self.left -= 1
         self._is_open = not self._is_open
         before_s = time.process_time()
-        told = self._ask("open" if self._is_open else "close")
+        counts = self._ask("open" if self._is_open else "close")
         if self._is_open:
             self.opening_ms.append(1e3 * (time.process_time() - before_s))
         else:
-            self.told.append(told)
+            self.counts.append(counts)
         self._count = -self._settling
 
     def _ask(self, line: str) -> str:
@@ -177,10 +177,10 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     parts = measured(options.rows, options.pairs, options.transactions, options.settling)
     ratios, shares = [], []
-    for closed, opened, told in zip(parts.found[::2], parts.found[1::2], parts.told, strict=False):
+    for closed, opened, counts in zip(parts.found[::2], parts.found[1::2], parts.counts, strict=False):
         ratios.append(opened.process_ms / closed.process_ms - 1)
         shares.append((opened.console_ms - closed.console_ms) / (closed.process_ms - closed.console_ms))
-        sent, loaded = told.split()
+        sent, loaded = counts.split()
         print(
             f"closed {closed.process_ms:.2f} ms a transaction, open {opened.process_ms:.2f} ms: "
             f"{100 * ratios[-1]:+.1f} %; "

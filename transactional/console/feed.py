@@ -1,7 +1,7 @@
-"""What open pages of the run beside a console are told: made once for all of them, as often as the run's own work pays
+"""What open pages of the run beside a console are sent: made once for all of them, as often as the run's own work pays
 for it.
 
-Whatever changes often is sent as it is shown; for the rest of a page they are told from time to time to load it again.
+Whatever changes often is sent as it is shown; for the rest, pages are to be loaded again from time to time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Feed:
         self.live = live
         self.parts: Parts = {}
         self.pages = 0
-        """So many times open pages were told to be loaded again."""
+        """So many times open pages were to be loaded again."""
         self._make = make
         self._process_s, self._thread_s, self._monotonic_s = process_s, thread_s, monotonic_s
         self._of_parts, self._of_pages = Pace(PARTS_SHARE, PARTS_EVERY_S), Pace(PAGES_SHARE, PAGES_EVERY_S)
@@ -135,7 +135,7 @@ class Feed:
 
 
 class Listener:
-    """One open page, and what it has been told."""
+    """One open page, and what it was sent."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed, self._pages = feed, feed.pages

@@ -39,7 +39,7 @@ PHASES: Final = {
 }
 """The filters of the list of attempts."""
 CHANGING: Final = ("head", "trouble", "tiles", "now", "attempts")
-"""The parts of a page that an open one is sent while the run beside the console goes on: the templates in `live`."""
+"""The parts of a page that an open one is sent while a run is beside the console: the templates in `live`."""
 PARTITIONS_OF_OVERVIEW: Final = 8
 PARTITIONS_OF_PAGE: Final = 50
 ATTEMPTS_OF_OVERVIEW: Final = 12

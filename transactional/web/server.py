@@ -118,7 +118,7 @@ def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
 
 
 class WebServer(uvicorn.Server):
-    """A server that does nothing while nobody asks for anything: uvicorn's looks ten times a second whether it has to
+    """A server that does nothing without a request: uvicorn's looks ten times a second whether it has to
     end, and the run beside it pays for that."""
 
     def __init__(self, config: uvicorn.Config) -> None:
