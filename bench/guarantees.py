@@ -18,6 +18,7 @@ from typing import Any
 
 from bench import stateful, tracking
 from bench.figures import Spread
+from examples.guarantees import Split
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from state.store.sql_store import SqlCoordinatorStore
@@ -29,17 +30,6 @@ from transactional.reliable import TopologyBuilder
 
 LINES_A_BATCH, BATCHES, WORDS_A_LINE = 5_000, 30, 3
 LINES = [(" ".join(f"w{(number * 7 + k) % 5_800}" for k in range(WORDS_A_LINE)),) for number in range(LINES_A_BATCH)]
-
-
-class Split(BasicBolt):
-    """A line to its words."""
-
-    output = "word string"
-
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        """Emit the words."""
-        for word in tuple.line.split():
-            collector.emit(word)
 
 
 class Send(BasicBolt):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from examples.guarantees import Split
 from spouts import MemoryTransactionalSpout
-from tests.integration.reliable_bolts import Send, Split
+from tests.integration.reliable_bolts import Send
 from tests.integration.signals import is_first, send, wait_at
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import OutputCollector, TopologyContext

@@ -1,4 +1,4 @@
-"""Bolts without transactions, for topologies on Spark: they note what they are given, and one ends its process once."""
+"""A bolt without transactions, for topologies on Spark: it notes what it is given, and ends its process once."""
 
 from __future__ import annotations
 
@@ -7,16 +7,6 @@ from pathlib import Path
 
 from tests.integration.signals import is_first
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
-
-
-class Split(BasicBolt):
-    """Lines to words."""
-
-    output = "word string"
-
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        for word in tuple.line.split():
-            collector.emit(word)
 
 
 class Send(BasicBolt):

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.guarantees import Split
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import delete_records
 from spouts.local_broker import LocalBroker
 from spouts.memory import MemoryTransactionalSpout
 from tests.integration.kafka_topics import new_topic, put
-from tests.integration.reliable_bolts import Send, Split, sent
+from tests.integration.reliable_bolts import Send, sent
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
