@@ -10,6 +10,7 @@
     │   ├── ReplayMismatch           a replay read different records from those recorded
     │   ├── TableConflict            another writer got in between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
+    │   │   └── TuplesLost           tasks of an attempt have received less, or more, than was sent to them
     │   ├── StoreUnavailable         the coordinator's store does not respond
     │   ├── SumOverflow              a sum is larger than its column can hold; nothing was written
     │   └── TooManyCollected         more tuples belong together than may be kept; nothing was written
@@ -51,12 +52,14 @@ class TransactionalError(Exception):
 
     Its text loses its logins here: an error may quote what user code or a library raised. `at_fault` names the tuples
     (`Exclusion`s) whose execution raised the error, if known. `is_outage`: something needed is unavailable, which is
-    not the batch's fault: it does not count against `attempts_max`.
+    not the batch's fault: it does not count against `attempts_max`. `tries_max`: after so many attempts at
+    a transaction that end with this error the process stops, whatever `attempts_max` says; None: that alone decides.
     """
 
     code: ClassVar[str] = "TX000"
     exit_code: ClassVar[int] = LOOK
     is_outage: ClassVar[bool] = False
+    tries_max: ClassVar[int | None] = None
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
         super().__init__(*(without_login(each) if isinstance(each, str) else each for each in args))
@@ -155,6 +158,17 @@ class AttemptLost(OperatingError):
     code = "TX305"
 
 
+class TuplesLost(AttemptLost):
+    """The tasks of an attempt have received less than was sent to them, or more; nothing of it was written.
+
+    What is lost by chance is there at the next attempt. What is lost again and again will never be.
+    """
+
+    code = "TX309"
+    is_outage = False
+    tries_max = 10
+
+
 class StoreUnavailable(OperatingError):
     """The coordinator's store does not respond."""
 
@@ -233,7 +247,7 @@ class CorruptRecord(FatalError):
 
 
 class RetriesExhausted(FatalError):
-    """A transaction failed as often as `attempts_max` allows."""
+    """A transaction failed as often as is allowed."""
 
     code = "TX408"
 

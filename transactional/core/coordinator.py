@@ -215,6 +215,7 @@ class Coordinator:
             return []
         txid = event.attempt.txid
         at_fault = () if event.is_outage else event.at_fault
+        self._failures.count(txid, self._now_ms, is_outage=event.is_outage, tries_max=event.tries_max)
         failure, halt = self._failed(event.attempt, phase, event.reason, at_fault, is_outage=event.is_outage)
         return [failure, *self._give_up_dependent(txid, f"transaction {txid} failed"), *halt]
 
@@ -241,6 +242,7 @@ class Coordinator:
             reason = f"no progress for {age_ms} ms, over attempt_timeout_ms ({self.config.attempt_timeout_ms})"
             # A spout that does not respond at all is an outage as well; no bolt is running yet.
             is_outage = current.phase is Phase.PLANNING
+            self._failures.count(txid, self._now_ms, is_outage=is_outage)
             failure, halt = self._failed(current.attempt, current.phase, reason, is_outage=is_outage)
             given_up = self._give_up(txid, reason) + self._give_up_dependent(txid, f"transaction {txid} timed out")
             return [failure, *given_up, *halt]
@@ -288,9 +290,8 @@ class Coordinator:
         *,
         is_outage: bool,
     ) -> tuple[RecordFailure, list[Action]]:
-        """Count a failure; return its record, and the halt that follows if it was one too many."""
+        """The record of a failure that was counted, and the halt that follows if it was one too many."""
         self.draining = False  # the replay may end elsewhere, and then there is more to read
-        self._failures.count(attempt.txid, self._now_ms, is_outage=is_outage)
         halt = self._check_exhausted(attempt.txid, reason, at_fault, is_outage=is_outage)
         # Only now: a batch that skips something from here on is a different one, and waits for nothing.
         return RecordFailure(attempt, phase, reason, self._failures.pause_ms(attempt.txid, self._now_ms)), halt
@@ -306,6 +307,8 @@ class Coordinator:
 
     def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
         """Why the transaction is not retried; None if it is, perhaps without some of its tuples."""
+        if (alike := self._failures.alike_text(txid)) is not None:
+            return None if self._gives_letters_back(txid) else alike
         if self.config.attempts_max is None:
             return None
         if self.sets_aside and at_fault:

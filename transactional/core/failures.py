@@ -2,6 +2,7 @@
 
 There are two kinds. A failure caused by the batch counts against `attempts_max`. An outage is not the batch's fault:
 something needed was unavailable, and `outage_timeout_ms` limits its duration instead.
+Some of the former end a run even where `attempts_max` is not set: their error says after how many attempts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ class _Failed:
     away_since_ms: int | None = None
     not_before_ms: int = 0
     tries: Tries = field(default_factory=Tries)
+    alike: int = 0
+    """How many have failed with an error that has a limit of its own, which is `alike_max`."""
+    alike_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -32,11 +36,13 @@ class Failures:
     config: TopologyConfig
     _failed: dict[TxId, _Failed] = field(default_factory=dict)
 
-    def count(self, txid: TxId, now_ms: int, *, is_outage: bool) -> None:
-        """One more attempt has failed."""
+    def count(self, txid: TxId, now_ms: int, *, is_outage: bool, tries_max: int | None = None) -> None:
+        """One more attempt has failed. `tries_max`: so many may fail like this."""
         failed = self._failed.setdefault(txid, _Failed())
         failed.in_a_row += 1
         failed.used_up += not is_outage
+        if tries_max is not None:
+            failed.alike, failed.alike_max = failed.alike + 1, tries_max
         if not is_outage:
             failed.away_since_ms = None
         elif failed.away_since_ms is None:
@@ -66,6 +72,13 @@ class Failures:
             f"transaction {txid} failed {self._failed[txid].used_up} times (attempts_max = {self.config.attempts_max})"
         )
 
+    def alike_text(self, txid: TxId) -> str | None:
+        """How often it has failed with an error that has a limit of its own, in words; None if that is not reached."""
+        failed = self._failed[txid]
+        if failed.alike_max is None or failed.alike < failed.alike_max:
+            return None
+        return f"transaction {txid} failed {failed.alike} times in the same way, and will do so again"
+
     def outage_text(self, txid: TxId, now_ms: int) -> str | None:
         """How long what the transaction needs has been unavailable, in words; None if the limit is not reached."""
         since_ms, most_ms = self._failed[txid].away_since_ms, self.config.outage_timeout_ms
@@ -78,7 +91,7 @@ class Failures:
         """The transaction has a different batch from now on: its attempts start over, immediately; its tuples'
         continue."""
         failed = self._failed[txid]
-        failed.in_a_row = failed.used_up = failed.not_before_ms = 0
+        failed.in_a_row = failed.used_up = failed.alike = failed.not_before_ms = 0
 
     def forget(self, txid: TxId) -> None:
         """The transaction is committed."""

@@ -93,13 +93,15 @@ class AttemptFailed:
 
     `reason` loses its logins here, because stores, journals, logs and pages take it from here. `at_fault`: the tuples
     that caused the failure, if it can be attributed to tuples. `is_outage`: something that it needs was unavailable,
-    which is not its batch's fault.
+    which is not its batch's fault. `tries_max`: after so many attempts that fail like this
+    the transaction is not tried again, however many may fail otherwise.
     """
 
     attempt: TransactionAttempt
     reason: str
     at_fault: tuple[Exclusion, ...] = ()
     is_outage: bool = False
+    tries_max: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", without_login(self.reason))

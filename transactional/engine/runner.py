@@ -224,7 +224,8 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            self.post(AttemptFailed(attempt, f"{error.code} {error}", error.at_fault, error.is_outage))
+            why = f"{error.code} {error}"
+            self.post(AttemptFailed(attempt, why, error.at_fault, error.is_outage, error.tries_max))
         except BaseException as error:
             # Nobody ends these threads with an exception: any exception comes from what they have called.
             text = "".join(traceback.format_exception(error)).rstrip()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from transactional.arrow import from_ipc, table_from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.errors import AttemptLost, ReplayMismatch
+from transactional.errors import ReplayMismatch, TuplesLost
 from transactional.execution.failures import error_of, summed_up
 from transactional.execution.items import (
     Item,
@@ -36,7 +36,7 @@ from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
     """Check an attempt's items and combine them.
 
-    Raises the error of the first failure among them, `AttemptLost` if tuples were lost or duplicated in transit,
+    Raises the error of the first failure among them, `TuplesLost` if tuples were lost or duplicated in transit,
     `ReplayMismatch` if the batch was recorded with other contents.
     """
     in_order = sorted(items, key=lambda item: item.order)
@@ -99,7 +99,7 @@ def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
     expected = [(stage.index, task) for stage in stages for task in range(stage.task_count)]
     found = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
     if found != expected:
-        raise AttemptLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
+        raise TuplesLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
 
 
 def _check_counts(
@@ -123,7 +123,7 @@ def _check_counts(
         received[target] += arrived[subscription]
         if sent[subscription] != arrived[subscription]:
             of = "" if stream == DEFAULT_STREAM else f" on stream {stream!r}"
-            raise AttemptLost(
+            raise TuplesLost(
                 f"bolt {target!r} received {arrived[subscription]} tuples of {sent[subscription]} that {source!r} has "
                 f"emitted for it{of}"
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from transactional.errors import AttemptLost, TransactionalError, by_code
+from transactional.errors import TransactionalError, TuplesLost, by_code
 from transactional.execution.failures import error_of, summed_up
 from transactional.execution.stateful import overrides_rollback
 from transactional.execution.step_work import Closing, StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
@@ -36,7 +36,7 @@ def run_as_job(
             return False
     work = _work(step, component, passing, part)
     expected = passing.rows[component.id]
-    done = _checked(work, sorted(jobs.run_step(work), key=lambda each: each.task), expected, needs_driver)
+    done = _checked(work, component, sorted(jobs.run_step(work), key=lambda each: each.task), expected, needs_driver)
     for each in done:
         passing.take_items(each.items)
     if isinstance(state, SplitState):
@@ -62,7 +62,7 @@ def close_as_job(
     work = StepWork(attempt, component.id, step.tasks, step.split_by, part, inputs, facts=facts, closing=closing)
     answers = sorted(jobs.run_step(work), key=lambda each: each.task)
     # All have read the same rows, and each has kept some.
-    for each in _checked(work, answers, max(each.of for each in answers), needs_driver):
+    for each in _checked(work, component, answers, max(each.of for each in answers), needs_driver):
         passing.take_items(each.items)
     return True
 
@@ -89,7 +89,7 @@ def change_as_job(
         in_order=step.in_order,
     )
     answers = sorted(jobs.run_step(work), key=lambda each: each.task)
-    done = _checked(work, answers, size_of(waiting)[0], needs_driver)
+    done = _checked(work, component, answers, size_of(waiting)[0], needs_driver)
     for each in done:
         passing.take_items(each.items)
     written = [each.written for each in done if each.written is not None]
@@ -122,7 +122,11 @@ def _work(step: Step, component: Component, passing: Passing, part: TaskState | 
 
 
 def _checked(
-    work: StepWork, done: Sequence[TaskDone], expected: int, needs_driver: Callable[[str], None]
+    work: StepWork,
+    component: Component,
+    done: Sequence[TaskDone],
+    expected: int,
+    needs_driver: Callable[[str], None],
 ) -> Sequence[TaskDone]:
     """Every task has answered once, none has failed, and nothing was lost on the way."""
     failures = [each.failure for each in done if each.failure is not None]
@@ -131,14 +135,21 @@ def _checked(
             needs_driver(stays)
         raise _error(failures)
     if [each.task for each in done] != [given.task for given in work.inputs]:
-        raise AttemptLost(f"{len(work.inputs)} tasks of {work.component!r} were to answer once each, {len(done)} have")
+        raise TuplesLost(
+            f"{len(work.inputs)} tasks of {_in_words(component)} were to answer once each, {len(done)} have answered"
+        )
     received = sum(each.received for each in done)
     if received != expected:
-        raise AttemptLost(
-            f"bolt {work.component!r} received {received} tuples of {expected} in the job of its step; the attempt has "
-            "to be repeated"
-        )
+        what = "tuples that were sent to them" if work.closing is None else "rows whose windows they close"
+        raise TuplesLost(f"the tasks of {_in_words(component)} have received {received} of {expected} {what}")
     return done
+
+
+def _in_words(component: Component) -> str:
+    """A step, with the table that it writes."""
+    state = component.state
+    named = "" if state is None else f", which writes the state {getattr(state, 'table', type(state).__name__)}"
+    return f"step {component.id!r}{named}"
 
 
 def _error(failures: Sequence[StepFailure]) -> TransactionalError:

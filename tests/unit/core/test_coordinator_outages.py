@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from spouts.memory import MemoryTransactionalSpout
 from tests.unit.conversation import Conversation, kinds
 from tests.unit.drivers import DRAINED, World
 from tests.unit.fakes import stored
-from transactional.attempt import TxId
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import AttemptFailed, Halt, RecordFailure
-from transactional.errors import RetriesExhausted, SourceUnavailable
+from transactional.errors import RetriesExhausted, SourceUnavailable, TuplesLost
 from transactional.letters import Exclusion
+from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import Processed
 
 WAITS = TopologyConfig(attempts_max=2, outage_timeout_ms=10_000, retry_pause_ms=100, retry_pause_max_ms=400)
 
@@ -102,3 +106,57 @@ def test_a_source_that_is_away_for_a_while_costs_no_attempt() -> None:
     summary = world.run(world.topology(spout), replace(DRAINED, attempts_max=1))
     assert (summary.transactions, summary.failures) == (1, 5)
     assert stored(world.counts) == {"cat": 1}
+
+
+# --- what is lost again and again -----------------------------------------------------------------------------------
+
+
+def lost(talk: Conversation, txid: int = 1) -> list[str]:
+    """An attempt in which tuples were lost, three of which are allowed; and the pause after it."""
+    told = kinds(talk.tell(AttemptFailed(talk.current(txid), "TX309 2 of 3 tuples", tries_max=3)))
+    talk.wait(1_000)
+    return told
+
+
+def test_tuples_that_are_lost_at_each_attempt_are_not_sent_for_ever() -> None:
+    talk = Conversation(config=TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=400))
+    talk.start_processing(1)
+    assert lost(talk) == ["RecordFailure"]
+    talk.away(1)
+    talk.wait(1_000)
+    assert lost(talk) == ["RecordFailure"]
+    for _ in range(20):
+        assert kinds(talk.fail(1)) == ["RecordFailure"], "what fails otherwise is tried for ever, as it is configured"
+        talk.wait(1_000)
+    *_, halt = talk.tell(AttemptFailed(talk.current(1), "TX309 2 of 3 tuples", tries_max=3))
+    assert halt == Halt(
+        RetriesExhausted.code,
+        "transaction 1 failed 3 times in the same way, and will do so again; the last error: TX309 2 of 3 tuples",
+    )
+
+
+def test_each_transaction_may_lose_as_many() -> None:
+    talk = Conversation(config=TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=400))
+    talk.start_processing(1)
+    for txid in (1, 2):
+        lost(talk, txid)
+        lost(talk, txid)
+        talk.process(txid)
+        talk.committed(txid)
+        talk.plan(txid + 1)
+    assert talk.coordinator.committed_txid == TxId(2)
+
+
+class LosesTuples(LocalExecutor):
+    """A processing phase that never gets all of its tuples."""
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        raise TuplesLost("bolt 'count' received 2 tuples of 3")
+
+
+def test_a_run_that_loses_tuples_at_each_attempt_ends() -> None:
+    world = World()
+    topology = world.topology(MemoryTransactionalSpout([[("cat",)]], fields="word string", take=1))
+    assert DRAINED.attempts_max is None
+    with pytest.raises(RetriesExhausted, match=r"failed 10 times in the same way.*TX309 bolt 'count' received 2"):
+        world.run(topology, executor=LosesTuples(topology))

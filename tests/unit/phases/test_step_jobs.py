@@ -22,7 +22,7 @@ from tests.unit.fakes import builder, counts, opaque_words, stored
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.errors import AttemptLost, BoltFailed, Fenced, TableConflict
+from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
@@ -244,7 +244,7 @@ def tuples_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
 def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Path) -> None:
     state = log(tmp_path / "t")
     topology = counting(WordCount(), state)
-    with pytest.raises(AttemptLost, match="count"):
+    with pytest.raises(TuplesLost, match=r"step 'count', which writes the state \S+t' "):
         first_batch(topology, Executor(topology, change))
     assert content(state) == {}
 

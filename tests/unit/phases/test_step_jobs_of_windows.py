@@ -20,13 +20,12 @@ from state.delta.tables.staging import RUNS
 from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import AttemptLost, BoltFailed, RetriesExhausted
+from transactional.errors import RetriesExhausted
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.staging import stagers_of
 from transactional.phases.step_tasks import run_step_task
-from transactional.ports import Processed
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import CLOSED, Topology
@@ -80,16 +79,6 @@ class Executor(LocalExecutor):
         return super().run_step(work)
 
 
-class Strict(CommitPhase):
-    """One whose attempts are not repeated for ever."""
-
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        try:
-            super().run(attempt, processed)
-        except AttemptLost as error:
-            raise BoltFailed(str(error)) from error
-
-
 Change = Callable[[Executor, StepWork], list[TaskDone]]
 
 
@@ -102,7 +91,7 @@ def found(topology: Topology, choice: str, change: Change | None = None) -> dict
             closed.extend(row.values() for row in batch.to_pylist())
 
     executor = Executor(topology, record, change)
-    phase = Strict(topology, record=record, jobs=executor, choice=choice)
+    phase = CommitPhase(topology, record=record, jobs=executor, choice=choice)
     config = TopologyConfig(stop_when_drained=True, attempts_max=1)
     TopologyDriver(topology, MemoryCoordinatorStore(), executor, config, commit_phase=phase).run()
     assert bool(executor.steps) == (choice == "jobs")
@@ -183,7 +172,7 @@ def fewer_rows(executor: Executor, work: StepWork) -> list[TaskDone]:
 @pytest.mark.parametrize("change", [one_lost, one_twice, of_another_split, fewer_rows])
 def test_what_was_lost_or_closed_twice_fails_the_attempt(change: Change, tmp_path: Path) -> None:
     topology = topology_of(staged(tmp_path), WINDOWS["tumbling"], clicks(4))
-    with pytest.raises(RetriesExhausted, match="open"):
+    with pytest.raises(RetriesExhausted, match=r"TX309 .*step 'open', which writes the state \S+open"):
         found(topology, "jobs", change)
 
 

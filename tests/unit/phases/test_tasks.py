@@ -18,7 +18,7 @@ from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, opaque_w
 from tests.unit.shapes import topologies
 from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch
+from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch, TuplesLost
 from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
 from transactional.groupings import GroupingKind
@@ -244,7 +244,7 @@ def double_items(items: list[Item]) -> list[Item]:
 def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, received: str) -> None:
     """Storm row T12."""
     with pytest.raises(
-        AttemptLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"
+        TuplesLost, match=f"^bolt 'upper' received {received} tuples of 19 that 'spout' has emitted for it$"
     ):
         run_tampered(counted_words(), tamper)
 
@@ -266,7 +266,7 @@ def test_every_task_has_to_report_once(tamper: Tamper, found: int) -> None:
     """A task whose partial aggregates are all that it sends would be missed by nothing else."""
     made = builder(words(), parallelism=2)
     made.set_committer_bolt("count", MemoryMapState("word").count()).shuffle_grouping("spout")
-    with pytest.raises(AttemptLost, match=f"^2 tasks were to report once each, {found} reports have come$"):
+    with pytest.raises(TuplesLost, match=f"^2 tasks were to report once each, {found} reports have come$"):
         run_tampered(made.build(), tamper)
 
 

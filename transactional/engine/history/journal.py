@@ -275,6 +275,7 @@ def _digests(value: Any) -> dict[PartitionId, Digest]:
 
 _READERS: Mapping[object, Callable[[Any], Any]] = {
     int: _exactly(int),
+    int | None: _or_none(_exactly(int)),
     str: _exactly(str),
     bool: _exactly(bool),
     Phase: Phase,
