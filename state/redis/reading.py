@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from state.columns import StateColumns
-from state.expiring import NO_FLOORS, alive
+from state.expiring import alive
 from state.redis.registration import FIELDS, RedisRegistration, Registered, keys_of
 from state.redis.server import Server
 from state.redis.values import RowCodec
 from state.updates import rows_of, table_of_rows
 from state.values import OpaqueValue
 from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TxId
+from transactional.attempt import TxId
 from transactional.errors import OperatingError
 from transactional.schema import Schema
 
@@ -22,8 +22,9 @@ from transactional.schema import Schema
 class RedisReader:
     """Reads the table of one owner. `name` is what messages call the state.
 
-    The server keeps no versions: what a row was is known as long as one transaction at most has changed it since. Of
-    keys that may be deleted or expire nothing is known once the table has been written again.
+    The server keeps no versions: of each row it is known what it was before the transaction that has changed it last.
+    Rows that one transaction deletes, or that have expired by it, are removed by the next one: of keys that may go all
+    is known until the table is two transactions further, and after that what the rows themselves say.
     """
 
     has_history = False
@@ -33,8 +34,7 @@ class RedisReader:
         self._registration = RedisRegistration(server, table, columns, owner=owner, name=name)
         self._codec = RowCodec(columns.key, columns.values, name)
         self._meta, self._rows, *_ = keys_of(table)
-        self._pinned: AttemptId | None = None
-        self._floors = NO_FLOORS
+        self._pinned: Registered | None = None
 
     def pin(self, txid: TxId | None = None) -> None:
         """Note who has written the table last; older transactions than that are not there."""
@@ -42,7 +42,7 @@ class RedisReader:
         found = self._registration.check()
         if found is None or found.version is None:
             raise OperatingError(f"state {self._name} has no table yet: no transaction has written it")
-        self._pinned, self._floors = found.version, found.floors
+        self._pinned = found
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
@@ -50,7 +50,7 @@ class RedisReader:
             together.hmget(self._meta, FIELDS)
             together.hgetall(self._rows)
             told, stored = together.execute()
-        return self._as_of(txid, told, stored)
+        return self._as_of(txid, told, stored, is_everything=True)
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
@@ -61,35 +61,62 @@ class RedisReader:
             together.hmget(self._meta, FIELDS)
             together.hmget(self._rows, asked)
             told, found = together.execute()
-        return self._as_of(txid, told, {key: row for key, row in zip(asked, found, strict=True) if row is not None})
+        return self._as_of(txid, told, dict(zip(asked, found, strict=True)))
 
-    def _as_of(self, txid: TxId, told: list[object], stored: Mapping[bytes, bytes]) -> pa.Table:
+    def _as_of(
+        self, txid: TxId, told: list[object], stored: Mapping[bytes, bytes | None], *, is_everything: bool = False
+    ) -> pa.Table:
         assert self._pinned is not None, "pin() comes first"
-        registered, rows = Registered.of(told), {key: self._codec.row_of(row) for key, row in stored.items()}
-        if registered is None or registered.version != self._pinned:
-            self._check_known(txid, rows)
-        there = ((key, row.visible_at(txid)) for key, row in rows.items())
-        found = self._table((*self._codec.key_of(key), *values) for key, values in there if values is not ABSENT)
-        expires = self._columns.expires
-        return found if expires is None else alive(found, expires, self._floors.at(txid))
-
-    def _check_known(self, txid: TxId, rows: Mapping[bytes, OpaqueValue]) -> None:
-        """Raise `OperatingError` unless what each row was is known, though others have written since it was pinned."""
-        goes = self._columns.deletes or self._columns.expires is not None
-        if goes or any(row.txid > txid and (row.prev_txid or 0) > txid for row in rows.values()):
+        now, rows = Registered.of(told), {key: self._row_of(row) for key, row in stored.items()}
+        is_same = now is not None and now.version == self._pinned.version
+        if not is_same and not (now and self._is_known(txid, now, rows, is_everything=is_everything)):
             raise OperatingError(
                 f"state {self._name} has moved on from transaction {txid} while it was read, and Redis keeps no older "
                 "versions; query it again"
             )
+        there = ((key, row.visible_at(txid)) for key, row in rows.items() if row is not None)
+        found = self._table((*self._codec.key_of(key), *values) for key, values in there if values is not ABSENT)
+        expires = self._columns.expires
+        return found if expires is None else alive(found, expires, self._pinned.floors.at(txid))
+
+    def _row_of(self, stored: bytes | None) -> OpaqueValue | None:
+        return None if stored is None else self._codec.row_of(stored)
+
+    def _is_known(
+        self, txid: TxId, now: Registered, rows: Mapping[bytes, OpaqueValue | None], *, is_everything: bool
+    ) -> bool:
+        """Whether it is known what each row was after a transaction, though others have written since it was pinned."""
+        then = self._pinned
+        assert then is not None
+        if now.owner != then.owner or now.rewound_to != then.rewound_to:
+            return False
+        if now.written is not None and then.written is not None:
+            if now.written.since != then.written.since:
+                return False
+            may_be_gone = now.written.txid > txid + 1
+        else:
+            may_be_gone = True
+        may_be_gone = may_be_gone and (self._columns.deletes or self._columns.expires is not None)
+        if may_be_gone and is_everything:
+            return False
+        return all(_is_told(row, txid, may_be_gone=may_be_gone) for row in rows.values())
 
     def _table(self, rows: Iterable[tuple[object, ...]]) -> pa.Table:
         return table_of_rows(list(rows), Schema((*self._columns.key, *self._columns.values)))
 
     def release(self) -> None:
         """Let go of what is pinned."""
-        self._pinned, self._floors = None, NO_FLOORS
+        self._pinned = None
 
     def close(self) -> None:
         """Close the connection."""
         self.release()
         self._server.close()
+
+
+def _is_told(row: OpaqueValue | None, txid: TxId, *, may_be_gone: bool) -> bool:
+    """Whether a row, or that there is none, says what was there after a transaction. `may_be_gone`: the row of then may
+    have been removed."""
+    if row is None or (row.txid > txid and row.prev_txid is None):
+        return not may_be_gone
+    return row.txid <= txid or (row.prev_txid or 0) <= txid

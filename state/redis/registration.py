@@ -31,11 +31,25 @@ _HAND_OVER: Final = """
 local meta, rows = KEYS[1], KEYS[2]
 if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
 redis.call('HSET', meta, 'owner', ARGV[2])
-redis.call('HDEL', meta, 'attempt', 'floors', 'rewound')
+redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written')
 return 1
 """
 
-FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound")
+FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Which transaction has written rows last, as the writer `by` has noted it. Since the writer `since` each has come
+    after the one before it, without a rewind in between."""
+
+    by: AttemptId
+    txid: TxId
+    since: AttemptId
+
+    def text(self) -> str:
+        """As it is stored."""
+        return json.dumps([self.by, self.txid, self.since])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +65,13 @@ class Registered:
     floors: Floors
     rewound_to: TxId | None
     """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
+    written: Written | None = None
+    """None: not known, as after a writer of an older release."""
 
     @classmethod
     def of(cls, found: list[Any]) -> Registered | None:
         """From the values of `FIELDS`; None: there is no such table."""
-        layout, key, columns, owner, expires, attempt, floors, rewound = (
+        layout, key, columns, owner, expires, attempt, floors, rewound, written = (
             part.decode() if isinstance(part, bytes) else part for part in found
         )
         if owner is None:
@@ -70,6 +86,7 @@ class Registered:
             version,
             read_floors(floors),
             None if rewound is None else TxId(int(rewound)),
+            read_written(written, version),
         )
 
 
@@ -79,6 +96,14 @@ def read_floors(written: str | None) -> Floors:
         return NO_FLOORS
     txid, floor, before = json.loads(written)
     return Floors(TxId(txid), floor, before)
+
+
+def read_written(written: str | None, version: AttemptId | None) -> Written | None:
+    """What the last writer has noted of the transaction; an older release leaves the note of another one."""
+    if not written:
+        return None
+    by, txid, since = json.loads(written)
+    return Written(AttemptId(by), TxId(txid), AttemptId(since)) if by == version else None
 
 
 def written_floors(floors: Floors | None) -> str:

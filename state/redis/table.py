@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from state.columns import StateColumns
 from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import WriteRefused
 from state.going_back import undone_by
-from state.redis.registration import FIELDS, RedisRegistration, Registered, keys_of, written_floors
+from state.redis.registration import FIELDS, RedisRegistration, Registered, Written, keys_of, written_floors
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND, RowCodec
 from state.sums import SumCheck
@@ -40,8 +40,9 @@ if found[1] ~= ARGV[1] or (found[2] or '') ~= ARGV[2] then return {0, found[1] o
 redis.call('HSET', meta, 'attempt', ARGV[3])
 if ARGV[4] ~= '' then redis.call('HSET', meta, 'floors', ARGV[4]) end
 if ARGV[5] ~= '' then redis.call('HSET', meta, 'layout', '2', 'expires', ARGV[5]) end
-if ARGV[11] ~= '' then redis.call('HSET', meta, 'rewound', ARGV[11]) end
-local at = 12
+if ARGV[6] == '' then redis.call('HDEL', meta, 'written') else redis.call('HSET', meta, 'written', ARGV[6]) end
+if ARGV[12] ~= '' then redis.call('HSET', meta, 'rewound', ARGV[12]) end
+local at = 13
 local function each(count, width, call)
   local last = at + count * width - 1
   while at <= last do
@@ -50,18 +51,18 @@ local function each(count, width, call)
     at = stop + 1
   end
 end
-each(tonumber(ARGV[6]), 2, function(first, last)
+each(tonumber(ARGV[7]), 2, function(first, last)
   redis.call('ZADD', expiry, unpack(ARGV, first, last))
 end)
-each(tonumber(ARGV[7]), 1, function(first, last)
+each(tonumber(ARGV[8]), 1, function(first, last)
   redis.call('ZREM', expiry, unpack(ARGV, first, last))
 end)
-if ARGV[8] == 'version' then return {1} end
+if ARGV[9] == 'version' then return {1} end
 redis.call('DEL', changed)
-each(tonumber(ARGV[9]), 2, function(first, last)
+each(tonumber(ARGV[10]), 2, function(first, last)
   redis.call('HSET', rows, unpack(ARGV, first, last))
 end)
-each(tonumber(ARGV[10]), 1, function(first, last)
+each(tonumber(ARGV[11]), 1, function(first, last)
   redis.call('HDEL', rows, unpack(ARGV, first, last))
 end)
 each(#ARGV - at + 1, 1, function(first, last)
@@ -84,6 +85,8 @@ class Changes:
     """Times by which rows go, each followed by its key."""
     unscored: Sequence[bytes] = ()
     has_rows: bool = False
+    txid: TxId | None = None
+    """The transaction that is written, or undone; None: none is."""
     rewound: TxId | None = None
     """The transaction that the table goes back to."""
 
@@ -111,6 +114,7 @@ class FencedRedisTable:
         self._codec = RowCodec(columns.key, columns.values, name)
         self._limits = ValueLimits(name)
         self._loaded: AttemptId | None = None
+        self._written: Written | None = None
         self._write = server.client.register_script(_WRITE)
 
     def create_or_check(self) -> None:
@@ -137,7 +141,7 @@ class FencedRedisTable:
                 f"state {self._name} of {self._owner} was at version {before} and is at {version} now: the server has "
                 "lost writes that it had confirmed, in a failover or a restart; restore a newer copy of the table"
             )
-        self._loaded, self._floors = version, found.floors
+        self._loaded, self._floors, self._written = version, found.floors, found.written
         return version
 
     def version(self) -> AttemptId | None:
@@ -235,11 +239,12 @@ class FencedRedisTable:
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        del attempt
-        self._run(attempt_id, floors, Changes(scored=self._scores_at_first()))
+        txid = None if attempt is None else attempt.txid
+        self._run(attempt_id, floors, Changes(scored=self._scores_at_first(), txid=txid))
 
     def go_back(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the transaction after the target's, and write the fence. Raises `WriteRefused`, `BeyondKept`."""
+        self._written = self._written and replace(self._written, since=fence_id)
         found = self._registration.find()
         at = undone_by(self._loaded, (found and found.rewound_to) or TxId(0), target, self._name)
         if at is None:
@@ -307,12 +312,14 @@ class FencedRedisTable:
                 "Redis; limit the batches to 300,000 keys, or keep the state in Delta"
             )
         pairs = [part for key, row in put.items() for part in (key, self._codec.row_bytes(row))]
-        self._run(attempt_id, floors, Changes(pairs, gone, own, scored, unscored, has_rows=True, rewound=rewound))
+        self._run(attempt_id, floors, Changes(pairs, gone, own, scored, unscored, True, txid, rewound))
 
     def _run(self, attempt_id: AttemptId, floors: Floors | None, changes: Changes) -> None:
         loaded = "" if self._loaded is None else int(self._loaded)
         gains = (self._columns.expires or "") if self._gains_floors else ""
-        given = [self._owner, loaded, int(attempt_id), written_floors(floors), gains, *changes.arguments()]
+        written = self._noted(attempt_id, changes)
+        noted = "" if written is None else written.text()
+        given = [self._owner, loaded, int(attempt_id), written_floors(floors), gains, noted, *changes.arguments()]
         try:
             with self._server.writing():
                 is_written, *found = self._write(self._keys, given)
@@ -322,6 +329,15 @@ class FencedRedisTable:
             owner, version = (part.decode() for part in found)
             raise WriteRefused(f"another writer came between: {owner}, version {version}", is_conflict=True)
         self._loaded, self._floors, self._gains_floors = attempt_id, floors or self._floors, False
+        self._written = written
+
+    def _noted(self, attempt_id: AttemptId, changes: Changes) -> Written | None:
+        """What a write notes of the transaction that has written rows last."""
+        known = self._written
+        txid = changes.txid if changes.rewound is None else changes.rewound
+        if txid is None:
+            return known and replace(known, by=attempt_id)
+        return Written(attempt_id, txid, attempt_id if known is None else known.since)
 
     # --- when rows go -----------------------------------------------------------------------------------------------
 

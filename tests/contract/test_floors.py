@@ -23,10 +23,11 @@ from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
+from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
 from transactional.expiry import Expiry, Time
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
+from transactional.reading import StateReader
 from transactional.schema import Schema
 
 pytestmark = pytest.mark.sampled(9)
@@ -97,6 +98,10 @@ class History:
     """What a reader of the last transaction sees."""
     floor: float | None = None
     number: int = 0
+    keeps_versions: bool = True
+    """Whether a reader is answered however far the table has gone on since it was pinned."""
+    pinned: tuple[StateReader, TxId, Model] | None = None
+    """A reader that is pinned for some transactions, of which one, and what it has to find."""
 
     def state(self) -> AnyState:
         return expiring(self.place, kind=self.kind, deletes=self.deletes)
@@ -105,6 +110,8 @@ class History:
         state, now = self.state(), 5.0
         for txid in range(1, transactions + 1):
             now += random.choice((0, 1, 3, 7, 20))
+            if txid % 3 == 2:
+                self.pin(state, TxId(txid - 1))
             same, after, floor = random.randrange(1_000_000), self.model, self.floor
             for _ in range(random.choice((1, 1, 2, 3))):
                 self.number += 1
@@ -120,6 +127,7 @@ class History:
                 after, floor = self.attempted(state, attempt, clock, Random(seed))
                 self.check(state, txid, after)
             self.model, self.floor = after, floor
+        self.pin(state, None)
         state.close()
 
     def attempted(
@@ -159,12 +167,36 @@ class History:
         assert content(state, txid - 1) == self.model
         if self.place.engine == "sqlite in memory":
             return
+        self.check_pinned(txid)
         with closing(state.reader(OWNER)) as reader:
             reader.pin()
-            words = pa.table({"word": pa.array(WORDS, pa.string())})
             for number, expected in ((txid, after), (txid - 1, self.model)):
-                for found in (reader.rows(TxId(number)), reader.lookup(TxId(number), words)):
-                    assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == expected
+                self.check_reader(reader, TxId(number), expected)
+
+    def pin(self, state: AnyState, txid: TxId | None) -> None:
+        """Close the reader that is pinned, and pin another one, if it is told of which transaction."""
+        if self.pinned is not None:
+            self.pinned[0].close()
+            self.pinned = None
+        if txid is not None and self.place.engine != "sqlite in memory":
+            reader = state.reader(OWNER)
+            reader.pin()
+            self.pinned = (reader, txid, self.model)
+
+    def check_pinned(self, txid: int) -> None:
+        if self.pinned is None:
+            return
+        reader, pinned, model = self.pinned
+        try:
+            self.check_reader(reader, pinned, model)
+        except OperatingError:
+            assert txid > pinned + 1, "what was before the newest transaction is known"
+            assert not self.keeps_versions
+
+    def check_reader(self, reader: StateReader, txid: TxId, expected: Model) -> None:
+        words = pa.table({"word": pa.array(WORDS, pa.string())})
+        for found in (reader.rows(txid), reader.lookup(txid, words)):
+            assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == expected
 
 
 @pytest.mark.sampled(17)

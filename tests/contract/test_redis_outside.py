@@ -15,7 +15,7 @@ from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import OWNER, Place, counts
-from tests.contract.test_floors import expiring
+from tests.contract.test_floors import at, expiring
 from tests.contract.test_readers import (
     read,
     seen,
@@ -28,12 +28,14 @@ from tests.integration.redis_server import RedisServer
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
-from transactional.attempt import TxId
+from transactional.absent import ABSENT
+from transactional.attempt import AttemptId, TxId
 from transactional.commands.verify import tables_of
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
 from transactional.facts import BatchFacts
+from transactional.ports.rewinding import RewindTarget
 from transactional.topology.topology import Topology
 from verifier import verify
 
@@ -69,20 +71,96 @@ def test_a_reader_of_a_table_that_has_moved_on_too_far_is_refused(place: Place) 
     reader.close()
 
 
-@pytest.mark.parametrize("goes", [{"deletes": True}, {"expires": "at", "after": "10 seconds"}])
-def test_of_keys_that_may_go_nothing_is_known_then(place: RedisPlace, goes: dict[str, Any]) -> None:
-    """One that is not there may have been there."""
-    state = place.state("word string", "count long, at timestamp", **goes)
-    attempt = place.attempt(1, 1)
-    state.begin(attempt, BatchFacts(5_000))
-    state.put(attempt, {("a",): (7, datetime(2026, 5, 1, tzinfo=UTC))})
-    reader = state.reader(OWNER)
-    reader.pin()
-    assert [row["count"] for row in reader.rows(TxId(1)).to_pylist()] == [7]
-    place.fence(state, 1, 5)
+GOES: list[dict[str, Any]] = [{"deletes": True}, {"expires": "at", "after": "10 seconds"}]
+
+
+class Going:
+    """A table whose rows may go, with a reader of its first transaction."""
+
+    def __init__(self, place: RedisPlace, goes: dict[str, Any]) -> None:
+        self.place, self.deletes = place, "deletes" in goes
+        self.state: Any = place.state("word string", "count long, at timestamp", **goes)
+        self.write(1, {"a": 1, "b": 1, "stays": 1})
+        self.reader = self.state.reader(OWNER)
+        self.reader.pin()
+
+    def write(self, txid: int, words: dict[str, int], gone: str = "", attempt_id: int = 0) -> None:
+        """One attempt at a transaction, five seconds after the one before it. Rows go by being deleted, or by their
+        times."""
+        attempt, second = self.place.attempt(txid, attempt_id or 10 * txid), 5 * txid
+        self.state.begin(attempt, BatchFacts(1_000 * second))
+        rows: dict[Any, Any] = {
+            (word,): (count, at(second + (100 if word == "stays" else 0))) for word, count in words.items()
+        }
+        self.state.put(attempt, rows | ({(gone,): ABSENT} if gone and self.deletes else {}))
+
+    def found(self) -> dict[str, int]:
+        """What the reader finds by a look-up, and by reading everything."""
+        rows = {row["word"]: row["count"] for row in self.reader.rows(TxId(1)).to_pylist()}
+        assert self.looked_up("a", "b", "c", "stays") == rows
+        return rows
+
+    def looked_up(self, *words: str) -> dict[str, int]:
+        """What it finds by a look-up alone."""
+        return {r["word"]: r["count"] for r in self.reader.lookup(TxId(1), pa.table({"word": words})).to_pylist()}
+
+
+@pytest.mark.parametrize("goes", GOES)
+def test_of_keys_that_may_go_the_transaction_before_is_known(place: RedisPlace, goes: dict[str, Any]) -> None:
+    """However many fences and attempts at the next one there are; and then what the rows themselves tell."""
+    table, first = Going(place, goes), {"a": 1, "b": 1, "stays": 1}
+    place.fence(table.state, 1, 15)
+    assert table.found() == first
+    table.write(2, {"b": 2, "c": 2}, gone="a", attempt_id=20)
+    assert table.found() == first
+    place.fence(table.state, 1, 21)
+    table.write(2, {"a": 7}, gone="b", attempt_id=22)
+    assert table.found() == first
+    place.fence(table.state, 2, 25)
+    assert table.found() == first
+    table.write(3, {"stays": 3})
+    table.write(4, {"c": 4})
+    for asked in (["c"], ["b"], ["stays", "nobody"]):
+        with pytest.raises(OperatingError, match="query it again"):
+            table.looked_up(*asked)
     with pytest.raises(OperatingError, match="query it again"):
-        reader.rows(TxId(1))
-    reader.close()
+        table.reader.rows(TxId(1))
+    assert table.looked_up("stays") == {"stays": 1}, "one transaction has changed it since"
+    table.reader.close()
+
+
+@pytest.mark.parametrize("goes", GOES)
+def test_a_writer_that_does_not_note_its_transaction_leaves_nothing_known(
+    place: RedisPlace, goes: dict[str, Any]
+) -> None:
+    """One of an older release: what it has left of the note is another attempt's."""
+    table = Going(place, goes)
+    table.write(2, {"b": 2})
+    client, (meta, *_) = table.state._server.client, keys_of(place.engine)
+    client.hset(meta, "attempt", 21)
+    with pytest.raises(OperatingError, match="query it again"):
+        table.looked_up("c")
+    table.reader.close()
+
+
+@pytest.mark.parametrize("goes", [{}, *GOES])
+def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: RedisPlace, goes: dict[str, Any]) -> None:
+    """Also when the transaction has been written again, otherwise."""
+    table = Going(place, goes)
+    table.write(2, {"b": 2})
+    table.reader.pin()
+    assert table.reader.rows(TxId(2)).num_rows == 3
+    for attempt_id in (21, 23):
+        place.txids[attempt_id] = TxId(1)
+        table.state.rewind(RewindTarget(TxId(1), AttemptId(10), place.txids.get), AttemptId(attempt_id))
+        with pytest.raises(OperatingError, match="query it again"):
+            table.reader.rows(TxId(2))
+        table.write(2, {"b": attempt_id}, attempt_id=attempt_id + 1)
+        with pytest.raises(OperatingError, match="query it again"):
+            table.reader.rows(TxId(2))
+        table.reader.pin()
+        assert {row["count"] for row in table.reader.rows(TxId(2)).to_pylist()} == {1, attempt_id}
+    table.reader.close()
 
 
 def test_a_reader_creates_nothing(server: RedisServer) -> None:
