@@ -76,7 +76,7 @@ class InTurns(Ways):
     def _without_trial(self, stored: int, touched: int) -> None:
         """Also where little is touched."""
 
-    def _chosen(self, rows: int) -> Chosen:
+    def _chosen(self, stored: int, coming: int) -> Chosen:
         return Chosen(next(self._turns), "it is its turn")
 
 

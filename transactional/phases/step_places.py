@@ -7,11 +7,10 @@ what is too large for the driver's memory runs as a job.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final
 
+from transactional.moving_median import MovingMedian
 from transactional.topology.steps import Step
 
 JOB_MS: Final = 60.0
@@ -22,8 +21,6 @@ TUPLES_MIN: Final = 1_000
 """Steps of fewer tuples measure other things than tuples."""
 MARGIN: Final = 0.8
 """A job has to be so much quicker than the driver: executors may have other transactions to process."""
-REMEMBERED: Final = 5
-"""So many steps count; by the median, since one may have been delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,8 @@ class StepPlace:
 class _Measured:
     """Milliseconds per tuple in the last steps: in the driver, and in a job, beyond what each job costs."""
 
-    driver: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    job: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    driver: MovingMedian = field(default_factory=MovingMedian)
+    job: MovingMedian = field(default_factory=MovingMedian)
     stays: str = ""
 
 
@@ -70,9 +67,9 @@ class StepPlaces:
             return StepPlace(True, "all steps do that can")
         if size_bytes > DRIVER_BYTES_MAX:
             return StepPlace(True, f"{size_bytes >> 20} MiB of tuples are too many for the driver")
-        if not known.driver and not known.job:
+        if (expected := self._expected(known, step, tuples)) is None:
             return StepPlace(False, "nothing is measured yet")
-        driver_ms, job_ms = self._expected(known, step, tuples)
+        driver_ms, job_ms = expected
         return StepPlace(
             job_ms < MARGIN * driver_ms, f"about {driver_ms:.0f} ms in the driver, {job_ms:.0f} ms as a job"
         )
@@ -82,19 +79,25 @@ class StepPlaces:
         if tuples >= TUPLES_MIN:
             known = self._of(step)
             if place.is_job:
-                known.job.append(max(0.0, took_ms - JOB_MS) / tuples)
+                known.job.add(max(0.0, took_ms - JOB_MS) / tuples)
             else:
-                known.driver.append(took_ms / tuples)
+                known.driver.add(took_ms / tuples)
 
     def keep_in_driver(self, step: Step, why: str) -> None:
         """A step can't run as a job, as has turned out. Not with `jobs`: there it is a mistake that stays one."""
         if self._choice == "auto":
             self._of(step).stays = why
 
-    def _expected(self, known: _Measured, step: Step, tuples: int) -> tuple[float, float]:
+    def _expected(self, known: _Measured, step: Step, tuples: int) -> tuple[float, float] | None:
+        """In the driver, and as a job, in milliseconds; None: neither is measured."""
         side_by_side = max(1, min(self._slots or 1, step.tasks))
-        driver = median(known.driver) if known.driver else median(known.job) * side_by_side
-        job = median(known.job) if known.job else driver / side_by_side
+        driver, job = known.driver.value, known.job.value
+        if driver is None:
+            if job is None:
+                return None
+            driver = job * side_by_side
+        if job is None:
+            job = driver / side_by_side
         return driver * tuples, JOB_MS + job * tuples
 
     def _of(self, step: Step) -> _Measured:

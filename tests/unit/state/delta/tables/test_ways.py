@@ -48,3 +48,11 @@ def test_where_there_is_no_choice_it_is_said_why() -> None:
     assert str(ways.only("it is far away")) == "delta-rs' MERGE: it is far away"
     assert ways.chosen is not None
     assert ways.chosen.way is Way.MERGE
+
+
+def test_batches_that_are_a_thousand_times_as_large_are_judged_by_their_own_measurements() -> None:
+    """What has a cost of its own says nothing per row."""
+    ways, small = Ways(), {Way.FILES: 1.0, Way.MERGE: 0.1}
+    assert written(ways, small, 20, coming=900)[-1] is Way.MERGE
+    assert written(ways, {Way.FILES: 0.01, Way.MERGE: 0.02}, 20, coming=900_000)[-1] is Way.FILES
+    assert written(ways, small, 3, coming=700) == [Way.MERGE] * 3
