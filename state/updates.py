@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from state.value_limits import ValueLimits
 from transactional.aggregates import Aggregate, TableAggregator
+from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.ports import TransactionState
@@ -103,6 +104,8 @@ def _type_of(aggregate: Aggregate, input: Schema) -> str:
 
 def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
     """Raise `ProtocolError` if two rows have the same key: a merge would apply only one of them."""
+    if have_keys_once(table, key):
+        return
     keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).num_rows if key else 1
     if table.num_rows > keys:
         raise ProtocolError(f"{table.num_rows} rows with {keys} different keys were to be merged into state {state}")

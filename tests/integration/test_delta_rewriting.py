@@ -19,6 +19,7 @@ import state.delta.tables.small
 from state.columns import StateColumns
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
+from state.delta.tables.places import left_over, places_in
 from state.delta.tables.rewriting import Change, NotAlike, rewrite_files
 from state.delta.tables.small import DataFile, rewritten, visible
 from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
@@ -248,12 +249,15 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("part_rows", [1, 4, 500_000])
+@pytest.mark.parametrize(("part_rows", "lane_rows"), [(1, 500_000), (4, 1), (4, 2), (500_000, 1), (500_000, 500_000)])
 @pytest.mark.parametrize("number", range(8))
 def test_files_are_what_a_merge_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part_rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part_rows: int, lane_rows: int
 ) -> None:
-    """For every type and each way in which values meet; with parts of files, whole files, and files put together."""
+    """For every type and each way in which values meet; with parts of files, whole files, files put together, and files
+    that are written at once."""
+    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
@@ -267,15 +271,30 @@ def test_files_are_what_a_merge_leaves(
     assert told == {name: metadata.num_rows for name, metadata in written.items()}
 
 
-def test_one_key_column_is_found_as_several_are(tmp_path: Path) -> None:
-    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize(("many", "block_rows", "part_rows"), [(50_000, 4, 4), (0, 1, 4), (0, 2, 500_000), (0, 9, 1)])
+def test_one_key_column_is_found_as_several_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many: int, block_rows: int, part_rows: int
+) -> None:
+    """Few keys in a hash table, and many in order, in files that are not."""
+    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
+    monkeypatch.setattr("state.delta.tables.places.BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 3)
+    columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
-        [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)], delta_schema(columns)
+        [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)][::-1],
+        delta_schema(columns),
     )
-    source = of_rows([(None, 10), (4, 20)], arrow_schema(Schema((*columns.key, *columns.values))))
+    more = [(key, key, chance.choice([5, 6]), None, None) for key in chance.sample(range(10, 30), 9)]
+    rows = pa.concat_tables([rows, of_rows(more, delta_schema(columns))])
+    coming = [(None, 10), (4, 20), *((key, 1) for key in chance.sample(range(8, 32), chance.randint(0, 20)))]
+    source = of_rows(coming, arrow_schema(Schema((*columns.key, *columns.values))))
     found, _ = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
     assert in_order(found) == in_order(merged(tmp_path / "merged", rows, source, columns, {"v": "sum"}))
-    assert in_order(found.select(["a", "v"])) == [(1, 5), (3, 4), (4, 20), (None, 11)]
+    few = {key: v for key, v in in_order(found.select(["a", "v"])) if key is None or key < 5}
+    assert few == {1: 5, 3: 4, 4: 20, None: 11}
 
 
 def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +315,13 @@ def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pyte
     assert [json.loads(file.statistics)["numRecords"] for file in found.new] == [3, 1]
 
 
-def test_nothing_is_left_of_sums_that_do_not_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane_rows", [1, 500_000])
+def test_nothing_is_left_of_sums_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int
+) -> None:
+    """Also where another thread has written its file by then."""
+    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
     source = pa.table({"k": ["a"], "v": [1]})
@@ -324,3 +349,41 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
     found = rewrite_files(tmp_path, old, columns.all.names, Change(columns, NOW, source, combine))
     left = parquet.read_table(tmp_path / found.new[0].name)
     assert in_order(left.select(["a", "v", "w", "prev_v", "prev_w"])) == [(1, 3, 1, 2, None)]
+
+
+def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 10)
+    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+    source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
+    first = rewrite_files(tmp_path, [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
+    assert [json.loads(file.statistics)["numRecords"] for file in first.new] == [12, 13]
+    files = [DataFile(file.name, file.size_bytes) for file in first.new]
+    second = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
+    assert second.old == files
+    assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
+    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 100)
+    files = [DataFile(file.name, file.size_bytes) for file in second.new]
+    third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
+    [left] = third.new
+    assert in_order(parquet.read_table(tmp_path / left.name)) == sorted([(n, 3, 3, 2, 2) for n in range(25)], key=str)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("many", [0, 50_000])
+@pytest.mark.parametrize("number", range(20))
+def test_places_are_found_whichever_side_has_more_rows(monkeypatch: pytest.MonkeyPatch, number: int, many: int) -> None:
+    """In order or not; NULL is a key as well, and what is left over has new keys."""
+    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
+    monkeypatch.setattr("state.delta.tables.places.BLOCK_ROWS", 3)
+    chance = random.Random(number)
+    keys, others = (chance.sample([None, *range(16)], chance.randint(0, 12)) for _ in range(2))
+    if number % 2:
+        keys, others = (sorted(each, key=lambda key: 99 if key is None else key) for each in (keys, others))
+    rows = pa.table({"a": pa.chunked_array([keys[:2], keys[2:]], pa.int64())})
+    source = pa.table({"a": pa.chunked_array([others[:3], others[3:]], pa.int64())})
+    places = places_in(rows, source, ("a",))
+    assert places.to_pylist() == [others.index(key) if key in others else None for key in keys]
+    assert left_over(source, places.drop_null())["a"].to_pylist() == [key for key in others if key not in keys]

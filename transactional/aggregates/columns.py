@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
+from transactional.aggregates.ordered import have_keys_once, in_order
 from transactional.aggregates.sums import Step, reduced
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError
@@ -161,7 +162,7 @@ class TableAggregator:
         return {name: aggregate.combine for name, aggregate in self.aggregates}
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Input tuples → one row per key. Raises `SchemaMismatch` for values that the state refuses."""
+        """Input tuples → one row per key, many of them in order. Raises `SchemaMismatch` for what the state refuses."""
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
@@ -169,7 +170,7 @@ class TableAggregator:
         rows = self._reduce(pa.concat_tables(tables), steps)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))
-        return rows
+        return in_order(rows, self.key.names)
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
         """One row per key and part → one row per key."""
@@ -178,9 +179,10 @@ class TableAggregator:
             return self._schema().empty_table()
         if len(tables) == 1:
             return tables[0]
-        return self._reduce(
-            pa.concat_tables(tables), [(name, aggregate.combine) for name, aggregate in self.aggregates]
-        )
+        every = in_order(pa.concat_tables(tables), self.key.names)
+        if have_keys_once(every, self.key.names):
+            return every
+        return self._reduce(every, [(name, aggregate.combine) for name, aggregate in self.aggregates])
 
     def _reduce(self, table: pa.Table, steps: list[Step]) -> pa.Table:
         return reduced(table, self.key.names, steps, Schema((*self.key, *self.values)), state=self.state)

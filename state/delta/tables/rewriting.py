@@ -2,13 +2,16 @@
 
 A MERGE rewrites every file that has a touched key. Here each file is read a part at a time, its keys are looked for in
 one hash table of the keys that come, and what is left of the file is written as a new one; a file without a touched key
-stays. New rows go to the last file that is written, unless it is too large. Nothing is committed here.
+stays. New rows go to the files that are written, unless they are too large. A large part is written to several files at
+once, by as many threads: Arrow and Parquet work without Python's lock. Nothing is committed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,16 +20,26 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.columns import StateColumns
-from state.delta.tables.small import DataFile, Places, places_in, places_of_new, rewritten
+from state.delta.tables.places import left_over, places_in
+from state.delta.tables.small import DataFile, as_new, rewritten
 from state.delta.tables.staging import footer_statistics
 from state.delta.tables.table import delta_schema
 from state.expiring import NO_FLOORS, Floors, time_scalar
+from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
 from transactional.attempt import TxId
+from transactional.pools import DaemonPool
 
 PART_ROWS = 500_000
-"""Small files, and parts of files, are taken together up to so many rows."""
+"""Small files, and parts of files, are taken together up to so many rows, or as many as come: each is looked for in a
+hash table of its own."""
+GROUP_ROWS = 500_000
+"""So many rows of a file are a row group."""
 FILE_ROWS_MAX = 4_000_000
-"""A file of more rows gets no new ones."""
+"""A file gets no more rows than this."""
+LANE_ROWS = 200_000
+"""So many rows are worth a thread, and a file, of their own."""
+LANES_MAX = 4
+"""Each touched file may become so many."""
 
 
 class NotAlike(Exception):
@@ -44,7 +57,7 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class Rewritten:
-    """Files to be replaced, and those to be put in their place; and how many rows were read."""
+    """Files to be replaced, and those to be put in their place."""
 
     old: list[DataFile] = field(default_factory=list)
     new: list[WrittenFile] = field(default_factory=list)
@@ -52,7 +65,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a transaction does to a table: `rows` have key and value columns, one row per key."""
+    """What a transaction does to a table: `rows` have key and value columns, one row per key, in one piece."""
 
     columns: StateColumns
     txid: TxId
@@ -64,14 +77,8 @@ class Change:
 
     def applied(self, rows: pa.Table, in_source: pa.Array) -> pa.Table:
         """What becomes of stored rows. Raises `NotAlike`."""
-        return self._sure(rows, self.rows, (None, in_source))
-
-    def added(self, rows: pa.Table, none_stored: pa.Table) -> pa.Table:
-        """What becomes of rows that come, whose keys are not stored. Raises `NotAlike`."""
-        return self._sure(none_stored, rows, places_of_new(rows))
-
-    def _sure(self, rows: pa.Table, source: pa.Table, places: Places) -> pa.Table:
-        found = rewritten(rows, source, self.columns, self.txid, self.combine, self.floors, places)
+        places = (None, in_source)
+        found = rewritten(rows, self.rows, self.columns, self.txid, self.combine, self.floors, places)
         if found is None:
             raise NotAlike("types, or sums that do not fit")
         return found
@@ -82,9 +89,10 @@ def rewrite_files(folder: Path, files: Sequence[DataFile], names: Sequence[str],
 
     Nothing is left where it does not work out. Raises `NotAlike`, `OSError`.
     """
-    work = _Rewriting(folder, names, change)
+    rows = in_order(change.rows, change.columns.key.names).combine_chunks()
+    work = _Rewriting(folder, names, replace(change, rows=rows))
     try:
-        for unit in _units(folder, files):
+        for unit in _units(folder, files, max(PART_ROWS, change.rows.num_rows)):
             work.take(unit)
         return work.done()
     except BaseException as error:
@@ -103,13 +111,13 @@ class _Unit:
     opened: list[parquet.ParquetFile] = field(default_factory=list)
     rows: int = 0
 
-    def parts(self) -> Iterator[_Part]:
+    def parts(self, rows_max: int) -> Iterator[_Part]:
         """The rows of all files, in parts that are worth a hash table."""
         part = _Part([])
         for opened in self.opened:
             for group in range(opened.num_row_groups):
                 part.groups.append((opened, group))
-                if part.rows >= PART_ROWS:
+                if part.rows >= rows_max:
                     yield part
                     part = _Part([])
         if part.groups:
@@ -139,11 +147,11 @@ def with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, names=schema.names).cast(schema)
 
 
-def _units(folder: Path, files: Iterable[DataFile]) -> Iterator[_Unit]:
+def _units(folder: Path, files: Iterable[DataFile], rows_max: int) -> Iterator[_Unit]:
     unit = _Unit()
     for file in files:
         opened = parquet.ParquetFile(folder / file.name, coerce_int96_timestamp_unit="us")
-        if unit.files and unit.rows + opened.metadata.num_rows > PART_ROWS:
+        if unit.files and unit.rows + opened.metadata.num_rows > rows_max:
             yield unit
             unit = _Unit()
         unit.files.append(file)
@@ -153,46 +161,52 @@ def _units(folder: Path, files: Iterable[DataFile]) -> Iterator[_Unit]:
         yield unit
 
 
-class _Output:
-    """The file that is written to, if there is one."""
+class _Lane:
+    """The files that one thread writes, one after the other."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder, self._schema = folder, schema
         self._writer: parquet.ParquetWriter | None = None
-        self.name, self.rows = "", 0
+        self._name, self._rows = "", 0
+        self.written = list[WrittenFile]()
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows, to a new file if there is none."""
+        """Write rows, to a new file if there is none or it would be too large."""
         if not rows.num_rows:
             return
+        if self._rows + rows.num_rows > FILE_ROWS_MAX:
+            self.close()
         if self._writer is None:
-            self.name, self.rows = f"part-00000-{uuid4()}-c000.snappy.parquet", 0
+            self._name = f"part-00000-{uuid4()}-c000.snappy.parquet"
             self._writer = parquet.ParquetWriter(
-                self._folder / self.name, self._schema, compression="snappy", use_dictionary=False, store_schema=False
+                self._folder / self._name, self._schema, compression="snappy", use_dictionary=False, store_schema=False
             )
-        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=PART_ROWS)
-        self.rows += rows.num_rows
+        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
+        self._rows += rows.num_rows
 
-    def close(self) -> WrittenFile | None:
+    def close(self) -> None:
         """End the file, if there is one."""
-        if self._writer is None:
-            return None
-        self._writer.close()
-        self._writer, self.rows = None, 0
-        path = self._folder / self.name
-        return WrittenFile(self.name, path.stat().st_size, footer_statistics(parquet.read_metadata(path)))
+        if self._writer is not None:
+            self._writer.close()
+            self._writer, self._rows = None, 0
+            path = self._folder / self._name
+            statistics = footer_statistics(parquet.read_metadata(path))
+            self.written.append(WrittenFile(self._name, path.stat().st_size, statistics))
 
-    def drop(self) -> None:
-        """Delete the file, if there is one."""
+    def undo(self) -> None:
+        """Delete what was written."""
+        names = [file.name for file in self.written]
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            (self._folder / self.name).unlink(missing_ok=True)
+            names.append(self._name)
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
 
 
 class _Rewriting:
     def __init__(self, folder: Path, names: Sequence[str], change: Change) -> None:
-        self._folder, self._change, columns = folder, change, change.columns
+        self._change, columns = change, change.columns
         types = delta_schema(columns)
         self._schema = pa.schema([types.field(name) for name in names])
         # By these shows whether a file is touched.
@@ -201,50 +215,70 @@ class _Rewriting:
             looked_at.append(columns.expires)
         self._first = pa.schema([types.field(name) for name in looked_at])
         self._rest = pa.schema([types.field(name) for name in names if name not in looked_at])
-        self._met = list[pa.Array]()
-        self._result, self._output = Rewritten(), _Output(folder, self._schema)
-        self._newest, self._latest = _Output(folder, self._schema), _latest(change)
+        self._met, self._old = list[pa.Array](), list[DataFile]()
+        self._lanes = [_Lane(folder, self._schema) for _ in range(max(1, min(LANES_MAX, pa.cpu_count())))]
+        self._newest, self._latest = _Lane(folder, self._schema), _latest(change)
 
     def take(self, unit: _Unit) -> None:
         """Rewrite the files of a unit, or leave them."""
-        looked = [(part, rows, self._places(rows)) for part in unit.parts() for rows in [part.read(self._first)]]
-        if not any(self._is_touched(rows, places) for _, rows, places in looked):
+        parts = unit.parts(max(PART_ROWS, self._change.rows.num_rows))
+        looked = [self._look(part) for part in parts]
+        if not any(self._is_touched(rows, places) for _, _, rows, places in looked):
             return
-        if self._output.rows + unit.rows > FILE_ROWS_MAX:
-            self._close()
-        for part, rows, places in looked:
-            for field_, column in zip(self._rest, part.read(self._rest).columns, strict=True):
+        for part, order, rows, places in looked:
+            rest = _taken(part.read(self._rest), order)
+            for field_, column in zip(self._rest, rest.columns, strict=True):
                 rows = rows.append_column(field_, column)
             self._met.append(places.drop_null())
-            self._write(self._change.applied(rows, places))
-        self._result.old += unit.files
+            self._write(rows.num_rows, partial(self._applied, rows, places))
+        self._old += unit.files
 
     def done(self) -> Rewritten:
-        """Write the new rows, and end the file that is written."""
-        source = self._change.rows
-        met = pa.concat_arrays([*self._met, pa.array([], pa.int64())])
-        new = source
-        if len(met) == source.num_rows:
-            new = source.slice(0, 0)
-        elif len(met):
-            numbers = pa.array(range(source.num_rows), pa.int64())
-            new = source.filter(pc.invert(pc.is_in(numbers, value_set=met)))
-        if self._output.rows + new.num_rows > FILE_ROWS_MAX:
-            self._close()
-        if new.num_rows:
-            self._write(self._change.added(new, self._schema.empty_table()))
-        self._close()
-        return self._result
+        """Write the new rows, and end the files that are written."""
+        change = self._change
+        new = left_over(change.rows, pa.concat_arrays([*self._met, pa.array([], pa.int64())]))
+        rows = as_new(new, change.columns, change.txid)
+        self._write(rows.num_rows, rows.slice)
+        lanes = [*self._lanes, self._newest]
+        _side_by_side([lane.close for lane in lanes])
+        return Rewritten(self._old, [file for lane in lanes for file in lane.written])
 
     def undo(self) -> None:
         """Delete what was written."""
-        self._output.drop()
-        self._newest.drop()
-        for file in self._result.new:
-            (self._folder / file.name).unlink(missing_ok=True)
+        for lane in (*self._lanes, self._newest):
+            lane.undo()
 
-    def _places(self, rows: pa.Table) -> pa.Array:
-        return places_in(rows, self._change.rows, self._change.columns.key.names)
+    def _write(self, many: int, made: Callable[[int, int], pa.Table]) -> None:
+        """Write so many rows, which are made a piece at a time: from a place on, so many of them.
+
+        Rows with the latest time go to a file of their own: the next transaction adds to those, and the others are left
+        alone until they expire together.
+        """
+        if self._latest is not None:
+            rows = made(0, many)
+            is_latest = pc.fill_null(pc.equal(rows[self._change.columns.expires], self._latest), False)
+            self._lanes[0].write(rows.filter(pc.invert(is_latest)))
+            self._newest.write(rows.filter(is_latest))
+            return
+        lanes = self._lanes[: max(1, many // LANE_ROWS)]
+        ends = [many * number // len(lanes) for number in range(len(lanes) + 1)]
+
+        def work(lane: _Lane, begin: int, end: int) -> None:
+            lane.write(made(begin, end - begin))
+
+        _side_by_side([partial(work, *each) for each in zip(lanes, ends, ends[1:], strict=False)])
+
+    def _applied(self, rows: pa.Table, places: pa.Array, begin: int, many: int) -> pa.Table:
+        return self._change.applied(rows.slice(begin, many), places.slice(begin, many))
+
+    def _look(self, part: _Part) -> tuple[_Part, pa.Array | None, pa.Table, pa.Array]:
+        """A part, in which order it is written (None: its own), its rows so far, and where they stand in what comes."""
+        rows, key = part.read(self._first), self._change.columns.key.names
+        order = None
+        if is_sortable(self._change.rows, key) and is_sortable(rows, key) and not is_ascending(rows[key[0]]):
+            order = order_of(rows[key[0]])
+        rows = _taken(rows, order)
+        return part, order, rows, places_in(rows, self._change.rows, key)
 
     def _is_touched(self, rows: pa.Table, places: pa.Array) -> bool:
         """Whether a row comes, was written by a dead attempt of this transaction, is a tombstone of a dead key, or is
@@ -261,21 +295,6 @@ class _Rewriting:
             return False
         return bool(pc.any(pc.less_equal(rows[expires], time_scalar(floor))).as_py())
 
-    def _write(self, rows: pa.Table) -> None:
-        """Rows with the latest time go to a file of their own: the next transaction adds to those, and the others are
-        left alone until they expire together."""
-        if self._latest is None:
-            self._output.write(rows)
-            return
-        is_latest = pc.fill_null(pc.equal(rows[self._change.columns.expires], self._latest), False)
-        self._output.write(rows.filter(pc.invert(is_latest)))
-        self._newest.write(rows.filter(is_latest))
-
-    def _close(self) -> None:
-        for output in (self._output, self._newest):
-            if (file := output.close()) is not None:
-                self._result.new.append(file)
-
 
 def _latest(change: Change) -> pa.Scalar | None:
     """The latest time of the keys that come, where rows expire by it; None: they do not."""
@@ -284,3 +303,23 @@ def _latest(change: Change) -> pa.Scalar | None:
         return None
     latest = pc.max(change.rows[expires])
     return latest if latest.is_valid else None
+
+
+def _taken(rows: pa.Table, order: pa.Array | None) -> pa.Table:
+    return rows if order is None else rows.combine_chunks().take(order)
+
+
+def _side_by_side(works: Sequence[Callable[[], None]]) -> None:
+    """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises."""
+    others = [_threads().submit(work) for work in works[1:]]
+    try:
+        works[0]()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+@cache
+def _threads() -> DaemonPool:
+    return DaemonPool(LANES_MAX - 1, "rewriting")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.columns import StateColumns
+from state.delta.tables.places import Places, places_of
 from state.delta.tables.table import features_of, is_known_protocol
 from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId
@@ -28,11 +29,6 @@ REWRITTEN_ROWS_MAX = 50_000
 """With more rows than this, those that come included, a table is left to delta-rs."""
 REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
 """And with larger files."""
-
-
-_NUMBERS = pa.array(range(REWRITTEN_ROWS_MAX), pa.int64())
-Places = tuple[pa.Array | None, pa.Array]
-"""Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +134,7 @@ def rewritten(
     that it names.
     """
     try:
-        found = places or _places(rows, source, columns.key.names)
+        found = places or places_of(rows, source, columns.key.names)
         return _Rewriting(rows, source, columns, txid, floors, found).result(combine)
     except pa.ArrowException:
         # Types that are not compared, sums that do not fit: delta-rs reports them.
@@ -169,11 +165,16 @@ class _Rewriting:
         self._floors = floors
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = places
-        self._rows, self._source = rows if in_rows is None else rows.take(in_rows), source.take(in_source)
-        self._keys = [_either(self._source[name], self._rows[name], in_source) for name in columns.key.names]
+        self._rows = rows if in_rows is None else rows.take(in_rows)
+        # Where the rows are the table's, so are their keys.
+        self._source = (source if in_rows is not None else source.drop_columns(list(columns.key.names))).take(in_source)
+        self._keys = [self._key(name, in_source) for name in columns.key.names]
         self._comes = pc.is_valid(in_source)
-        # What a dead attempt of this transaction has written starts again from what was before it.
-        self._is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
+        self._all_come = in_source.null_count == 0
+        is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
+        self._is_own = is_own if pc.any(is_own).as_py() else None
+        """What a dead attempt of this transaction has written, which starts again from what was before it; None:
+        nothing."""
 
     def result(self, combine: Mapping[str, str]) -> pa.Table:
         names, rows, comes = self._columns, self._rows, self._comes
@@ -182,7 +183,7 @@ class _Rewriting:
         if names.deletes:
             is_tombstone = pc.fill_null(self._rows[names.deleted], fill_value=False)
             # That of an earlier transaction is as no row.
-            is_gone = pc.and_not(is_tombstone, self._is_own)
+            is_gone = is_tombstone if self._is_own is None else pc.and_not(is_tombstone, self._is_own)
             old_txid = pc.if_else(is_gone, pa.scalar(None, pa.int64()), old_txid)
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
             is_left = pc.and_not(comes, is_deleted)
@@ -195,15 +196,16 @@ class _Rewriting:
         for name, before in old.items():
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
             met = _met(combine[name], stored, self._source[name])
-            found[name] = pc.if_else(comes, met, before)
+            found[name] = self._of_coming(met, before)
             kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
-            found[names.prev(name)] = pc.if_else(comes, kept, rows[names.prev(name)])
-        found[names.txid] = pc.if_else(comes, self._txid, old_txid)
-        found[names.prev_txid] = pc.if_else(comes, old_txid, rows[names.prev_txid])
+            found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])
+        found[names.txid] = self._of_coming(self._txid, old_txid)
+        found[names.prev_txid] = self._of_coming(old_txid, rows[names.prev_txid])
         if names.deletes:
             found[names.deleted] = is_deleted
         table = pa.table({name: found[name] for name in names.all.names})
-        return table.filter(pc.or_(is_left, pc.is_valid(old_txid)))
+        stays = pc.or_(is_left, pc.is_valid(old_txid))
+        return table if pc.all(stays).as_py() else table.filter(stays)
 
     def _has_expired(self, floor: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
         """Which rows had expired by a floor as they were before this transaction; None: none."""
@@ -213,49 +215,33 @@ class _Rewriting:
         return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(floor)), fill_value=False)
 
     def _before(self, previous: str, now: str) -> pa.ChunkedArray:
+        if self._is_own is None:
+            return self._rows[now]
         return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
 
+    def _key(self, name: str, in_source: pa.Array) -> pa.ChunkedArray:
+        if name not in self._source.column_names:
+            return self._rows[name]
+        return pc.if_else(pc.is_valid(in_source), self._source[name], self._rows[name])
 
-def places_in(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> pa.Array:
-    """For each row where its key stands in `source`, NULL: nowhere. Raises `ArrowException` for types that are not
-    compared."""
-    if len(key) == 1:
-        # Several times quicker than grouping both.
-        found = pc.index_in(rows[key[0]], value_set=source[key[0]].combine_chunks())
-        return (found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found).cast(pa.int64())
-    in_rows, in_source = _places(rows, source, key)
-    return in_source.filter(pc.is_valid(in_rows))
-
-
-def places_of_new(source: pa.Table) -> Places:
-    """Those of rows whose keys are nowhere else."""
-    return pa.nulls(source.num_rows, pa.int64()), pa.array(range(source.num_rows), pa.int64())
+    def _of_coming(self, coming: pa.ChunkedArray | pa.Scalar, others: pa.ChunkedArray) -> pa.ChunkedArray:
+        if not self._all_come:
+            return pc.if_else(self._comes, coming, others)
+        return pa.repeat(coming, len(self._comes)) if isinstance(coming, pa.Scalar) else coming
 
 
-def _places(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
-    """For every key of the two where it stands in each, NULL: nowhere. NULL is a key like any other."""
-    both = pa.concat_tables([_numbered(rows, key, "rows"), _numbered(source, key, "source")], promote_options="default")
-    names = [f"{len(key)}", f"{len(key) + 1}"]
-    grouped = both.group_by([str(number) for number in range(len(key))], use_threads=False).aggregate(
-        [(name, "max") for name in names]
-    )
-    in_rows, in_source = (grouped[f"{name}_max"].combine_chunks() for name in names)
-    return in_rows, in_source
-
-
-def _numbered(table: pa.Table, key: tuple[str, ...], what: str) -> pa.Table:
-    """The key columns, and a column with the rows' numbers; the other table's is empty. Names can't collide."""
-    numbers = _NUMBERS.slice(0, table.num_rows)
-    if table.num_rows > len(_NUMBERS):
-        numbers = pa.array(range(table.num_rows), pa.int64())
-    nothing = pa.nulls(table.num_rows, pa.int64())
-    last = [numbers, nothing] if what == "rows" else [nothing, numbers]
-    arrays = [*(table[name] for name in key), *last]
-    return pa.Table.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
-
-
-def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, in_first: pa.Array) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_valid(in_first), first, second)
+def as_new(source: pa.Table, columns: StateColumns, txid: TxId) -> pa.Table:
+    """What becomes of rows whose keys are nowhere in a table: as `rewritten`."""
+    if columns.deletes:
+        source = source.filter(pc.invert(pc.fill_null(source[columns.deleted], fill_value=False)))
+    many = source.num_rows
+    found = {name: source[name] for name in (*columns.key.names, *columns.values.names)}
+    found |= {columns.prev(name): pa.nulls(many, source[name].type) for name in columns.values.names}
+    found |= {columns.txid: pa.repeat(pa.scalar(int(txid), pa.int64()), many)}
+    found |= {columns.prev_txid: pa.nulls(many, pa.int64())}
+    if columns.deletes:
+        found[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), many)
+    return pa.table({name: found[name] for name in columns.all.names})
 
 
 def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -263,7 +249,8 @@ def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.Chun
     if how == "last":
         return partial
     if how == "sum":
-        return pc.coalesce(_added(stored, partial), partial, stored)
+        added = _added(stored, partial)
+        return pc.coalesce(added, partial, stored) if added.null_count else added
     if pa.types.is_floating(partial.type):
         raise pa.ArrowNotImplementedError("NaN is ordered in SQL, and not in Arrow")
     is_better = (pc.less if how == "min" else pc.greater)(partial, stored)

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from state.memory import MemoryMapState
 from state.table_state import TableState
 from state.updates import StateUpdate, check_unique, table_of_rows
-from transactional.aggregates import Count, Max, Min, Sum, TableAggregator
+from transactional.aggregates import Count, First, Last, Max, Min, Sum, TableAggregator
+from transactional.aggregates.ordered import have_keys_once, is_ascending
 from transactional.aggregates.sums import reduced
+from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema
 
@@ -203,3 +205,57 @@ def test_the_first_and_the_last_value_may_be_nested() -> None:
     columns = Schema.parse("k string, a array<long>, b array<long>, c map<string,long>, d map<string,long>")
     found = [tuple(row.values()) for row in reduced(table, ["k"], steps, columns).to_pylist()]
     assert found == [("a", [1], None, [("m", 1)], None), ("b", None, None, [("m", 2)], [("m", 2)])]
+
+
+@pytest.mark.parametrize("key", ["long", "date", "timestamp", "string"])
+@pytest.mark.parametrize("second", [[5, None, 4], [4, 2, None], [None, 2, 1], [3, 1, None, 2]])
+def test_many_rows_in_order_are_what_grouping_them_leaves(
+    monkeypatch: pytest.MonkeyPatch, key: str, second: list[int | None]
+) -> None:
+    """Tasks send their rows by key; what has no key in common is not grouped, and equal keys keep their order."""
+    steps = (("n", Count()), ("m", Max("m")), ("f", First("m")), ("l", Last("m")))
+    aggregator = TableAggregator(Schema.parse(f"k {key}"), Schema.parse("n long, m long, f long, l long"), steps)
+    batches = [of_keys([3, 1, 2, 1], key, 10), of_keys(second, key, 20)]
+    grouped = aggregator.combine([aggregator.partial([batch]) for batch in batches])
+    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
+    parts = [aggregator.partial([batch]) for batch in batches]
+    found = aggregator.combine(parts)
+    assert sorted(found.to_pylist(), key=str) == sorted(grouped.to_pylist(), key=str)
+    if key != "string":
+        for rows in (*parts, found):
+            assert rows.equals(rows.sort_by("k"))
+            assert have_keys_once(rows, ("k",))
+
+
+def of_keys(keys: list[int | None], type_: str, first: int) -> pa.RecordBatch:
+    """A row for each key, made of a number, with numbers from `first` on."""
+    schema = arrow_schema(Schema.parse(f"k {type_}, m long"))
+    column = pa.array(keys, pa.int32() if type_ == "date" else pa.int64()).cast(schema.field("k").type)
+    return pa.RecordBatch.from_arrays([column, pa.arange(first, first + len(keys))], schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([[], []], True),
+        ([[1]], True),
+        ([[None]], True),
+        ([[1, 2], [3, None]], True),
+        ([[1, 2], [2, 3]], False),
+        ([[2, 1]], False),
+        ([[1, None, 1]], False),
+        ([[None, 1]], False),
+        ([[1, None], [None]], False),
+    ],
+)
+def test_whether_keys_are_in_order_and_none_is_there_twice(parts: list[list[int | None]], expected: bool) -> None:  # noqa: FBT001
+    assert is_ascending(pa.chunked_array(parts, pa.int64())) is expected
+
+
+def test_two_rows_for_one_key_are_refused_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
+    check_unique(pa.table({"k": [1, 2, None]}), ("k",), "t")
+    check_unique(pa.table({"k": [2, 1, None]}), ("k",), "t")
+    for keys in ([1, 1, 2], [1, 2, 1], [1, None, None], [None, 1, None]):
+        with pytest.raises(ProtocolError):
+            check_unique(pa.table({"k": keys}), ("k",), "t")
