@@ -14,6 +14,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.bill import Bill
 from tests.quick_protocols import keep_members
+from tests.quick_statements import share_statements
 
 if TYPE_CHECKING:
     from spouts.local_broker import LocalBroker
@@ -65,6 +66,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(refuse_servers)
     keep_members()
+    share_statements()
     config.pluginmanager.register(Bill(), "bill")
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")

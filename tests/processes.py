@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -63,9 +64,14 @@ def home_of(item: pytest.Item) -> int | None:
     return int("kafka" in marks)
 
 
+def what_stays_together(item: pytest.Item) -> Path:
+    """The file; of files that read all of the code the folder, so that one process parses it."""
+    return item.path.parent if item.path.parent.name == "tidy" else item.path
+
+
 def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The long ones first, others in their order."""
-    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    files = [list(group) for _, group in groupby(items, key=what_stays_together)]
     order = {name: number for number, name in enumerate(LONG)}
     return sorted(files, key=lambda file: order.get(file[0].path.name, len(LONG)))
 

@@ -433,6 +433,7 @@ def test_the_grid_compares_with_the_better_peer_and_names_who_did_not_finish() -
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("keys", "table"), [(1_000, 10_000), (300, 1_000), (1_000, 1_000), (5, 5_000_000)])
 def test_batches_of_the_grid_fill_the_table_and_then_have_each_key_once(keys: int, table: int) -> None:
     course = Course(keys, table, tasks=2)

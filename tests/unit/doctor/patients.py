@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,12 @@ class Patient:
         with closing(journal):
             run_topology(self.topology(words), store=self.url, master="none", config=config, observers=[journal])
 
+    def copied(self, folder: Path) -> Patient:
+        """A copy. Its tables have moved, and its store does not mind."""
+        shutil.copytree(self.folder, folder)
+        move(folder, self.folder, folder)
+        return Patient(folder)
+
     def examine(self, topology: Topology | None = None) -> list[Diagnosis]:
         """What the doctor says."""
         with closing(SqlCoordinatorStore(self.url)) as store:
@@ -87,3 +95,10 @@ class Patient:
         assert verify(
             self.url, "words", [CheckedTable(n, str(self.folder / n), counts="count") for n in TABLES]
         ).is_exact
+
+
+def move(place: Path, tables: Path, to: Path) -> None:
+    """Let the store in a folder know tables by another folder."""
+    statement = f"UPDATE transactional_topologies SET fingerprint = replace(fingerprint, '{tables}', '{to}')"
+    with closing(sqlite3.connect(place / "store.db")) as connection, connection:
+        connection.execute(statement)

@@ -19,7 +19,7 @@ from deltalake import TableFeatures
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
-from tests.unit.doctor.patients import TABLES, WORDS, Patient
+from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
 from transactional.config import TopologyConfig
 from transactional.doctor.examine import examine
@@ -46,17 +46,10 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
 
 @pytest.fixture
 def patient(healthy: Patient, tmp_path: Path) -> Patient:
-    """A copy. Its tables have moved, and its store does not mind."""
-    copy = Patient(tmp_path / "patient")
-    shutil.copytree(healthy.folder, copy.folder)
+    """A copy, and beside it one of what was before."""
     shutil.copytree(healthy.folder.with_name("earlier"), tmp_path / "earlier")
-    move = (
-        f"UPDATE transactional_topologies SET fingerprint = replace(fingerprint, '{healthy.folder}', '{copy.folder}')"
-    )
-    for place in (copy.folder, tmp_path / "earlier"):
-        with closing(sqlite3.connect(place / "store.db")) as connection, connection:
-            connection.execute(move)
-    return copy
+    move(tmp_path / "earlier", healthy.folder, tmp_path / "patient")
+    return healthy.copied(tmp_path / "patient")
 
 
 def earlier(patient: Patient, name: str) -> Path:

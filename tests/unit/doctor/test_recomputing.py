@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -47,12 +48,22 @@ def build():
 VERIFY = ("verify", "clicks:build", "--windows")
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what the first test has run is kept for the others."""
+    return tmp_path_factory.mktemp("kept") / "clicks"
+
+
 @pytest.fixture
-def clicks(command: Command) -> Command:
+def clicks(command: Command, kept: Path) -> Command:
     """A topology that has run, as module `clicks`."""
-    Path("clicks.py").write_text(TOPOLOGY)
     sys.modules.pop("clicks", None)
+    if kept.exists():
+        shutil.copytree(kept, Path.cwd(), dirs_exist_ok=True)
+        return command
+    Path("clicks.py").write_text(TOPOLOGY)
     assert command(*RUN, "clicks:build").code == 0
+    shutil.copytree(Path.cwd(), kept)
     return command
 
 
@@ -65,6 +76,7 @@ def test_windows_are_what_is_computed_again(clicks: Command) -> None:
     assert number >= sum(rows) > 8
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "table", ["tumbling", "sliding", "session", "tumbling-closed", "sliding-closed", "session-closed"]
 )

@@ -18,12 +18,17 @@ from transactional.errors import StoreMismatch
 from transactional.ports.examining import Problem
 
 
-@pytest.fixture
-def patient(tmp_path: Path) -> Patient:
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
     """A topology that has run to its end."""
-    patient = Patient(tmp_path)
+    patient = Patient(tmp_path_factory.mktemp("healthy"))
     patient.run()
     return patient
+
+
+@pytest.fixture
+def patient(healthy: Patient, tmp_path: Path) -> Patient:
+    return healthy.copied(tmp_path / "patient")
 
 
 def take_back(patient: Patient, txid: int, *, journal: bool = True) -> None:
@@ -43,6 +48,7 @@ def is_well(patient: Patient, words: list[str] = WORDS) -> bool:
     return all(each.is_harmless for each in patient.examine(patient.topology(words)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("txid", [5, 3, 1, 0])
 def test_a_store_that_was_lost_after_a_rewind_takes_over_from_the_tables(patient: Patient, txid: int) -> None:
     take_back(patient, txid)

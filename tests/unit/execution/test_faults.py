@@ -172,6 +172,7 @@ COUNTED = {n: 1 for n in range(COUNT) if n not in BAD}
 # --- all of them at once --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("exchange", ["in its task", "behind an exchange"])
 @pytest.mark.parametrize("bolt", KINDS, ids=named)
 def test_one_attempt_names_every_tuple_that_a_bolt_fails_on(bolt: Any, exchange: str, tmp_path: Path) -> None:

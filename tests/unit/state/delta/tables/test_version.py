@@ -40,6 +40,7 @@ def known(table: Layout) -> list[int | None]:
     return [table.loaded.version_of(each) for each in ids]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("between", [1, 3])
 @pytest.mark.parametrize("cleaned", [False, True], ids=["", "the log is cleaned"])
 def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
