@@ -81,6 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under --sample, each n-th case of what is marked: always the same ones, and one at least of each test,
     unless the mark says that tests are left out, too. What -m leaves out is left out before.
+    What is marked as long is not run, either; the mark says what catches the same.
 
     Of a test with several parameters, as a table has rows and columns, these are diagonals: each value is met. So it is
     with a file that is marked, whose tests are the rows.
@@ -95,6 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if sampled and diagonal_of(item, met) % sampled.args[0]:
             left_out.add(item)
     left_out -= {some[0] for some in cases.values() if left_out.issuperset(some) and is_needed(some[0])}
+    left_out |= {item for item in items if item.get_closest_marker("long")}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

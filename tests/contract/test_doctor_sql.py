@@ -103,6 +103,7 @@ def wipe_store(patient: Patient) -> None:
 STATES = "transactional_states"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("hurt", "expected"),
     [

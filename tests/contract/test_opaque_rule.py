@@ -175,7 +175,7 @@ FORMS: dict[str, Callable[[Path, Case], tuple[Rows, Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def test_many_may_open_a_new_database_at_once(database: Storage) -> None:
         assert list(threads.map(lambda store: store.status(), stores)) == [[]] * len(stores)
 
 
+@pytest.mark.long("threads: test_coordinators_that_fence_each_other_commit_each_transaction_once")
 def test_processes_that_start_and_fence_each_other_commit_each_transaction_once(database: Storage) -> None:
     txids, url = 30, database.url or ""
     with process("racing", url, str(txids)) as first, process("racing", url, str(txids)) as second:

@@ -21,7 +21,7 @@ from transactional.errors import Fenced, ProtocolError, SchemaMismatch, StoreMis
 from transactional.execution.map_state import MapStateView
 from transactional.ports import Partials, StateKind
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(7)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 

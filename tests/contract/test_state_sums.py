@@ -23,7 +23,7 @@ from transactional.errors import SumOverflow
 from transactional.ports import Partials
 from transactional.schema import Schema
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 
 LARGEST = {

@@ -74,6 +74,7 @@ def rows(state: Any, committed_txid: int | None = None) -> dict[str | None, tupl
     return {row.pop("word"): tuple(row.values()) for row in state.read(committed_txid).to_pylist()}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", [StateKind.OPAQUE, StateKind.TRANSACTIONAL])
 def test_rows_of_before_have_null_and_their_values(place: Place, kind: StateKind) -> None:
     counted(place, {"cat": 3, "dog": 1, None: 2}, kind=kind)
@@ -162,6 +163,7 @@ def test_a_column_that_others_have_added_is_not_taken_for_the_state_s(place: Pla
         opened(place, AFTER)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", [*DELTA, "delta-rs/log, looked up in files"])
 def test_what_was_there_is_folded_with_what_comes(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of before, which lack the columns, and files of after are read as one."""

@@ -85,7 +85,7 @@ def report(layout: str, folder: Path) -> Report:
 LAYOUTS = ["sqlite", "merge", "log"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_deletes_and_their_replays_are_right(layout: str, tmp_path: Path, *, opaque: bool) -> None:
@@ -113,6 +113,7 @@ def test_a_table_that_is_given_the_log_layout_is_right(
     assert found.checked["folds"] > 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("later", "lost"), [(0, 0), (1, 0), (0, 1)])
 def test_it_has_to_hold_the_rows_that_were_there(tmp_path: Path, later: int, lost: int) -> None:
     run("merge", tmp_path)

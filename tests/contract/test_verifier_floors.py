@@ -119,7 +119,7 @@ def computed(folder: Path, tuples: list[Any]) -> Mapping[str, tuple[int, datetim
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("opaque", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_there_is_computed_again_from_the_source(layout: str, tmp_path: Path, *, opaque: bool) -> None:

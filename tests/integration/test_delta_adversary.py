@@ -206,7 +206,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.check({**scene.way.leaves, "dog": scene.way.leaves["dog"] + 1})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("strike", HARMFUL)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:

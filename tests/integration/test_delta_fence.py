@@ -1,6 +1,6 @@
 """The fence of a Delta table, point by point: each story is told twice, as it is and with one point of it taken out.
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 Taken out, a point must show as a wrong content; else its story would prove nothing. The old leader is the one that was
 taken over, the new leader the one that did it. "Paused" is between the check of the version and the write.

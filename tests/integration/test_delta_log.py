@@ -174,6 +174,7 @@ class TestFolds:
         assert content(words) == expected
 
 
+@pytest.mark.long("crashes in one process: tests/simulation, test_delta_folds_apart")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_folds(tmp_path: Path, seed: int) -> None:

@@ -32,7 +32,7 @@ from transactional.errors import BeyondKept, ConfigError, Fenced, RewindUnfinish
 from transactional.names import owner_of
 from verifier import Kind
 
-pytestmark = pytest.mark.sampled(9, tests=True)
+pytestmark = pytest.mark.sampled(18, tests=True)
 LENGTH = 8
 TARGET = 5
 

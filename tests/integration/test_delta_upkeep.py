@@ -108,6 +108,7 @@ def test_who_slept_longer_than_the_log_is_kept_is_fenced(place: Place, layout: s
     assert content(late) == content(new) == {"dog": 39}
 
 
+@pytest.mark.long("one reader: test_a_version_is_the_newest_as_long_as_it_is_there_and_no_later_one")
 def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
     words, seen, done = opened(place, "log"), list[Any](), threading.Event()
 

@@ -72,7 +72,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """An empty folder with the rules for all tests, and pytest in this process: another one would take a second."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
-    markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "postgres", "redis", "sampled", "spark"))
+    markers = "\n".join(f"    {name}: {name}" for name in ("kafka", "long", "postgres", "redis", "sampled", "spark"))
     pytester.makeini(
         f"[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider -p no:faulthandler\nmarkers =\n{markers}"
     )
@@ -131,7 +131,7 @@ def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> 
     few = "@pytest.mark.sampled(9)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
     marked = "import pytest\npytestmark = pytest.mark.sampled(2, tests=True)\n"
     tests = "".join(f"@pytest.mark.parametrize('n', range(2))\ndef test_{name}(n): pass\n" for name in "abcd")
-    whole = "def test_e(): pass\ndef test_f(): pass\n"
+    whole = "def test_e(): pass\ndef test_f(): pass\n@pytest.mark.long('test_e')\ndef test_g(): pass\n"
     inner.makepyfile(
         test_them=f"import pytest\n{cases}def test_all(n): pass\n{some}{table}{few}",
         test_file=marked + tests + whole,
@@ -148,8 +148,9 @@ def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> 
         "test_each.py::test_f",
         "test_file.py::test_e",
     ]
-    assert "25/49 tests collected (24 deselected)" in sample
-    assert "49 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
+    assert "test_g" not in sample, "another one catches the same"
+    assert "25/51 tests collected (26 deselected)" in sample
+    assert "51 tests collected" in inner.runpytest_inprocess("--quiet", "--collect-only").stdout.str()
 
 
 def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

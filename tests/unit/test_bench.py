@@ -344,6 +344,7 @@ def test_by_hand_and_by_trident_the_same_is_counted() -> None:
     assert [line.is_met is None for line in lines] == [False, False]
 
 
+@pytest.mark.long("what a client answers: tests/unit/queries")
 def test_each_answer_of_the_lookups_is_compared_with_plain_python(tmp_path: Path) -> None:
     """Two processes, few keys: answers are asserted within; and a count that is wrong by one is noticed."""
     found = lookups.measured(tmp_path, 500, 5, 1, ["sqlite", "log"])

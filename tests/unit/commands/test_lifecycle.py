@@ -66,6 +66,7 @@ def test_a_kill_of_what_does_not_run_is_refused(command: Command) -> None:
     assert desired() == Desired()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["activate", "deactivate", "drain", "kill"])
 def test_a_topology_that_is_not_known_is_reported(command: Command, name: str) -> None:
     assert command(name, "words").err.startswith("TX100: there is no store at transactional.db: ")

@@ -181,6 +181,7 @@ def test_what_is_wrong_is_found(
     assert sorted((path, path.stat().st_size) for path in patient.folder.rglob("*.json")) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hurt", [update_rows, restore_rows, set_retention, tear_entry])
 def test_a_table_is_repaired_and_goes_on_right(patient: Patient, hurt: Callable[[Patient], None]) -> None:
     hurt(patient)
@@ -313,6 +314,7 @@ def run_on_between(patient: Patient) -> None:
     patient.run([*WORDS, "late"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("meanwhile", [run_on_between, update_rows])
 def test_rows_are_put_back_on_the_version_that_was_looked_at_or_not_at_all(
     patient: Patient, meanwhile: Callable[[Patient], None]
@@ -343,6 +345,7 @@ def test_a_table_whose_files_are_deleted_is_not_put_back(patient: Patient) -> No
         patient.repair()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hurt", [update_rows, restore_rows])
 def test_a_start_on_rows_that_others_have_changed_is_refused(patient: Patient, hurt: Callable[[Patient], None]) -> None:
     hurt(patient)

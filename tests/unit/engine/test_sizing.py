@@ -186,6 +186,7 @@ def test_it_settles_within_ten_transactions_after_a_step_in_load(before: Load, a
     assert all(batch.is_at_target for batch in later[SETTLED_WITHIN:])
 
 
+@pytest.mark.sampled(4)
 @EVERY_STEP
 @pytest.mark.parametrize("in_flight", [1, 3])
 @pytest.mark.parametrize("seed", range(5))

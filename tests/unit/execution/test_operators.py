@@ -317,6 +317,7 @@ def failing(bolt: Any, output: str | None = None) -> Topology:
     return made.build()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["prepare", "execute", "finish_batch"])
 @pytest.mark.parametrize(
     "error",

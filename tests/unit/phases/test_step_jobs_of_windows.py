@@ -108,7 +108,7 @@ def in_memory(name: str, key: Any) -> MemoryMapState:
     return MemoryMapState(key)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", WINDOWS)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("layout", [None, "merge", STAGED], ids=["memory", "merge", "staged"])

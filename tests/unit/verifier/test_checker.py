@@ -45,6 +45,7 @@ def history(right: History, tmp_path: Path) -> History:
 # --- right histories ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["right", "right_transactional"])
 def test_replays_dead_attempts_and_take_overs_are_right(request: pytest.FixtureRequest, kind: str) -> None:
     history: History = request.getfixturevalue(kind)
@@ -78,6 +79,7 @@ def test_a_table_that_is_one_transaction_ahead_is_right(history: History) -> Non
     assert any("not committed yet" in note for note in report.notes)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("component", COMMITTERS)
 def test_compaction_checkpoints_vacuum_and_cleaned_logs_are_right(history: History, component: str) -> None:
     table = history.delta(component)
@@ -298,6 +300,7 @@ def lie_about_a_change(history: History, component: str) -> None:
     history.change_actions(history.log_file(component), deny)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("component", ["count", "log"])
 @pytest.mark.parametrize(
     ("falsify", "expected"),
