@@ -212,6 +212,24 @@ def grid_sheet(documents: Documents) -> Sheet:
     return Sheet("Keys in a batch, and in the table", columns, rows)
 
 
+def failures_sheet(documents: Documents) -> Sheet:
+    """What `make experiment` has found: for each kill, how long each system lagged further behind than before it."""
+    systems: Mapping[str, Any] = documents.get("machine-failures", {}).get("systems", {})
+    kills = zip(*(each["recoveries"] for each in systems.values()), strict=True)
+    rows = [(f"{of_all[0]['at_s']:.0f} s", of_all[0]["what"], *map(_recovery, of_all)) for of_all in kills]
+    whole = [f"{each['p50_s']:.2f} s, {each['p99_s']:.1f} s" for each in systems.values()]
+    rows += [("all", "latency p50, p99", *whole)] if systems else []
+    return Sheet("Machines that fail: seconds until the lag is as before", ("at", "what", *systems), rows)
+
+
+def _recovery(each: Mapping[str, Any]) -> str:
+    behind = f" ({each['lag_before']:,} before)"
+    if each["seconds"] is None:
+        return f"not before the next kill{behind}"
+    first = f"{each['first_seconds']:.1f} s"
+    return (first if each["seconds"] == each["first_seconds"] else f"{first}; to stay {each['seconds']:.1f} s") + behind
+
+
 def better_peer(point: Mapping[str, Any]) -> str:
     """Which of a point's peers has the higher median throughput; empty: none has finished."""
     peers = [each for each in point["summaries"] if not each["system"].startswith("ours")]
@@ -243,6 +261,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "profile": lambda: shown(profile_sheet(documents)),
         "tables": lambda: shown(table_sheet(documents)),
         "grid": lambda: _linked("grid", documents) + _loads(documents) + shown(grid_sheet(documents)),
+        "failures": lambda: shown(failures_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
         "paper": lambda: shown(paper_sheet(documents)),

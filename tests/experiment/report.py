@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.results import in_lines
 from tests.experiment.charts import Panel, draw
 from tests.experiment.schedule import Plan, Step
 from tests.experiment.timeline import Recovery, Run
@@ -20,7 +20,7 @@ def save(folder: Path, plan: Plan, runs: Sequence[Run], facts: Mapping[str, Any]
     title = f"Workers and leaders killed under a load of {facts['rate']:,.0f} messages a second"
     (folder / PICTURE).write_text(draw(title, panels(runs), plan.steps(), plan.lasts_s), "utf-8")
     found = {**facts, "systems": {run.name: _figures(run, plan.steps()) for run in runs}}
-    (folder / FIGURES).write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    (folder / FIGURES).write_text(in_lines(found), "utf-8")
 
 
 def panels(runs: Sequence[Run]) -> list[Panel]:
@@ -42,7 +42,8 @@ def lines(run: Run, steps: Sequence[Step]) -> Iterator[str]:
     yield f"{run.name}: latency p50 over all seconds {_seconds(half)}, of the worst percent {_seconds(most)}"
     yield f"  {len(run.committed)} commits, {len(run.failed_at_s)} failures"
     for each in run.recoveries(steps):
-        yield f"  {each.step.at_s:>5.0f} s {each.step.kind.value}: recovered after {_seconds(each.seconds)}"
+        yield f"  {each.step.at_s:>5.0f} s {each.step.kind.value}: lag as before after {_seconds(each.first_s)}, "
+        yield f"         and from {_seconds(each.seconds)} on"
 
 
 def _figures(run: Run, steps: Sequence[Step]) -> dict[str, Any]:
@@ -63,6 +64,7 @@ def _recovery(each: Recovery) -> dict[str, Any]:
         "at_s": each.step.at_s,
         "what": each.step.kind.value,
         "lag_before": each.lag_before,
+        "first_seconds": each.first_s,
         "seconds": each.seconds,
     }
 
@@ -75,4 +77,4 @@ def _in_all(run: Run) -> list[tuple[float, float | None]]:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.2f} s"
+    return "not before the next kill" if seconds is None else f"{seconds:.2f} s"

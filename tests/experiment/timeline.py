@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from tests.experiment.schedule import Kind, Step
 
@@ -42,10 +43,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """After a kill: seconds until the lag was back at what it was before, and stayed. None: not before the next one."""
+    """After a kill: seconds until the lag was back at what it was before for the first time, and until it stayed there:
+    a worker that comes back may hold it up once more. None: not before the next kill."""
 
     step: Step
     lag_before: int
+    first_s: float | None
     seconds: float | None
 
 
@@ -114,16 +117,20 @@ def weighted(pieces: Sequence[tuple[float | None, int]], share: float) -> float 
 
 def _recovery(kill: Step, until_s: float, lags: Sequence[tuple[float, int]]) -> Recovery:
     before = max((lag for at, lag in lags if kill.at_s - BEFORE_S <= at <= kill.at_s), default=0)
+    after = [(at, lag) for at, lag in lags if kill.at_s < at < until_s]
     back_since = kill.at_s
-    for at, lag in lags:
-        if kill.at_s < at < until_s:
-            if lag > before:
-                back_since = float("inf")
-            else:
-                back_since = min(back_since, at)
-            if at - back_since >= STAYS_S:
-                break
-    return Recovery(kill, before, back_since - kill.at_s if back_since < until_s else None)
+    for at, lag in after:
+        back_since = float("inf") if lag > before else min(back_since, at)
+        if at - back_since >= STAYS_S:
+            break
+    above = dropwhile(lambda each: each[1] <= before, after) if back_since > kill.at_s else iter([(kill.at_s, 0)])
+    first = next((at for at, lag in above if lag <= before), None)
+    return Recovery(
+        kill,
+        before,
+        None if first is None else first - kill.at_s,
+        back_since - kill.at_s if back_since < until_s else None,
+    )
 
 
 def _grid(last: float, step_s: float) -> list[float]:

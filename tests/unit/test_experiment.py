@@ -52,8 +52,16 @@ def test_a_stall_is_recovered_from_when_the_lag_is_what_it_was() -> None:
     run = steady(stalls_at=30.0, until=33.7)
     recoveries = run.recoveries(PLAN.steps())
     assert [each.seconds for each in recoveries] == [0.0, 0.0, 4.0, 0.0, 0.0, 0.0]
+    assert [each.first_s for each in recoveries] == [0.0, 0.0, 4.0, 0.0, 0.0, 0.0]
     assert recoveries[2].lag_before == 50
     assert max(each.p99_s or 0 for each in run.latencies()) > 3.9
+
+
+def test_a_lag_that_is_as_before_and_rises_once_more_has_not_stayed_there() -> None:
+    run = steady(stalls_at=30.0, until=33.7)
+    late = [Reached(each.at_s + 0.5 * (36.0 < each.at_s < 36.8), each.positions) for each in run.committed]
+    found = Run("one", run.due, sorted(late, key=lambda each: each.at_s), ()).recoveries(PLAN.steps())[2]
+    assert (found.first_s, found.seconds) == (4.0, 7.0)
 
 
 def test_who_does_not_come_back_before_the_next_kill_has_not_recovered() -> None:
