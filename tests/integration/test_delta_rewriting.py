@@ -256,8 +256,8 @@ def test_files_are_what_a_merge_leaves(
 ) -> None:
     """For every type and each way in which values meet; with parts of files, whole files, files put together, and files
     that are written at once."""
-    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
@@ -281,7 +281,7 @@ def test_one_key_column_is_found_as_several_are(
     monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
     monkeypatch.setattr("state.delta.tables.places.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 3)
+    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
         [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)][::-1],
@@ -307,7 +307,7 @@ def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.tables.rewriting.FILE_ROWS_MAX", 3)
+    monkeypatch.setattr("state.delta.tables.lanes.FILE_ROWS_MAX", 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
     source = of_rows([(0, 1), (7, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -320,8 +320,8 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int
 ) -> None:
     """Also where another thread has written its file by then."""
-    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
     source = pa.table({"k": ["a"], "v": [1]})
@@ -354,8 +354,8 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
 def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 10)
-    monkeypatch.setattr("state.delta.tables.rewriting.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 10)
+    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
     first = rewrite_files(tmp_path, [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
@@ -364,7 +364,7 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     second = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
-    monkeypatch.setattr("state.delta.tables.rewriting.LANE_ROWS", 100)
+    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 100)
     files = [DataFile(file.name, file.size_bytes) for file in second.new]
     third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new

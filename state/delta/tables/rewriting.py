@@ -9,50 +9,30 @@ once, by as many threads: Arrow and Parquet work without Python's lock. Nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.columns import StateColumns
+from state.delta.tables.lanes import Lane, WrittenFile, lanes_for, side_by_side
 from state.delta.tables.places import left_over, places_in
 from state.delta.tables.small import DataFile, as_new, rewritten
-from state.delta.tables.staging import footer_statistics
 from state.delta.tables.table import delta_schema
 from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
 from transactional.attempt import TxId
-from transactional.pools import DaemonPool
 
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows, or as many as come: each is looked for in a
 hash table of its own."""
-GROUP_ROWS = 500_000
-"""So many rows of a file are a row group."""
-FILE_ROWS_MAX = 4_000_000
-"""A file gets no more rows than this."""
-LANE_ROWS = 200_000
-"""So many rows are worth a thread, and a file, of their own."""
-LANES_MAX = 4
-"""Each touched file may become so many."""
 
 
 class NotAlike(Exception):
     """Arrow and delta-rs would not leave the same, or there is something here that Arrow does not do."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A file that is no part of its table yet, and what its table's log has to say of it."""
-
-    name: str
-    size_bytes: int
-    statistics: str
 
 
 @dataclass(slots=True)
@@ -161,49 +141,6 @@ def _units(folder: Path, files: Iterable[DataFile], rows_max: int) -> Iterator[_
         yield unit
 
 
-class _Lane:
-    """The files that one thread writes, one after the other."""
-
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
-        self._folder, self._schema = folder, schema
-        self._writer: parquet.ParquetWriter | None = None
-        self._name, self._rows = "", 0
-        self.written = list[WrittenFile]()
-
-    def write(self, rows: pa.Table) -> None:
-        """Write rows, to a new file if there is none or it would be too large."""
-        if not rows.num_rows:
-            return
-        if self._rows + rows.num_rows > FILE_ROWS_MAX:
-            self.close()
-        if self._writer is None:
-            self._name = f"part-00000-{uuid4()}-c000.snappy.parquet"
-            self._writer = parquet.ParquetWriter(
-                self._folder / self._name, self._schema, compression="snappy", use_dictionary=False, store_schema=False
-            )
-        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
-        self._rows += rows.num_rows
-
-    def close(self) -> None:
-        """End the file, if there is one."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer, self._rows = None, 0
-            path = self._folder / self._name
-            statistics = footer_statistics(parquet.read_metadata(path))
-            self.written.append(WrittenFile(self._name, path.stat().st_size, statistics))
-
-    def undo(self) -> None:
-        """Delete what was written."""
-        names = [file.name for file in self.written]
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            names.append(self._name)
-        for name in names:
-            (self._folder / name).unlink(missing_ok=True)
-
-
 class _Rewriting:
     def __init__(self, folder: Path, names: Sequence[str], change: Change) -> None:
         self._change, columns = change, change.columns
@@ -216,8 +153,8 @@ class _Rewriting:
         self._first = pa.schema([types.field(name) for name in looked_at])
         self._rest = pa.schema([types.field(name) for name in names if name not in looked_at])
         self._met, self._old = list[pa.Array](), list[DataFile]()
-        self._lanes = [_Lane(folder, self._schema) for _ in range(max(1, min(LANES_MAX, pa.cpu_count())))]
-        self._newest, self._latest = _Lane(folder, self._schema), _latest(change)
+        self._lanes = [Lane(folder, self._schema) for _ in range(lanes_for())]
+        self._newest, self._latest = Lane(folder, self._schema), _latest(change)
 
     def take(self, unit: _Unit) -> None:
         """Rewrite the files of a unit, or leave them."""
@@ -240,7 +177,7 @@ class _Rewriting:
         rows = as_new(new, change.columns, change.txid)
         self._write(rows.num_rows, rows.slice)
         lanes = [*self._lanes, self._newest]
-        _side_by_side([lane.close for lane in lanes])
+        side_by_side([lane.close for lane in lanes])
         return Rewritten(self._old, [file for lane in lanes for file in lane.written])
 
     def undo(self) -> None:
@@ -260,13 +197,13 @@ class _Rewriting:
             self._lanes[0].write(rows.filter(pc.invert(is_latest)))
             self._newest.write(rows.filter(is_latest))
             return
-        lanes = self._lanes[: max(1, many // LANE_ROWS)]
+        lanes = self._lanes[: lanes_for(many)]
         ends = [many * number // len(lanes) for number in range(len(lanes) + 1)]
 
-        def work(lane: _Lane, begin: int, end: int) -> None:
+        def work(lane: Lane, begin: int, end: int) -> None:
             lane.write(made(begin, end - begin))
 
-        _side_by_side([partial(work, *each) for each in zip(lanes, ends, ends[1:], strict=False)])
+        side_by_side([partial(work, *each) for each in zip(lanes, ends, ends[1:], strict=False)])
 
     def _applied(self, rows: pa.Table, places: pa.Array, begin: int, many: int) -> pa.Table:
         return self._change.applied(rows.slice(begin, many), places.slice(begin, many))
@@ -307,19 +244,3 @@ def _latest(change: Change) -> pa.Scalar | None:
 
 def _taken(rows: pa.Table, order: pa.Array | None) -> pa.Table:
     return rows if order is None else rows.combine_chunks().take(order)
-
-
-def _side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises."""
-    others = [_threads().submit(work) for work in works[1:]]
-    try:
-        works[0]()
-    finally:
-        wait(others)
-    for other in others:
-        other.result()
-
-
-@cache
-def _threads() -> DaemonPool:
-    return DaemonPool(LANES_MAX - 1, "rewriting")

@@ -1,0 +1,99 @@
+"""Files of a table that are written side by side, by a thread each: Arrow and Parquet work without Python's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from state.delta.tables.staging import footer_statistics
+from transactional.pools import DaemonPool
+
+GROUP_ROWS = 500_000
+"""So many rows of a file are a row group."""
+FILE_ROWS_MAX = 4_000_000
+"""A file gets no more rows than this."""
+LANE_ROWS = 200_000
+"""So many rows are worth a thread, and a file, of their own."""
+LANES_MAX = 4
+"""Each touched file may become so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is no part of its table yet, and what its table's log has to say of it."""
+
+    name: str
+    size_bytes: int
+    statistics: str
+
+
+def lanes_for(rows: int | None = None) -> int:
+    """How many files are worth it for so many rows; None: at the most."""
+    most: int = max(1, min(LANES_MAX, pa.cpu_count()))
+    return most if rows is None else max(1, min(most, rows // LANE_ROWS))
+
+
+class Lane:
+    """The files that one thread writes, one after the other."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._folder, self._schema = folder, schema
+        self._writer: parquet.ParquetWriter | None = None
+        self._name, self._rows = "", 0
+        self.written = list[WrittenFile]()
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, to a new file if there is none or it would be too large."""
+        if not rows.num_rows:
+            return
+        if self._rows + rows.num_rows > FILE_ROWS_MAX:
+            self.close()
+        if self._writer is None:
+            self._name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+            self._writer = parquet.ParquetWriter(
+                self._folder / self._name, self._schema, compression="snappy", use_dictionary=False, store_schema=False
+            )
+        self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
+        self._rows += rows.num_rows
+
+    def close(self) -> None:
+        """End the file, if there is one."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer, self._rows = None, 0
+            path = self._folder / self._name
+            statistics = footer_statistics(parquet.read_metadata(path))
+            self.written.append(WrittenFile(self._name, path.stat().st_size, statistics))
+
+    def undo(self) -> None:
+        """Delete what was written."""
+        names = [file.name for file in self.written]
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            names.append(self._name)
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+
+def side_by_side(works: Sequence[Callable[[], None]]) -> None:
+    """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises."""
+    others = [_threads().submit(work) for work in works[1:]]
+    try:
+        works[0]()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+@cache
+def _threads() -> DaemonPool:
+    return DaemonPool(LANES_MAX - 1, "rewriting")
