@@ -58,9 +58,12 @@ for line in sys.stdin:
         counts = {"changed": 0, "parts": 0}
         threading.Thread(target=follow, args=(events, counts), daemon=True).start()
         print("opened", flush=True)
-    else:
+    elif line.strip() == "close":
         events.fp.raw._sock.shutdown(2)
+        print("closed", flush=True)
+    else:
         print(counts["parts"], counts["changed"], flush=True)
+        counts.update(changed=0, parts=0)
 """
 
 
@@ -72,6 +75,8 @@ class Part:
     process_ms: float
     console_ms: float
     wall_s: float
+    counts: str
+    """How many times parts and pages were sent."""
 
 
 class Parts:
@@ -79,11 +84,13 @@ class Parts:
 
     def __init__(self, viewer: subprocess.Popen[str], pairs: int, transactions: int, settling: int) -> None:
         self._viewer, self._transactions, self._settling = viewer, transactions, settling
-        self.left = 2 * pairs
+        # Each other pair the other way round: whatever grows with the run favors neither.
+        self._plan = [is_open for _ in range(-(-pairs // 2)) for is_open in (False, True, True, False)][: 2 * pairs]
         self.found: list[Part] = []
-        self.counts: list[str] = []
+        self.ratios: list[float] = []
+        self.shares: list[float] = []
         self.opening_ms: list[float] = []
-        self._count, self._is_open = -2 * settling, False
+        self._count, self._is_open = -2 * settling, self._plan[0]
         self._began = (0.0, 0.0, 0.0)
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
@@ -97,20 +104,31 @@ class Parts:
                     self._end()
 
     def _end(self) -> None:
-        if not self.left:
+        if not self._plan:
             return
         process_s, console_s, wall_s = (now - began for now, began in zip(_now(), self._began, strict=True))
-        number = self._transactions
-        self.found.append(Part(self._is_open, 1e3 * process_s / number, 1e3 * console_s / number, wall_s))
-        self.left -= 1
-        self._is_open = not self._is_open
-        before_s = time.process_time()
-        counts = self._ask("open" if self._is_open else "close")
-        if self._is_open:
-            self.opening_ms.append(1e3 * (time.process_time() - before_s))
-        else:
-            self.counts.append(counts)
+        number, is_open = self._transactions, self._plan.pop(0)
+        counts = self._ask("counts") if is_open else ""
+        self.found.append(Part(is_open, 1e3 * process_s / number, 1e3 * console_s / number, wall_s, counts))
+        if len(self.found) % 2 == 0:
+            self._compare(*sorted(self.found[-2:], key=lambda part: part.is_open))
+        if self._plan and self._plan[0] != is_open:
+            before_s = time.process_time()
+            self._ask("close" if is_open else "open")
+            if not is_open:
+                self.opening_ms.append(1e3 * (time.process_time() - before_s))
         self._count = -self._settling
+
+    def _compare(self, closed: Part, opened: Part) -> None:
+        self.ratios.append(opened.process_ms / closed.process_ms - 1)
+        self.shares.append((opened.console_ms - closed.console_ms) / (closed.process_ms - closed.console_ms))
+        sent, loaded = opened.counts.split()
+        print(
+            f"closed {closed.process_ms:.2f} ms a transaction, open {opened.process_ms:.2f} ms: "
+            f"{100 * self.ratios[-1]:+.1f} %; its threads {closed.console_ms:.3f} and {opened.console_ms:.3f} ms: "
+            f"{100 * self.shares[-1]:+.2f} %; {opened.wall_s:.0f} s, {sent} times parts, {loaded} pages",
+            flush=True,
+        )
 
     def _ask(self, line: str) -> str:
         assert self._viewer.stdin is not None
@@ -153,7 +171,7 @@ def topology_of(rows: int, transactions: int) -> Topology:
 
 def measured(rows: int, pairs: int, transactions: int, settling: int) -> Parts:
     """The parts of one run."""
-    topology = topology_of(rows, (2 * pairs + 1) * (transactions + settling) + 4 * settling)
+    topology = topology_of(rows, 2 * pairs * (transactions + settling) + settling + 1)
     said = list[str]()
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/store.db"
@@ -176,22 +194,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--settling", type=int, default=20, help="transactions between two parts")
     options = parser.parse_args(arguments)
     parts = measured(options.rows, options.pairs, options.transactions, options.settling)
-    ratios, shares = [], []
-    for closed, opened, counts in zip(parts.found[::2], parts.found[1::2], parts.counts, strict=False):
-        ratios.append(opened.process_ms / closed.process_ms - 1)
-        shares.append((opened.console_ms - closed.console_ms) / (closed.process_ms - closed.console_ms))
-        sent, loaded = counts.split()
-        print(
-            f"closed {closed.process_ms:.2f} ms a transaction, open {opened.process_ms:.2f} ms: "
-            f"{100 * ratios[-1]:+.1f} %; "
-            f"console's threads {closed.console_ms:.3f} and {opened.console_ms:.3f} ms: {100 * shares[-1]:+.2f} %; "
-            f"{opened.wall_s:.0f} s, {sent} times parts, {loaded} pages"
-        )
+    ratios = parts.ratios
     spread = stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     print(
         f"an open page costs {100 * fmean(ratios):+.2f} % of processor time per transaction "
         f"(standard error {100 * spread:.2f}, median {100 * median(ratios):+.2f}), "
-        f"by the clocks of its threads {100 * fmean(shares):+.2f} %; target {100 * TARGET:.0f} %; "
+        f"by the clocks of its threads {100 * fmean(parts.shares):+.2f} %; target {100 * TARGET:.0f} %; "
         f"opening it {parts.opening_ms[0]:.0f} ms the first time, then {median(parts.opening_ms):.0f} ms"
     )
 

@@ -65,6 +65,7 @@ def build():
 """
 PICTURES = {
     "console": ("", "light", 1180),
+    "console-charts": ("#charts", "dark", 900),
     "console-transaction": ("transactions/{failed}", "light", 760),
     "console-configuration": ("configuration", "light", 760),
     "console-letters": ("letters", "light", 600),
@@ -135,15 +136,20 @@ def take(folder: Path, out: Path) -> None:
                 context = browser.new_context(viewport={"width": 1240, "height": height}, color_scheme=dark)
                 page = context.new_page()
                 page.goto(found[1] + found[2])
-                shoot(page, found[1] + "t/sentences/" + path.format(failed=failed[0].attempt.txid), out / f"{name}.png")
+                path, _, part = path.format(failed=failed[0].attempt.txid).partition("#")
+                shoot(page, f"{found[1]}t/sentences/{path}", out / f"{name}.png", part)
                 context.close()
             browser.close()
 
 
-def shoot(page: Page, address: str, file: Path) -> None:
-    """One page as a picture."""
+def shoot(page: Page, address: str, file: Path, part: str) -> None:
+    """One page as a picture; or a part of it, with the pointer on it."""
     page.goto(address)
-    page.screenshot(path=file)
+    if part:
+        page.locator(f"[data-part={part}]").hover(position={"x": 130, "y": 120})
+        page.locator(f"[data-part={part}]").screenshot(path=file)
+    else:
+        page.screenshot(path=file)
     print(f"{file}, {file.stat().st_size // 1024} KB")
 
 

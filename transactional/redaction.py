@@ -24,6 +24,10 @@ _NAMED = re.compile(
 )
 _AUTHORIZATION = re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/-]{8,}=*", re.IGNORECASE)
 
+_LOGIN_MIN = len("basic ") + 8
+_OF_LOGINS = frozenset("=@\"'")
+"""What is shorter than a header of authorization, and has none of these, is none of the patterns above."""
+
 
 def without(secrets: Iterable[object], text: str) -> str:
     """The text with each secret replaced, the longest first: one may be the beginning of another."""
@@ -35,6 +39,8 @@ def without(secrets: Iterable[object], text: str) -> str:
 def without_login(text: str) -> str:
     """A URL, or any text, without what lets somebody in: user and password of URLs, their parameters such as
     `?token=`, what is passed as `password=`, and headers of authorization."""
+    if len(text) < _LOGIN_MIN and _OF_LOGINS.isdisjoint(text):
+        return text  # most of what pages show is a figure
     text = _PARAMETER.sub(_shown_parameter, _USER.sub(SHOWN_INSTEAD, text))
     return _AUTHORIZATION.sub(rf"\1{SHOWN_INSTEAD}", _NAMED.sub(rf"\1{SHOWN_INSTEAD}", text))
 

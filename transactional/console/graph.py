@@ -151,7 +151,7 @@ def _node(layout: _Layout, node: Node) -> str:
         svg.element("rect", class_=f"accent {kind}", x=x + 9, y=y + 11, rx=2, width=4, height=NODE_HEIGHT - 22),
         svg.text(svg.shortened(node.id, NODE_WIDTH - 66), x + 22, y + 24, class_="name"),
         svg.text(f"\u00d7{node.parallelism}", x + NODE_WIDTH - 12, y + 24, class_="par", text_anchor="end"),
-        svg.text(svg.shortened(lower, NODE_WIDTH - 34), x + 22, y + 42, class_="kind"),
+        svg.text(svg.shortened(lower, NODE_WIDTH - 40), x + 22, y + 42, class_="kind"),
     )
 
 

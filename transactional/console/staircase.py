@@ -235,9 +235,8 @@ def _attempt(each: AttemptTimes, later: AttemptTimes | None, axis: Axis, y: floa
             kind = f"{bar.kind} open" if each.phase in OPEN and bar.end_ms == now_ms else bar.kind
             parts.append(svg.element("rect", class_=kind, x=x, y=y, width=max(width, 1.5), height=_BAR, rx=1.5))
         if bar.kind == "failed":
-            parts.append(
-                svg.element("path", class_="cross", d=f"M{x + max(width, 1.5) - 4:.1f} {y + 2:.1f}l8 8m0 -8l-8 8")
-            )
+            at = x + (width - 11 if width > 14 else width / 2 - 4)  # within the bar, if there is room
+            parts.append(svg.element("path", class_="cross", d=f"M{at:.1f} {y + 2:.1f}l8 8m0 -8l-8 8"))
     return parts
 
 

@@ -60,6 +60,11 @@ def test_each_transaction_is_a_link_with_its_story() -> None:
     assert re.findall(r'<a href="/(\d)"', picture) == ["1", "2", "3"]
     assert "attempt 3:4 failed: planning 5 ms, failed 90 ms; attempt 3:5 committed, 200 records" in picture
     assert picture.count('class="cross"') == 1
+    bar = re.search(r'class="failed" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', picture)
+    cross = re.search(r'class="cross" d="M([\d.]+) ', picture)
+    assert bar is not None
+    assert cross is not None
+    assert float(bar[1]) < float(cross[1]) < float(cross[1]) + 8 < float(bar[1]) + float(bar[2]), "it is white"
 
 
 def test_only_the_last_transactions_are_drawn() -> None:

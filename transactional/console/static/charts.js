@@ -28,7 +28,7 @@
     }));
     return {
       width, height: HEIGHT, title: "",
-      padding: [10, 12, 0, 0],
+      padding: [10, 28, 0, 0],  // half of a time below the axis is beyond its end
       cursor: {sync: {key: "charts"}, drag: {x: true, y: false}},
       scales: {x: {time: true}, y: {range: (_, __, most) => [0, Math.max(1, most * 1.05)]}},
       axes: [
