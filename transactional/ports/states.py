@@ -238,6 +238,10 @@ class Windowed(Protocol):
     def longest_us(self) -> int:
         """How long after a time, in microseconds, the last window may end that it is in."""
 
+    @property
+    def goes_by_order(self) -> bool:
+        """Whether the order of tuples decides in which windows they are, which another number of tasks may change."""
+
 
 @runtime_checkable
 class WindowedAggregate(Windowed, PersistentAggregate, Protocol):

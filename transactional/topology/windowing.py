@@ -105,6 +105,11 @@ class Windowing(StatefulBolt):
         return 0 if self._by_count else self.window.windows.length_us
 
     @property
+    def goes_by_order(self) -> bool:
+        """By count they do."""
+        return self._by_count
+
+    @property
     def _by_count(self) -> bool:
         return isinstance(self.window, CountWindow)
 

@@ -10,7 +10,7 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import Spout, StateKind, TransactionState, WindowedAggregate
+from transactional.ports import Spout, StateKind, TransactionState, Windowed, WindowedAggregate
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
@@ -107,7 +107,30 @@ def check_states(topology: Topology, *, strict: bool) -> None:
             )
         tables[table] = component.id
         _check_guarantee(topology, component.id, component.state.kind, strict=strict)
+        _check_order(topology, component)
     check_places(topology)
+
+
+def _check_order(topology: Topology, committer: Component) -> None:
+    """Raise `ConfigError` if a replay with another number of tasks might make other tuples for a state that keeps what
+    the attempt before has written."""
+    assert committer.state is not None
+    if committer.state.kind is StateKind.OPAQUE:
+        return
+    known = {component.id: component for component in topology.components}
+    above, todo = set[str](), [committer.id]
+    while todo:
+        component = known.get(todo.pop())
+        if component is None or component.id in above:
+            continue
+        above.add(component.id)
+        todo += [grouping.source for grouping in component.inputs]
+        if isinstance(component.bolt, Windowed) and component.bolt.goes_by_order:
+            raise ConfigError(
+                f"committer {committer.id!r} keeps a {committer.state.kind.value} state, and the windows of "
+                f"{component.id!r} go by the order of tuples: a replay with another number of tasks fills them with "
+                "others. Use kind=StateKind.OPAQUE"
+            )
 
 
 def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, strict: bool) -> None:

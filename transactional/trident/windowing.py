@@ -173,6 +173,11 @@ class UpdateOfWindows(Generic[WindowT]):
         """By the transaction's own time they do."""
         return self.window.by_transaction
 
+    @property
+    def goes_by_order(self) -> bool:
+        """By count they do."""
+        return isinstance(self.window, CountWindow)
+
     def _times(self, facts: BatchFacts | None) -> WindowTimes:
         return times_of(facts, by_transaction=self.window.by_transaction)
 

@@ -14,6 +14,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
 from transactional.errors import ConfigError
+from transactional.ports import StateKind
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
 from transactional.trident import (
@@ -227,3 +228,18 @@ def test_more_than_may_be_collected_is_refused_by_name() -> None:
     ):
         run(topology)
     assert {row["user"]: len(collected(row["some"])) for row in state.read().to_pylist()} == {"ann": 3, "bob": 1}
+
+
+def test_states_that_keep_what_a_dead_attempt_has_written_are_refused() -> None:
+    """Its windows may have had other tuples: a replay by two tasks has another order than one by one."""
+    transactional = MemoryMapState(("user", "window_start"), kind=StateKind.TRANSACTIONAL)
+    topology, stream = clicks([])
+    windows = stream.group_by("user").window(count(5)).persistent_aggregate(MemoryMapState(), Count(), name="open")
+    windows.closed().persist(transactional, name="closed")
+    with pytest.raises(ConfigError, match=r"'closed' keeps a transactional state, and the windows of 'open' go by the"):
+        topology.build()
+    topology, stream = clicks([])
+    own = MemoryMapState((), kind=StateKind.TRANSACTIONAL)
+    stream.window(count(5)).persistent_aggregate(own, Count(), name="open")
+    with pytest.raises(ConfigError, match=r"'open' keeps a transactional state.*Use kind=StateKind\.OPAQUE"):
+        topology.build()
