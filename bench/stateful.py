@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from time import thread_time
 from typing import Any
 
@@ -177,9 +177,12 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=30)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--emits", action="store_true", help="with --keys: an update that emits what it changes")
+    parser.add_argument("--heap", default="", help="with --keys: of the driver's JVM, 512m for example")
     arguments = parser.parse_args()
     if arguments.keys:
-        steps.report(arguments.choice, arguments.keys, arguments.transactions, arguments.tasks, arguments.master)
+        given = {each.name: getattr(arguments, each.name) for each in fields(steps.Run)}
+        steps.report(steps.Run(**given))
         return
     print("\n".join(shown(measure(arguments.tuples, arguments.rounds))))
 
