@@ -13,6 +13,7 @@ from tests.integration.signals import is_first, send, wait_at
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import FailedException
+from transactional.stateful import KeyValueState, StatefulBolt
 
 
 @dataclass
@@ -115,3 +116,21 @@ def twice(row: Tuple) -> Iterator[tuple[str, int]]:
     word = row["word"]
     yield word, 1
     yield word.upper(), 1
+
+
+@dataclass
+class WaitsToCount(StatefulBolt):
+    """Counts words. With all of its tuples in hand it tells the test that it runs, and waits at a gate."""
+
+    pipe: str
+    gate: str
+
+    def init_state(self, state: KeyValueState) -> None:
+        self.counts = state
+
+    def execute(self, tuple: Tuple) -> None:
+        self.counts.put(tuple.word, self.counts.get(tuple.word, 0) + 1)
+
+    def pre_prepare(self, txid: int) -> None:
+        send(self.pipe, f"running {os.getpid()}")
+        wait_at(self.gate)

@@ -34,6 +34,17 @@ def is_first(flag: str) -> bool:
     return True
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a Python worker is gone. Spark has it killed before it reports the task's end; that takes a moment."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    readable, _, _ = select.select([process], [], [], 2)
+    os.close(process)
+    return bool(readable)
+
+
 class Signals:
     """The test's end of a pipe that bolts send lines to."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +33,13 @@ class Cluster:
 
 
 @contextmanager
-def spark_cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
-    """Start a cluster, wait until its workers are registered, and stop it at the end."""
+def spark_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",) * 2) -> Iterator[Cluster]:
+    """Start a cluster with a worker on each host, all of them this machine; wait until they are registered, and stop it
+    at the end."""
     with ExitStack() as stack:
         master, url = start_master(folder)
         stack.enter_context(master)
-        started = [stack.enter_context(start_worker(folder, url)) for _ in range(workers)]
+        started = [stack.enter_context(start_worker(folder, url, host)) for host in hosts]
         for worker in started:
             worker.await_line("Successfully registered with master")
         yield Cluster(url)
@@ -51,15 +52,15 @@ def start_master(folder: Path) -> tuple[Program, str]:
     return master, master.await_line(r"Starting Spark master at (spark://\S+)")[1]
 
 
-def start_worker(folder: Path, master: str) -> Program:
+def start_worker(folder: Path, master: str, host: str = "127.0.0.1") -> Program:
     """A worker with one core and 1 GiB for executors. It is registered once it says so."""
     options = ["--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(folder / "workers"), master]
-    return _start(folder, "worker.Worker", options)
+    return _start(folder, "worker.Worker", options, host)
 
 
-def _start(folder: Path, main: str, arguments: list[str]) -> Program:
+def _start(folder: Path, main: str, arguments: list[str], host: str = "127.0.0.1") -> Program:
     spark_class = Path(pyspark.__file__).with_name("bin") / "spark-class"
-    command = [str(spark_class), f"{_CLASSES}.{main}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+    command = [str(spark_class), f"{_CLASSES}.{main}", "--host", host, "--webui-port", "0", *arguments]
     options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     return Program(command, folder, SPARK_DAEMON_JAVA_OPTS=options, SPARK_DAEMON_MEMORY="256m")
 

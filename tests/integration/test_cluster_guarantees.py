@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A master and two workers with a core each."""
-    with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as cluster:
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 

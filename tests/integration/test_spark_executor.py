@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import select
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
 from tests.integration.bolts import FailsOnce, HangsOnce, Lengths, NeverEnds, Notes, Waits, twice
-from tests.integration.signals import Gate, Signals
+from tests.integration.signals import Gate, Signals, has_ended
 from tests.integration.tables import counts, rows
 from transactional import (
     RunSummary,
@@ -81,17 +80,6 @@ class OneBolt:
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))
 SECOND = TransactionAttempt(TxId(1), AttemptId(2))
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a Python worker is gone. Spark has it killed before it reports the task's end; that takes a moment."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    readable, _, _ = select.select([process], [], [], 2)
-    os.close(process)
-    return bool(readable)
 
 
 def pids(signals: Signals, count: int) -> set[int]:

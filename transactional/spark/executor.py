@@ -98,26 +98,10 @@ class SparkExecutor:
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run one attempt's job and wait for it. Raises `AttemptLost` if it was cancelled or Spark lost it."""
-        tag = f"transactional-{self.topology.id}-{attempt.txid}-{attempt.attempt_id}"
         records = sum(len(offsets) for offsets in batch.ranges.values())
-        with self._lock:
-            self._running[attempt] = tag
-        try:
-            with self._job(attempt, tag, batch):
-                items = self._items(self._first_level(records))
-                self._refuse_repeated_stages(attempt, tag)
-        except TransactionalError:
-            raise
-        except Exception as error:
-            self._wait_until_dead(tag)
-            raise AttemptLost(f"the Spark job of attempt {attempt} did not succeed: {_first_lines(error)}") from error
-        finally:
-            with self._lock:
-                del self._running[attempt]
-                was_cancelled = attempt in self._cancelled
-                self._cancelled.discard(attempt)
-        if was_cancelled:
-            raise AttemptLost(f"attempt {attempt} was cancelled")
+        with self._watched(attempt, f"attempt {attempt}") as tag, self._job(attempt, tag, batch):
+            items = self._items(self._first_level(records))
+            self._refuse_repeated_stages(attempt, tag)
         with self._lock:
             self._packing.learn(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
         return gather(self.program, batch, items)
@@ -127,26 +111,50 @@ class SparkExecutor:
         return self.context.defaultParallelism
 
     def run_step(self, work: StepWork) -> list[TaskDone]:
-        """Run a step of the commit phase as a job (see `StepExecutor`)."""
+        """Run a step of the commit phase as a job (see `StepExecutor`); can be cancelled as a processing phase can."""
         attempt = work.attempt
         what = f"step {work.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
-        self.context.setJobGroup(f"transactional-{self.topology.id}-steps", f"{self.topology.id}: {what}")
-        try:
+        with self._watched(attempt, what) as tag, self._tagged(tag, what):
             return run_step_job(self.context, self._jobs, self.program, work)
-        except Exception as error:
-            raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
 
     @contextlib.contextmanager
-    def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:
-        inputs = AttemptInput.of(attempt, batch, self.topology.spout_parallelism)
-        self.context.setJobGroup(tag, f"{self.topology.id}: transaction {attempt.txid}, attempt {attempt.attempt_id}")
+    def _watched(self, attempt: TransactionAttempt, what: str) -> Iterator[str]:
+        """While a job of an attempt runs, it can be cancelled by the tag given. Raises `AttemptLost` if it was, or if
+        Spark lost it."""
+        tag = f"transactional-{self.topology.id}-{attempt.txid}-{attempt.attempt_id}"
+        with self._lock:
+            self._running[attempt] = tag
+        try:
+            yield tag
+        except TransactionalError:
+            raise
+        except Exception as error:
+            self._wait_until_dead(tag)
+            raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
+        finally:
+            with self._lock:
+                del self._running[attempt]
+                was_cancelled = attempt in self._cancelled
+                self._cancelled.discard(attempt)
+        if was_cancelled:
+            raise AttemptLost(f"attempt {attempt} was cancelled")
+
+    @contextlib.contextmanager
+    def _tagged(self, tag: str, what: str) -> Iterator[None]:
+        self.context.setJobGroup(tag, f"{self.topology.id}: {what}")
         self.context.addJobTag(tag)
-        self.context.setLocalProperty("spark.scheduler.pool", "processing")
-        self.context.setLocalProperty(INPUT_PROPERTY, base64.b64encode(pickle.dumps(inputs)).decode())
         try:
             yield
         finally:
             self.context.removeJobTag(tag)
+
+    @contextlib.contextmanager
+    def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:
+        inputs = AttemptInput.of(attempt, batch, self.topology.spout_parallelism)
+        with self._tagged(tag, f"transaction {attempt.txid}, attempt {attempt.attempt_id}"):
+            self.context.setLocalProperty("spark.scheduler.pool", "processing")
+            self.context.setLocalProperty(INPUT_PROPERTY, base64.b64encode(pickle.dumps(inputs)).decode())
+            yield
 
     def _first_level(self, records: int) -> FirstLevel:
         """The first level in as many Spark tasks as a batch of this many records is worth."""
