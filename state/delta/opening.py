@@ -128,7 +128,9 @@ def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layou
         columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
         owner = owner or str(properties.get(OWNER_PROPERTY, ""))
     if is_log(location, columns):
-        return SegmentsTable(TableVersion(location, owner, segment_columns(columns)), str(location))
+        loaded = TableVersion(location, owner, segment_columns(columns))
+        loaded.follows = True
+        return SegmentsTable(loaded, str(location))
     return MergedTable(TableVersion(location, owner, columns), str(location))
 
 

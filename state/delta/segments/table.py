@@ -111,6 +111,9 @@ class SegmentsTable(Layout):
         return self._segments[1]
 
     def _found_segments(self) -> list[Segment]:
+        if (known := self.loaded.known_files(self.columns.txid)) is not None:
+            until = self.unique_until
+            return [Segment(TxId(txid), rows, files, txid <= until) for txid, rows, files in known.by_value()]
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
         if not files.num_rows:
             return []

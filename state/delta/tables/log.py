@@ -163,6 +163,10 @@ class Entry:
     """The new protocol, if the entry declares one."""
     rewound_to: int | None = None
     """The transaction that a rewind has taken the table back to by it."""
+    adds: tuple[Mapping[str, Any], ...] = ()
+    """What it says of the files that it has added."""
+    actions: frozenset[str] = frozenset()
+    """The kinds of its actions."""
 
 
 def is_foreign(commit: Entry, owner: str) -> bool:
@@ -206,6 +210,22 @@ def entries_between(location: DeltaLocation, after: int, until: int) -> list[Ent
     among them. Raises `OperatingError`.
     """
     return list(_entries(location, after, until))
+
+
+def entries_until_newest(location: DeltaLocation, after: int, log: LogUpkeep, most: int) -> list[Entry] | None:
+    """All Delta commits after a version, oldest first; None: there are more than so many, or one is gone from the log.
+
+    Lists nothing, and reads no entry that is not new. Raises `OperatingError`, `OSError`.
+    """
+    files, entries = log_files(location), list[Entry]()
+    while not log.is_newest(after + len(entries)):
+        if len(entries) == most:
+            return None
+        try:
+            entries.append(_read(files, location, after + len(entries) + 1))
+        except FileNotFoundError:
+            return None
+    return entries
 
 
 def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[Entry]:
@@ -303,6 +323,8 @@ def read_entry(files: LogFiles, version: int) -> Entry:
         frozenset(file["path"] for file in removed),
         protocols[0] if protocols else None,
         _rewound_to(info.get("userMetadata")),
+        tuple(added),
+        frozenset(kind for action in actions for kind in action),
     )
 
 

@@ -17,7 +17,16 @@ from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
 from state.delta.tables.durability import TableSyncs
-from state.delta.tables.log import Entry, LogUpkeep, check_not_foreign, entries_between, entries_since_own
+from state.delta.tables.following import KnownFiles
+from state.delta.tables.log import (
+    Entry,
+    LogUpkeep,
+    check_not_foreign,
+    entries_between,
+    entries_since_own,
+    entries_until_newest,
+    is_foreign,
+)
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
 from state.expiring import Floors, app_transactions, by_app_transactions
@@ -25,6 +34,9 @@ from state.fence import WriteRefused
 from transactional.attempt import AttemptId
 from transactional.errors import StoreMismatch
 from transactional.syncing import sync
+
+FOLLOWED_MAX = 100
+"""After so many Delta commits at once, loading the newest version takes no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,10 @@ class TableVersion:
         self.location, self.owner, self.columns = location, owner, columns
         self._snapshot = load_table(location)
         self._own: OwnVersion | None = None
+        self._ahead: int | None = None
+        self.follows = False
+        """Whether it is a reader of a partitioned table, which need not load each version to know its files."""
+        self._files: KnownFiles | None = None
         self.judged = self._snapshot.version()
         """The Delta version over which is written."""
         self.lacking = pa.schema([])
@@ -49,6 +65,7 @@ class TableVersion:
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._versions_at, self._versions = -1, dict[str, int | None]()
+        self._properties = (-1, dict[str, str]())
         self._counted: tuple[int, int] | None = None
         self._floors: tuple[AttemptId | None, Floors] | None = None
         self.says_expiry = False
@@ -66,22 +83,40 @@ class TableVersion:
                 # Another writer's is for `refresh` to find.
                 self._snapshot.load_as_version(self._own.delta_version)
             self._own = None
+        if self._ahead is not None:
+            self._catch_up(self._ahead)
+            self._ahead = None
         return self._snapshot
+
+    def _catch_up(self, delta_version: int) -> None:
+        try:
+            self._snapshot.update_incremental()
+        except (DeltaError, OSError):
+            # What was loaded may have gone with an old log.
+            self._snapshot = load_table(self.location)
+        if self._snapshot.version() != delta_version:
+            self._snapshot.load_as_version(delta_version)
 
     @property
     def is_ahead(self) -> bool:
         """Whether delta-rs' snapshot is older: then a query of it takes a while."""
-        return self._own is not None
+        return self._own is not None or self._ahead is not None
 
     @property
     def delta_version(self) -> int:
         """The Delta version."""
-        return self._snapshot.version() if self._own is None else self._own.delta_version
+        if self._own is not None:
+            return self._own.delta_version
+        return self._snapshot.version() if self._ahead is None else self._ahead
 
     @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
-        return {key: str(value) for key, value in self.snapshot.metadata().configuration.items()}
+        at = self.delta_version
+        if self._properties[0] != at:
+            found = self.snapshot.metadata().configuration
+            self._properties = (at, {key: str(value) for key, value in found.items()})
+        return self._properties[1]
 
     @property
     def column_names(self) -> list[str]:
@@ -98,7 +133,7 @@ class TableVersion:
 
     def version_of(self, app_id: str) -> int | None:
         """The version of an app id. delta-rs reads the log each time; it is called once per snapshot."""
-        delta_version = self.snapshot.version()
+        delta_version = self.delta_version
         if self._versions_at != delta_version:
             self._versions_at, self._versions = delta_version, {}
         if app_id not in self._versions:
@@ -143,7 +178,9 @@ class TableVersion:
         try:
             if self.log.is_newest(known):
                 return
-            self._own = None
+            if self._has_followed(known):
+                return
+            self._own = self._ahead = self._files = None
             self._snapshot.update_incremental()
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
@@ -153,14 +190,15 @@ class TableVersion:
     def reload(self) -> None:
         """Load the newest snapshot again, without relying on log files that may be gone."""
         self._snapshot, self._own, self.says_expiry = load_table(self.location), None, False
+        self._ahead = self._files = None
 
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
         try:
             if self.delta_version < delta_version:
-                self._snapshot.update_incremental()
+                self.snapshot.update_incremental()
             if self.delta_version != delta_version:
-                self._snapshot.load_as_version(delta_version)
+                self.snapshot.load_as_version(delta_version)
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
 
@@ -178,12 +216,31 @@ class TableVersion:
             self.says_expiry = False
             self.check()
 
+    def _has_followed(self, after: int) -> bool:
+        """Move to the newest version by what the log's entries say. False, and nothing is done: one of them is more
+        than a transaction's, a fold's or a fence's, or is gone."""
+        if self._files is None or self._own is not None or self._versions_at != after:
+            return False
+        entries = entries_until_newest(self.location, after, self.log, FOLLOWED_MAX)
+        if entries is None or any(is_foreign(entry, self.owner) for entry in entries):
+            return False
+        files = self._files.after(entries)
+        if files is None:
+            return False
+        self._files, self._ahead = files, after + len(entries)
+        self._follow(after, entries)
+        return True
+
     def _follow(self, after: int, entries: Sequence[Entry]) -> None:
-        """Carry the versions of app ids on, for which delta-rs would read the log once more."""
-        if self._versions_at == after and len(entries) == self.delta_version - after:
+        """Carry on what changes rarely, for which delta-rs would read the log once more."""
+        if len(entries) != self.delta_version - after:
+            return
+        if self._versions_at == after:
             self._versions_at = self.delta_version
             for entry in entries:
                 self._versions.update(entry.app_versions)
+        if self._properties[0] == after and not any(entry.changes_table for entry in entries):
+            self._properties = (self.delta_version, self._properties[1])
 
     def check_as_left(self) -> None:
         """Raise `StoreMismatch` when something else has changed rows since the owner's last Delta commit.
@@ -248,10 +305,21 @@ class TableVersion:
             raise unreadable(self.location, error) from None
         return rows.column(0)[0].as_py() or 0
 
+    def known_files(self, column: str) -> KnownFiles | None:
+        """The files of this Delta version of a table that is partitioned by a column, if it is followed. Raises
+        `DeltaError`."""
+        if self.follows and self._files is None:
+            self._files = KnownFiles.of(self.snapshot, column)
+            self.follows = self._files is not None
+        return self._files
+
     def row_count(self) -> int:
         """The number of rows as they are stored. Raises `OperatingError`."""
         at = self.delta_version
         if self._counted is None or self._counted[0] != at:
+            if self._files is not None:
+                self._counted = (at, self._files.rows)
+                return self._counted[1]
             try:
                 self._counted = (at, self.snapshot.count())
             except (DeltaError, OSError) as error:
