@@ -64,6 +64,7 @@ class Database:
         read_only: bool = False,
     ) -> None:
         self._url = parse_url(url, used_for=used_for, example=example, read_only=read_only)
+        self._file = sqlite_file(self._url)
         self._timeout_ms, self._used_for, self._read_only = timeout_ms, used_for, read_only
         self._opened: tuple[int, int] | None = None
         if is_in_memory(self._url):
@@ -87,7 +88,7 @@ class Database:
     @property
     def file(self) -> str | None:
         """The path of a SQLite file; None for a database in memory or on a server."""
-        return sqlite_file(self._url)
+        return self._file
 
     def for_reading(self) -> Database:
         """The same database, with connections of its own that write nothing."""
@@ -101,7 +102,7 @@ class Database:
 
     def exists(self) -> bool:
         """False for a SQLite file that is not there: to connect would make it."""
-        return self.file is None or Path(self.file).is_file()
+        return self._file is None or os.path.isfile(self._file)
 
     @property
     def place(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ _PRIMITIVES = {
 }
 
 
+@lru_cache(maxsize=1_000)
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a declared schema; every column is nullable."""
     return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -303,7 +303,7 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Feed the bolt the record batch: one that follows messages only once, whatever happens."""
-        if isinstance(self.bolt, FollowsMessages):
+        if _follows(self.bolt):
             self.work(batch)
         else:
             super().execute(batch, source, stream)
@@ -315,4 +315,9 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
 
     def unfinished(self) -> Unfinished | None:
         """What the bolt has found, if it follows messages."""
-        return self.bolt.unfinished() if isinstance(self.bolt, FollowsMessages) else None
+        return self.bolt.unfinished() if _follows(self.bolt) else None
+
+
+def _follows(bolt: object) -> TypeGuard[FollowsMessages]:
+    """`isinstance` would look through all that the protocol has at each call."""
+    return issubclass(type(bolt), FollowsMessages)

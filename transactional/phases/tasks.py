@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -93,7 +93,18 @@ def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
 
 def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
     """The reading function of a reader; if supported, it sets records aside."""
-    return reader.read_or_refuse if isinstance(reader, RefusingReader) else reader.read
+    return reader.read_or_refuse if _may_refuse(reader) else reader.read
+
+
+# `isinstance` would look through all that a protocol has at each call.
+
+
+def _may_refuse(reader: PartitionReader) -> TypeGuard[RefusingReader]:
+    return issubclass(type(reader), RefusingReader)
+
+
+def _has_many_streams(reader: PartitionReader) -> TypeGuard[ManyStreamsReader]:
+    return issubclass(type(reader), ManyStreamsReader)
 
 
 class _Task(TaskLoop):
@@ -244,7 +255,7 @@ class _Task(TaskLoop):
 
     def _stream_of(self, partition: PartitionId) -> str:
         reader = self.program.spout.reader
-        return reader.stream_of(partition) if isinstance(reader, ManyStreamsReader) else DEFAULT_STREAM
+        return reader.stream_of(partition) if _has_many_streams(reader) else DEFAULT_STREAM
 
     def _digest(self, stream: str) -> RecordDigest:
         spout = self.program.spout
