@@ -26,9 +26,9 @@ PARTS_SHARE: Final = 0.01
 """Of the run's processor time, for the parts that change often and for sending them."""
 PAGES_SHARE: Final = 0.005
 """Of the run's processor time, for whole pages."""
-PARTS_EVERY_S: Final = 3.0
+PARTS_EVERY_S: Final = 4.0
 """A run that uses next to nothing has its figures on the page so often at least."""
-PAGES_EVERY_S: Final = 60.0
+PAGES_EVERY_S: Final = 120.0
 """The same for whole pages."""
 _APART_S: Final = 2.0
 _STALE_S: Final = 5.0
