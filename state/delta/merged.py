@@ -16,15 +16,21 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from state.delta.tables.bounds import Footers, Reached
-from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, commit_merge, commit_overwrite, commit_rows
+from state.delta.tables.commit import (
+    as_attempt,
+    by_delta_rs,
+    commit_merge,
+    commit_overwrite,
+    commit_replaced,
+    commit_rows,
+)
 from state.delta.tables.files import compact
 from state.delta.tables.layout import Layout, Writer
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.ranges import TimeRange
-from state.delta.tables.rewriting import Change, NotAlike, Rewritten, rewrite_files
+from state.delta.tables.rewriting import Change, NotAlike, rewrite_files
 from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
 from state.delta.tables.table import delta_schema, refused, unreadable
@@ -62,6 +68,7 @@ class MergedTable(Layout):
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
         self._searched = (-1, Files(), 0)
         self._footers = Footers(Path(loaded.location.uri), loaded.columns)
+        self._files: tuple[int, Mapping[DataFile, int]] = (-1, {})
 
     @property
     def how_written(self) -> str:
@@ -131,6 +138,9 @@ class MergedTable(Layout):
         return replaceable_files(self.loaded.snapshot) if self.loaded.location.scheme == "file" else None
 
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
+        known = self._known_files()
+        if known is not None and sum(known.values()) > rows_max:
+            return None
         if not is_small(self.loaded.snapshot, rows_max):
             return None
         schema = delta_schema(self.columns)
@@ -157,18 +167,29 @@ class MergedTable(Layout):
     def _choose(self, stored: int | None, coming: int, reached: Reached | None) -> Chosen:
         if reached is None or stored is None:
             return self._ways.only("the table has columns, files or a storage that only it writes")
-        return self._ways.choose(stored, coming, reached.rows)
+        return self._ways.choose(stored, coming, reached.rows_touched)
 
     def _stored_rows(self) -> int | None:
-        """How many rows the files have, as far as the log says."""
+        """How many rows the files have, as far as it is known."""
+        if (known := self._known_files()) is not None:
+            return sum(known.values())
         counts = pa.table(self.loaded.snapshot.get_add_actions())["num_records"]
         found: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
         return found
 
     def _rewritable_files(self) -> Sequence[DataFile] | None:
         """The files, where they may be rewritten without delta-rs."""
-        is_here = self.loaded.location.scheme == "file"
-        return replaceable_files(self.loaded.snapshot) if is_here and len(self.columns.key) > 0 else None
+        if self.loaded.location.scheme != "file" or not len(self.columns.key):
+            return None
+        if (known := self._known_files()) is not None:
+            return list(known)
+        return replaceable_files(self.loaded.snapshot)
+
+    def _known_files(self) -> Mapping[DataFile, int] | None:
+        """The files with their numbers of rows, where they were written without delta-rs, which would have to read the
+        log for them."""
+        known = self.loaded.is_ahead and self._files[0] == self.loaded.delta_version
+        return self._files[1] if known else None
 
     def _reached(self, change: Change) -> Reached | None:
         """Which of the files a change reaches; None: they may not be rewritten, or can't be read."""
@@ -185,8 +206,11 @@ class MergedTable(Layout):
             rewritten = rewrite_files(folder, reached.touched, self.loaded.column_names, change)
         except NotAlike:
             return False
-        rewritten.old += reached.past
-        commit_files(self.loaded, _actions(folder, rewritten), as_attempt(self.loaded, attempt.attempt_id, attempt))
+        written, old = self.loaded.judged + 1, [*rewritten.old, *reached.past]
+        commit_replaced(self.loaded, attempt, rewritten.new, old)
+        if self.loaded.delta_version == written:
+            left = {file: rows for file, rows in reached.rows.items() if file not in old}
+            self._files = (written, left | {file.as_part: file.rows for file in rewritten.new})
         return True
 
     @property
@@ -310,8 +334,13 @@ class MergedTable(Layout):
 
     def due(self, newest: TxId) -> Callable[[], object] | None:
         """Putting small files together, so that a merge stays quick."""
-        is_time = self._writes % COMPACTION_INTERVAL == 0 and not self.loaded.is_ahead
-        return self._compact if is_time and len(self.loaded.snapshot.file_uris()) > FILES_MAX else None
+        if self._writes % COMPACTION_INTERVAL:
+            return None
+        if (known := self._known_files()) is not None:
+            many = len(known)
+        else:
+            many = 0 if self.loaded.is_ahead else len(self.loaded.snapshot.file_uris())
+        return self._compact if many > FILES_MAX else None
 
     def fold(self, newest: TxId) -> None:
         """There is one row per key as it is."""
@@ -321,13 +350,3 @@ class MergedTable(Layout):
         with by_delta_rs(self.loaded) as table:
             if compact(table, self.loaded.location, self.loaded.owner):
                 table.update_incremental()
-
-
-def _actions(folder: Path, rewritten: Rewritten) -> list[AddAction | RemoveAction]:
-    """What the log says of files that take the place of others."""
-    at_ms = max((int((folder / file.name).stat().st_mtime * 1000) for file in rewritten.new), default=0)
-    at_ms = at_ms or int((folder / "_delta_log").stat().st_mtime * 1000)  # by the storage's own clock
-    none: dict[str, str | None] = {}
-    gone = [RemoveAction(file.name, True, at_ms, file.size_bytes, none) for file in rewritten.old]
-    new = [AddAction(file.name, file.size_bytes, none, at_ms, True, file.statistics) for file in rewritten.new]
-    return [*gone, *new]

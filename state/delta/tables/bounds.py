@@ -55,8 +55,13 @@ class Reached:
 
     touched: list[DataFile]
     past: list[DataFile]
-    rows: int
-    """So many are in the former."""
+    rows: Mapping[DataFile, int]
+    """How many rows each file of the table has."""
+
+    @property
+    def rows_touched(self) -> int:
+        """How many rows are in files that have to be looked into."""
+        return sum(self.rows[file] for file in self.touched)
 
 
 @dataclass(slots=True)
@@ -79,14 +84,14 @@ class Footers:
     def reached(self, files: Sequence[DataFile], change: Change) -> Reached:
         """What a transaction reaches of these files, which are all there are. Raises `OSError`, `ArrowException`."""
         reach = _Reach(change, _coming(change.columns, change.rows))
-        touched, past, rows_touched = list[DataFile](), list[DataFile](), 0
-        for file, bounds in zip(files, self._of(files), strict=True):
+        found = Reached([], [], {file: bounds.rows for file, bounds in zip(files, self._of(files), strict=True)})
+        for file in files:
+            bounds = self._known[file.name]
             if reach.leaves_nothing(bounds):
-                past.append(file)
+                found.past.append(file)
             elif reach.may_touch(bounds):
-                touched.append(file)
-                rows_touched += bounds.rows
-        return Reached(touched, past, rows_touched)
+                found.touched.append(file)
+        return found
 
     def between(self, files: Sequence[DataFile], wanted: TimeRange) -> list[DataFile]:
         """Those that may have a row of a range. Raises `OSError`, `ArrowException`."""

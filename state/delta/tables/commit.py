@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
-from state.delta.tables.small import DataFile
+from state.delta.tables.small import DataFile, WrittenFile
 from state.delta.tables.sql import DATA_FUSION, MergeClauses
 from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
@@ -228,13 +228,35 @@ def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table
 
     Raises `WriteRefused`, `OSError`.
     """
+    new: list[DataFile] = []
+
+    def write(folder: Path, version: int, **told: Any) -> None:
+        new.append(replace_rows(folder, version, rows, old, **told))
+
+    _commit_own(table, attempt, write)
+    return new[0]
+
+
+def commit_replaced(
+    table: TableVersion, attempt: TransactionAttempt, new: Sequence[WrittenFile], old: Sequence[DataFile]
+) -> None:
+    """As this attempt let a table on a disk have the `new` files, which are where they belong, instead of the `old`
+    ones. Raises `WriteRefused`, `OSError`; then the new ones are gone.
+    """
+
+    def write(folder: Path, version: int, **told: Any) -> None:
+        replace_files(folder, version, new, old, mode="Append", **told)
+
+    _commit_own(table, attempt, write)
+
+
+def _commit_own(table: TableVersion, attempt: TransactionAttempt, write: Callable[..., None]) -> None:
     table.check_judged()
     version, folder = table.judged + 1, Path(table.location.uri)
     note = _note(table.owner, attempt.attempt_id, attempt)
     transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
-    durable = table.is_kept_durable
     try:
-        new = replace_rows(folder, version, rows, old, transactions=transactions, metadata=note, durable=durable)
+        write(folder, version, transactions=transactions, metadata=note, durable=table.is_kept_durable)
     except FileExistsError:
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     table.wrote(OwnVersion(version, attempt.attempt_id))
@@ -242,7 +264,6 @@ def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table
         _judge_late(table)
     else:
         table.wrote_durably()
-    return new
 
 
 def replace_rows(
@@ -262,25 +283,45 @@ def replace_rows(
     the two folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`.
     Call `is_late` afterwards.
     """
-    log, new = folder / "_delta_log", _write_rows(folder, rows)
-    now_ms = (folder / new.name).stat().st_mtime_ns // 1_000_000
-    parameters = {"mode": "Overwrite"}
+    file = _write_rows(folder, rows)
+    new = WrittenFile(file.name, file.size_bytes, json.dumps({"numRecords": rows.num_rows}), rows.num_rows)
+    replace_files(
+        folder, version, [new], old, mode="Overwrite", transactions=transactions, metadata=metadata, durable=durable
+    )
+    return file
+
+
+def replace_files(
+    folder: Path,
+    version: int,
+    new: Sequence[WrittenFile],
+    old: Sequence[DataFile],
+    *,
+    mode: str,
+    transactions: Sequence[tuple[str, int]],
+    metadata: str,
+    durable: bool = True,
+) -> None:
+    """As `replace_rows`, by files that are there."""
+    log = folder / "_delta_log"
+    times_ns = [(folder / file.name).stat().st_mtime_ns for file in new] or [log.stat().st_mtime_ns]
+    now_ms = max(times_ns) // 1_000_000  # by the storage's own clock
+    parameters = {"mode": mode}
     note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": parameters, "readVersion": version - 1}
     removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True, "partitionValues": {}}
     added = {"partitionValues": {}, "modificationTime": now_ms, "dataChange": True}
-    stats = json.dumps({"numRecords": rows.num_rows})
     actions = [
         {"commitInfo": {**note, "isBlindAppend": False, "engineInfo": "transactional", "userMetadata": metadata}},
         *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in old),
-        {"add": {"path": new.name, "size": new.size_bytes, **added, "stats": stats}},
+        *({"add": {"path": file.name, "size": file.size_bytes, **added, "stats": file.statistics}} for file in new),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions),
     ]
     try:
-        write_entry(log / entry_name(version), actions, [folder / new.name] if durable else None)
+        write_entry(log / entry_name(version), actions, [folder / file.name for file in new] if durable else None)
     except FileExistsError:
-        (folder / new.name).unlink()
+        for file in new:
+            (folder / file.name).unlink()
         raise
-    return new
 
 
 def is_late(folder: Path, version: int) -> bool:

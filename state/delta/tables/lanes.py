@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import parquet
 
+from state.delta.tables.small import WrittenFile
 from state.delta.tables.staging import footer_statistics
 from transactional.pools import DaemonPool
 
@@ -23,15 +23,6 @@ LANE_ROWS = 200_000
 """So many rows are worth a thread, and a file, of their own."""
 LANES_MAX = 4
 """Each touched file may become so many."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A file that is no part of its table yet, and what its table's log has to say of it."""
-
-    name: str
-    size_bytes: int
-    statistics: str
 
 
 def lanes_for(rows: int | None = None) -> int:
@@ -69,8 +60,9 @@ class Lane:
             self._writer.close()
             self._writer, self._rows = None, 0
             path = self._folder / self._name
-            statistics = footer_statistics(parquet.read_metadata(path))
-            self.written.append(WrittenFile(self._name, path.stat().st_size, statistics))
+            footer = parquet.read_metadata(path)
+            size_bytes, statistics = path.stat().st_size, footer_statistics(footer)
+            self.written.append(WrittenFile(self._name, size_bytes, statistics, footer.num_rows))
 
     def undo(self) -> None:
         """Delete what was written."""

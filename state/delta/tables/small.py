@@ -39,6 +39,21 @@ class DataFile:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is no part of its table yet, and what its table's log has to say of it."""
+
+    name: str
+    size_bytes: int
+    statistics: str
+    rows: int
+
+    @property
+    def as_part(self) -> DataFile:
+        """Once it is a part of it."""
+        return DataFile(self.name, self.size_bytes)
+
+
 def data_files(table: DeltaTable) -> list[DataFile]:
     """The files that a table is made of."""
     actions = pa.table(table.get_add_actions())
