@@ -195,6 +195,9 @@ class TableVersion:
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
         try:
+            if self.delta_version == delta_version:
+                return
+            self._files = None
             if self.delta_version < delta_version:
                 self.snapshot.update_incremental()
             if self.delta_version != delta_version:

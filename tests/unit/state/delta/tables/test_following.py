@@ -103,7 +103,8 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
     random = Random(seed)
     history = History(tmp_path / "t", random)
     history.transaction()
-    followed = reading(history.state.location, OWNER, history.state.columns)
+    followed, moved = (reading(history.state.location, OWNER, history.state.columns) for _ in range(2))
+    told(moved)
     own = (history.transaction,) * 8 + (history.fence, history.fold)
     others = (history.declare, history.compact, history.clean, history.rewind)
     ahead = 0
@@ -113,7 +114,9 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
         followed.loaded.refresh()
         ahead += followed.loaded.is_ahead
         opened = reading(history.state.location, OWNER, history.state.columns)
-        assert told(followed) == told(opened)
+        # As a task is told which version to read.
+        moved.loaded.move_to(opened.loaded.delta_version)
+        assert told(followed) == told(moved) == told(opened)
     assert ahead > 5, "it was followed"
 
 
