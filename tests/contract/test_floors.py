@@ -205,7 +205,7 @@ class History:
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}{deletes}")
     ways = ("put" if deletes else "merge") if is_log(place) else "both"
-    History(place, kind, deletes, ways).live_through(random, 5 if place.engine.startswith("spark") else 9)
+    History(place, kind, deletes, ways).live_through(random, 4 if place.engine.startswith("spark") else 9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
