@@ -26,7 +26,10 @@ def places_in(rows: pa.Table, source: pa.Table, key: tuple[str, ...]) -> pa.Arra
             return _whole(pc.inverse_permutation(in_rows, max_index=len(wanted) - 1))
         return _whole(pc.index_in(wanted, value_set=given))
     in_rows, in_source = places_of(rows, source, key)
-    return in_source.filter(pc.is_valid(in_rows))
+    # Groups come in any order: where a hash collides, not in that of the rows.
+    comes = pc.is_valid(in_rows)
+    order = pc.inverse_permutation(in_rows.filter(comes), max_index=rows.num_rows - 1)
+    return in_source.filter(comes).take(order)
 
 
 def _places_by_blocks(wanted: pa.Array, given: pa.Array) -> pa.Array:
