@@ -159,7 +159,8 @@ def is_built_in(aggregate: Any) -> bool:
 
 
 def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
-    """For each key, in the order of its first row, the numbers of its rows."""
+    """For each key the numbers of its rows, in order; the keys are in the order of Arrow's groups, as `reduced` has them,
+    which is not that of their first rows."""
     if not table.num_rows:
         return []
     if not key:
