@@ -159,8 +159,10 @@ def is_built_in(aggregate: Any) -> bool:
 
 
 def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
-    """For each key the numbers of its rows, in order; the keys are in the order of Arrow's groups, as `reduced` has them,
-    which is not that of their first rows."""
+    """For each key the numbers of its rows, in order.
+
+    The keys are in the order of Arrow's groups, as `reduced` has them, which is not that of their first rows.
+    """
     if not table.num_rows:
         return []
     if not key:
