@@ -93,3 +93,4 @@ def test_a_reader_goes_on_when_its_table_gains_columns(place: Place) -> None:
     reader.pin()
     [row] = reader.rows(TxId(2)).to_pylist()
     assert row == {"word": "cat", "count": 4}
+    reader.close()
