@@ -7,7 +7,9 @@ same command. What parts print is kept in `--output`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import io
 import shlex
 import subprocess
 import sys
@@ -68,9 +70,11 @@ class Collected:
 def parts(paths: Sequence[str]) -> list[Part]:
     """All that there is to run."""
     collected = Collected()
-    arguments = ["--proof", "--collect-only", "-qq", "--no-header", "-p", "no:terminal", *paths]
-    if code := pytest.main(arguments, plugins=[collected]):
-        raise SystemExit(code)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = pytest.main(["--proof", "--collect-only", "--quiet", *paths], plugins=[collected])
+    if code:
+        raise SystemExit(printed.getvalue())
     marks = ("proof", "timeout")
     return grouped((item.nodeid, all(map(item.get_closest_marker, marks))) for item in collected.items)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,12 @@ def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_file() -> None:
     found = {part.name: part.tests for part in proof.grouped(tests)}
     short = {"a.py": ("a.py::short", "a.py::other")}
     assert found == {"a.py::long[1]": ("a.py::long[1]",), "a.py::long[2]": ("a.py::long[2]",), **short}
+
+
+def test_the_command_finds_its_parts(tmp_path: Path) -> None:
+    options = ["--minutes", "0", "--output", str(tmp_path), "tests/proof/test_worlds.py"]
+    command = [sys.executable, "-m", "tests.proof", *options]
+    found = subprocess.run(command, cwd=proof.ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    assert " parts, 0 of them have passed already" in found.stdout
+    assert "0 have failed" in found.stdout

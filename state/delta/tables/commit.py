@@ -163,7 +163,6 @@ def settle_columns(table: TableVersion) -> None:
             snapshot.alter.add_columns(fields, commit_properties=under_fence(table))
             # As a change of properties may make a checkpoint.
             table.settle_checkpoint()
-        table.lacking = pa.schema([])
     if table.columns.deletes:
         settle_feature(table, DELETES_FEATURE)
 

@@ -153,11 +153,9 @@ def check_properties(properties: Mapping[str, str], table: str) -> None:
             raise ConfigError(f"Delta table {table} has the property {name} = {text!r}; it is a number, 1 or more")
 
 
-def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> pa.Schema:
-    """The columns that an existing table lacks and will gain; their order does not matter.
-
-    Raises `SchemaMismatch` when the table is not the one of this state.
-    """
+def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str, str], table: str) -> None:
+    """Raise `SchemaMismatch` when an existing table is not the one of this state. It may lack columns that it will
+    gain; their order does not matter."""
     check_properties(properties, table)
     _check_version(properties, table)
     _check_expiry(columns, properties, table)
@@ -173,7 +171,6 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
             "table, or declare it as the table is (names are compared case by case); value columns can be added, but "
             "nothing else can change"
         )
-    return pa.schema([column for column in wanted if column.name in gained])
 
 
 def _check_version(properties: Mapping[str, str], table: str) -> None:

@@ -28,7 +28,15 @@ from state.delta.tables.log import (
     is_foreign,
 )
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, check_protocol, check_table, features_of, load_table, unreadable
+from state.delta.tables.table import (
+    DeltaLocation,
+    check_protocol,
+    check_table,
+    delta_schema,
+    features_of,
+    load_table,
+    unreadable,
+)
 from state.expiring import Floors, app_transactions, by_app_transactions
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId
@@ -57,11 +65,9 @@ class TableVersion:
         self._ahead: int | None = None
         self.follows = False
         """Whether it is a reader of a partitioned table, which need not load each version to know its files."""
-        self._files: KnownFiles | None = None
+        self._files: tuple[int, KnownFiles] | None = None
         self.judged = self._snapshot.version()
         """The Delta version over which is written."""
-        self.lacking = pa.schema([])
-        """The columns that the state has gained, until they are added to the table."""
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._versions_at, self._versions = -1, dict[str, int | None]()
@@ -124,6 +130,12 @@ class TableVersion:
         names: list[str] = pa.schema(self._snapshot.schema()).names
         return names
 
+    @property
+    def lacking(self) -> pa.Schema:
+        """The columns that the state has gained and this Delta version does not have."""
+        there = set(self.column_names)
+        return pa.schema([each for each in delta_schema(self.columns) if each.name not in there])
+
     def version(self) -> AttemptId | None:
         """The attempt id that this Delta version was written by."""
         if self._own is not None:
@@ -180,7 +192,7 @@ class TableVersion:
                 return
             if self._has_followed(known):
                 return
-            self._own = self._ahead = self._files = None
+            self._own = self._ahead = None
             self._snapshot.update_incremental()
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
@@ -197,7 +209,6 @@ class TableVersion:
         try:
             if self.delta_version == delta_version:
                 return
-            self._files = None
             if self.delta_version < delta_version:
                 self.snapshot.update_incremental()
             if self.delta_version != delta_version:
@@ -222,15 +233,17 @@ class TableVersion:
     def _has_followed(self, after: int) -> bool:
         """Move to the newest version by what the log's entries say. False, and nothing is done: one of them is more
         than a transaction's, a fold's or a fence's, or is gone."""
-        if self._files is None or self._own is not None or self._versions_at != after:
+        known = self._known_now
+        if known is None or self._own is not None or self._versions_at != after:
             return False
         entries = entries_until_newest(self.location, after, self.log, FOLLOWED_MAX)
         if entries is None or any(is_foreign(entry, self.owner) for entry in entries):
             return False
-        files = self._files.after(entries)
+        files = known.after(entries)
         if files is None:
             return False
-        self._files, self._ahead = files, after + len(entries)
+        self._ahead = after + len(entries)
+        self._files = (self._ahead, files)
         self._follow(after, entries)
         return True
 
@@ -259,7 +272,7 @@ class TableVersion:
         protocol, name = self.snapshot.protocol(), str(self.location)
         features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
-        self.lacking = check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
+        check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
 
     # --- what Delta commits note ------------------------------------------------------------------------------------
 
@@ -292,11 +305,11 @@ class TableVersion:
         did not have, are NULL."""
         # `to_pyarrow_table` of this release aborts the process at its exit.
         builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
-        there = {each.name for each in self.snapshot.schema().fields}
-        lacking = [each for each in self.columns.all if each.name not in there]
-        if not lacking:
+        if not (lacking := self.lacking.names):
             return builder.execute(sql)
-        nulls = ", ".join(f"{DATA_FUSION.null(each.type)} AS {DATA_FUSION.name(each.name)}" for each in lacking)
+        nulls = ", ".join(
+            f"{DATA_FUSION.null(self.columns.all[each].type)} AS {DATA_FUSION.name(each)}" for each in lacking
+        )
         return builder.execute(f"WITH t AS (SELECT *, {nulls} FROM t) {sql}")
 
     def newest_txid(self) -> int:
@@ -311,17 +324,23 @@ class TableVersion:
     def known_files(self, column: str) -> KnownFiles | None:
         """The files of this Delta version of a table that is partitioned by a column, if it is followed. Raises
         `DeltaError`."""
-        if self.follows and self._files is None:
-            self._files = KnownFiles.of(self.snapshot, column)
-            self.follows = self._files is not None
-        return self._files
+        if self.follows and self._known_now is None:
+            found = KnownFiles.of(self.snapshot, column)
+            self._files = None if found is None else (self.delta_version, found)
+            self.follows = found is not None
+        return self._known_now
+
+    @property
+    def _known_now(self) -> KnownFiles | None:
+        """The files, if those of this Delta version are known: another one has others."""
+        return self._files[1] if self._files is not None and self._files[0] == self.delta_version else None
 
     def row_count(self) -> int:
         """The number of rows as they are stored. Raises `OperatingError`."""
         at = self.delta_version
         if self._counted is None or self._counted[0] != at:
-            if self._files is not None:
-                self._counted = (at, self._files.rows)
+            if (known := self._known_now) is not None:
+                self._counted = (at, known.rows)
                 return self._counted[1]
             try:
                 self._counted = (at, self.snapshot.count())
