@@ -13,7 +13,8 @@ from tests.unit.trident.test_compiling import SHAPES
 from transactional.trident import GroupedStream, Stream, TridentState, WindowedState, WindowedStream
 
 COMPILING, STREAMS = "tests/unit/trident/test_compiling.py", "tests/unit/trident/test_streams.py"
-TRIDENTS, LOOKING = "tests/unit/trident/test_topology.py", "tests/unit/trident/test_looking_up.py"
+TRIDENTS, LOOKING = "tests/unit/trident/test_topology.py", "tests/unit/trident/pipelines/test_looking_up.py"
+PIPELINES = "tests/unit/trident/pipelines/test_pipeline.py"
 STATES, WINDOWS = "tests/contract/test_state.py", "tests/unit/trident/test_windowed.py"
 REPARTITIONS = "tests/unit/trident/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
@@ -25,9 +26,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
     "R2": (f"{COMPILING}::test_a_shape_is_compiled_as_was_read_by_eye",),
     "R3": (
-        "tests/unit/trident/test_joins.py::test_a_join_is_what_nested_loops_find",
-        "tests/unit/trident/test_joins.py::test_a_replay_has_the_same_order",
-        "tests/unit/trident/test_joins.py::test_other_names",
+        "tests/unit/trident/pipelines/test_joins.py::test_a_join_is_what_nested_loops_find",
+        "tests/unit/trident/pipelines/test_joins.py::test_a_replay_has_the_same_order",
+        "tests/unit/trident/pipelines/test_joins.py::test_other_names",
     ),
     "R5": (f"{TRIDENTS}::test_a_mistake_is_reported_at_its_line", f"{LOOKING}::test_a_mistake_is_reported_at_its_line"),
     "R6": (
@@ -37,7 +38,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R7": (
         f"{STREAMS}::test_aggregates_of_a_batch",
         f"{STREAMS}::test_an_empty_batch_has_one_row_of_nothing",
-        "tests/unit/trident/test_pipeline.py::test_aggregates_of_a_batch_are_reported_once_even_if_it_is_empty",
+        f"{PIPELINES}::test_aggregates_of_a_batch_are_reported_once_even_if_it_is_empty",
     ),
     "R8": (
         f"{STREAMS}::test_aggregates_of_a_batch",
@@ -64,7 +65,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{WINDOWS}::test_a_window_is_open_then_closed_once_and_what_comes_after_is_late",
         f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",
         f"{WINDOWS}::test_windows_of_the_transactions_own_time_have_no_late_tuples",
-        "tests/unit/trident/test_counting.py::test_they_are_what_lists_are",
+        "tests/unit/trident/windows/test_counting.py::test_they_are_what_lists_are",
         "tests/windows/test_worlds.py::test_windows_by_count_are_full_once",
     ),
     "R15": (f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",),
@@ -139,7 +140,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     ),
     LOOKING: ("state_query",),
     WINDOWS: ("window", "closed", "late"),
-    "tests/unit/trident/test_joins.py": ("join",),
+    "tests/unit/trident/pipelines/test_joins.py": ("join",),
 }
 """Where operations are compared with what they mean in plain Python; `global_` and `batch_global` are named there."""
 MEANT_BY_NAME = {"global_", "batch_global"}

@@ -23,9 +23,9 @@ from transactional.ports import StateKind
 from transactional.topology import windowing
 from transactional.topology.windowing import _first_of as first_of
 from transactional.topology.windows import CountWindow
-from transactional.trident.counting import CountAggregator
-from transactional.trident.sessions import SessionUpdate
-from transactional.trident.windowing import WindowedUpdate
+from transactional.trident.windows.counting import CountAggregator
+from transactional.trident.windows.sessions import SessionUpdate
+from transactional.trident.windows.windowing import WindowedUpdate
 
 CHUNK = 2
 WRONG_SEEDS = 15

@@ -14,10 +14,10 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import WindowedAggregate
 from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import CLOSED, Component, Topology
-from transactional.trident.counting import CountUpdate
-from transactional.trident.pipeline import Pipeline
-from transactional.trident.sessions import InSessions, SessionUpdate
-from transactional.trident.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
+from transactional.trident.pipelines.pipeline import Pipeline
+from transactional.trident.windows.counting import CountUpdate
+from transactional.trident.windows.sessions import InSessions, SessionUpdate
+from transactional.trident.windows.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
 from verifier.findings import Findings, Report
 from verifier.store import Store
 from verifier.windows import Recomputed, TimedTuple, WindowRules, check_windows

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from transactional.aggregates import Count, First, Last, Max, Min, Sum
 from transactional.topology.windows import CountWindow, Session, Window, count, session, sliding, tumbling
-from transactional.trident.aggregating import Avg
-from transactional.trident.collecting import Collect, collected
-from transactional.trident.expressions import field
-from transactional.trident.own import BatchAggregator, Combiner, Reducer
+from transactional.trident.aggregates.aggregating import Avg
+from transactional.trident.aggregates.collecting import Collect, collected
+from transactional.trident.aggregates.own import BatchAggregator, Combiner, Reducer
+from transactional.trident.pipelines.expressions import field
 from transactional.trident.static import StaticState
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology

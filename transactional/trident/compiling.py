@@ -8,9 +8,9 @@ from __future__ import annotations
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.trident.graph import Cut, Persisted, StreamGraph, StreamNode
-from transactional.trident.joins import Join
-from transactional.trident.looking_up import LookUp
-from transactional.trident.pipeline import Pipeline
+from transactional.trident.pipelines.joins import Join
+from transactional.trident.pipelines.looking_up import LookUp
+from transactional.trident.pipelines.pipeline import Pipeline
 
 _ID_CHARACTERS = 40
 _LOCAL = Cut(GroupingKind.LOCAL_OR_SHUFFLE)

@@ -8,8 +8,8 @@ from typing import Any
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.ports import TransactionState
 from transactional.schema import Schema
-from transactional.trident.joins import Join
-from transactional.trident.steps import StreamStep
+from transactional.trident.pipelines.joins import Join
+from transactional.trident.pipelines.steps import StreamStep
 
 
 @dataclass(frozen=True, slots=True)

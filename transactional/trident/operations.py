@@ -13,11 +13,11 @@ from transactional.errors import ConfigError
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.wiring import check_id, check_parallelism
-from transactional.trident import steps
 from transactional.trident.declarations import Declarations
-from transactional.trident.expressions import as_expression, checked_filter, field, type_of
-from transactional.trident.functions import check_function, declared_output, parsed
 from transactional.trident.graph import Cut, StreamNode
+from transactional.trident.pipelines import steps
+from transactional.trident.pipelines.expressions import as_expression, checked_filter, field, type_of
+from transactional.trident.pipelines.functions import check_function, declared_output, parsed
 
 
 class Operations:

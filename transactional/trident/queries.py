@@ -14,7 +14,7 @@ from transactional.topology.wiring import check_id
 from transactional.trident.compiling import declare
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamGraph, StreamNode
-from transactional.trident.looking_up import LookUp
+from transactional.trident.pipelines.looking_up import LookUp
 from transactional.trident.questions import Questions
 from transactional.trident.streams import Stream
 

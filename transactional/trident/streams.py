@@ -14,14 +14,20 @@ from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
-from transactional.trident.aggregating import Picked, WantedColumns, aggregate_step, completed_step, named_aggregates
-from transactional.trident.committing import OwnUpdate, reducing_bolt, updating_bolt
+from transactional.trident.aggregates.aggregating import (
+    Picked,
+    WantedColumns,
+    aggregate_step,
+    completed_step,
+    named_aggregates,
+)
+from transactional.trident.aggregates.committing import OwnUpdate, reducing_bolt, updating_bolt
+from transactional.trident.aggregates.own import BatchAggregator, is_built_in
 from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Origin, Persisted, StreamNode
-from transactional.trident.joins import Join, Side, checked_kinds, joined_schema
-from transactional.trident.looking_up import LookUpStatic, look_up, look_up_static
 from transactional.trident.operations import Operations
-from transactional.trident.own import BatchAggregator, is_built_in
+from transactional.trident.pipelines.joins import Join, Side, checked_kinds, joined_schema
+from transactional.trident.pipelines.looking_up import LookUpStatic, look_up, look_up_static
 from transactional.trident.static import StaticState
 from transactional.trident.windowed import WindowedStream, window_time
 

@@ -19,8 +19,8 @@ from transactional.topology.topology import Topology
 from transactional.topology.wiring import check_id, check_parallelism, checked_spout
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
-from transactional.trident.functions import parsed
 from transactional.trident.graph import Origin, StreamNode
+from transactional.trident.pipelines.functions import parsed
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
 from transactional.trident.static import StaticState

@@ -14,14 +14,14 @@ from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
 from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, Session, Window
-from transactional.trident.aggregating import WantedColumns, named_aggregates
-from transactional.trident.counting import CountUpdate, InOrder
+from transactional.trident.aggregates.aggregating import WantedColumns, named_aggregates
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
-from transactional.trident.sessions import InSessions, LateForSessions, SessionUpdate
-from transactional.trident.steps import Select
-from transactional.trident.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
+from transactional.trident.pipelines.steps import Select
+from transactional.trident.windows.counting import CountUpdate, InOrder
+from transactional.trident.windows.sessions import InSessions, LateForSessions, SessionUpdate
+from transactional.trident.windows.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
 
 StreamT = TypeVar("StreamT", bound=Operations)
 

@@ -30,7 +30,7 @@ from transactional.ports.staged import SplitRows
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import NEW_AND_OLD, Topology
 from transactional.trident import Combiner, Last
-from transactional.trident.committing import OwnUpdate
+from transactional.trident.aggregates.committing import OwnUpdate
 
 FIELDS = "word string, day int, n long"
 KEYS = [None, *(f"w{number}" for number in range(20))]

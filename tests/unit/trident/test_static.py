@@ -21,7 +21,7 @@ from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Stream, TridentTopology
-from transactional.trident.looking_up import LookUpStatic
+from transactional.trident.pipelines.looking_up import LookUpStatic
 
 TABLES: dict[str, list[dict[str, str]]] = {}
 """The versions of each table, which somebody else writes."""

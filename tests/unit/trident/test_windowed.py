@@ -40,7 +40,7 @@ from transactional.trident import (
     sliding,
     tumbling,
 )
-from transactional.trident.windowing import InPanes, Late
+from transactional.trident.windows.windowing import InPanes, Late
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIELDS = "page string, at timestamp, n long"

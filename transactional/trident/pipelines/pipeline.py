@@ -15,8 +15,8 @@ from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.execution.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
-from transactional.trident.looking_up import LookUp, LookUpStatic
-from transactional.trident.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
+from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
+from transactional.trident.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 
 
 class Pipeline(ArrowBatchBolt):

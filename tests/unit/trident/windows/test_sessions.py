@@ -20,7 +20,7 @@ from transactional.errors import ConfigError
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
 from transactional.trident import Avg, Count, First, Last, Stream, Sum, TridentTopology, session, tumbling
-from transactional.trident.sessions import are_late_for_sessions
+from transactional.trident.windows.sessions import are_late_for_sessions
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIELDS = "user string, at timestamp, n long"

@@ -9,7 +9,7 @@ from transactional.bolts import Tuple, known_values
 from transactional.errors import ConfigError, TooManyCollected
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
-from transactional.trident.own import Combiner
+from transactional.trident.aggregates.own import Combiner
 
 LIMIT_MAX = 100_000
 _BETWEEN = ",\n"

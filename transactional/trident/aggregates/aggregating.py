@@ -15,10 +15,18 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
-from transactional.trident.collecting import Collect, bound
-from transactional.trident.functions import many_rows, parsed
-from transactional.trident.own import BatchAggregator, Combiner, OwnAggregator, Reducer, groups_of, is_built_in, rows_of
-from transactional.trident.steps import Aggregated, GatheringStep
+from transactional.trident.aggregates.collecting import Collect, bound
+from transactional.trident.aggregates.own import (
+    BatchAggregator,
+    Combiner,
+    OwnAggregator,
+    Reducer,
+    groups_of,
+    is_built_in,
+    rows_of,
+)
+from transactional.trident.pipelines.functions import many_rows, parsed
+from transactional.trident.pipelines.steps import Aggregated, GatheringStep
 
 Aggregates = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
 from transactional.topology.windows import CountWindow, Session, Window
-from transactional.trident.steps import TimedStep
+from transactional.trident.pipelines.steps import TimedStep
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 WINDOW_START, WINDOW_END = "window_start", "window_end"

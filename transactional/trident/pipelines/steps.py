@@ -14,8 +14,8 @@ from transactional.arrow import arrow_schema, conform
 from transactional.bolts import Tuple
 from transactional.facts import BatchFacts
 from transactional.schema import Schema
-from transactional.trident.expressions import evaluated
-from transactional.trident.functions import appended_rows, id_name, many_rows, one_row
+from transactional.trident.pipelines.expressions import evaluated
+from transactional.trident.pipelines.functions import appended_rows, id_name, many_rows, one_row
 
 Rows = Iterable[tuple[Any, ...]]
 

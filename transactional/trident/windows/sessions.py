@@ -17,9 +17,9 @@ from transactional.facts import BatchFacts
 from transactional.ports import Aggregator, Merged
 from transactional.schema import Schema
 from transactional.topology.windows import Session
-from transactional.trident.own import groups_of
-from transactional.trident.steps import TimedStep
-from transactional.trident.windowing import (
+from transactional.trident.aggregates.own import groups_of
+from transactional.trident.pipelines.steps import TimedStep
+from transactional.trident.windows.windowing import (
     TIMESTAMP,
     WINDOW_END,
     WINDOW_START,

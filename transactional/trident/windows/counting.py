@@ -21,9 +21,9 @@ from transactional.facts import BatchFacts
 from transactional.ports import Merged
 from transactional.schema import Field, Schema
 from transactional.topology.windows import PANE, CountWindow
-from transactional.trident.own import groups_of
-from transactional.trident.steps import ArrowStep
-from transactional.trident.windowing import WINDOW_END, WINDOW_START, UpdateOfWindows
+from transactional.trident.aggregates.own import groups_of
+from transactional.trident.pipelines.steps import ArrowStep
+from transactional.trident.windows.windowing import WINDOW_END, WINDOW_START, UpdateOfWindows
 
 COUNTED = "place"
 """How the values of windows by count are combined: by the update alone."""

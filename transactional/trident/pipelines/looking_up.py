@@ -16,8 +16,8 @@ from transactional.errors import ConfigError, SchemaMismatch
 from transactional.reading import Lookups, StaticTable
 from transactional.schema import Field, Schema
 from transactional.topology.topology import before
-from transactional.trident.expressions import evaluated, type_of
-from transactional.trident.steps import GatheringStep
+from transactional.trident.pipelines.expressions import evaluated, type_of
+from transactional.trident.pipelines.steps import GatheringStep
 
 _WANTED, _FOUND = " wanted", " found"
 """Where a tuple and a row of the state stand. A blank is in no column's name."""

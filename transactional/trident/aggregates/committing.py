@@ -16,9 +16,9 @@ from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.ports import TransactionState
 from transactional.schema import Schema
-from transactional.trident.aggregating import Aggregates, column_types
-from transactional.trident.functions import many_rows, name_of, parsed
-from transactional.trident.own import OwnAggregator, Reducer, groups_of, rows_of
+from transactional.trident.aggregates.aggregating import Aggregates, column_types
+from transactional.trident.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
+from transactional.trident.pipelines.functions import many_rows, name_of, parsed
 
 
 class OwnUpdate:

@@ -1,0 +1,1 @@
+"""The aggregates of a stream: ours, those of a user, and how they update states."""

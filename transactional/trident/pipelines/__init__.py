@@ -1,0 +1,1 @@
+"""The operations of a stream as a bolt: its steps, and what they do to tuples in a task."""

@@ -1,0 +1,1 @@
+"""What windows of streams are compiled to: by time, sessions, and by count."""
