@@ -18,7 +18,7 @@ from bench.workload import Workload
 from examples.opaque_kafka_count import parse_flight
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from state import DeltaMapState
-from state.delta.tables.layout import Layout
+from state.delta.writing.layout import Layout
 from transactional import TransactionalTopologyBuilder
 from transactional.attempt import AttemptId
 from transactional.bolts import Tuple

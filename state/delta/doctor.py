@@ -17,10 +17,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.left_over import left_over
-from state.delta.tables.commit import write_entry
 from state.delta.tables.durability import Torn, set_aside, torn_files
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
 from state.delta.tables.table import DeltaLocation, is_known_protocol
+from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
 from transactional.names import owner_of, repair_of

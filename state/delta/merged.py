@@ -1,8 +1,9 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-Three ways of writing: a small table is rewritten from memory (`state/delta/tables/small.py`); of a larger one every
-file that has a touched key is rewritten, in memory (`state/delta/tables/rewriting.py`) or by delta-rs' MERGE, whichever
-costs less (`state/delta/tables/ways.py`). Another may be plugged in: a `Writer` of `state/delta/tables/layout.py`.
+Three ways of writing: a small table is rewritten from memory (`state/delta/merging/small.py`); of a larger one every
+file that has a touched key is rewritten, in memory (`state/delta/merging/rewriting.py`) or by delta-rs' MERGE,
+whichever costs less (`state/delta/merging/ways.py`). Another may be plugged in: a `Writer` of
+`state/delta/writing/layout.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.bounds import Footers, Reached
-from state.delta.tables.commit import (
+from state.delta.merging.bounds import Footers, Reached
+from state.delta.merging.ranges import TimeRange
+from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
+from state.delta.merging.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
+from state.delta.merging.ways import Chosen, Way, Ways
+from state.delta.tables.files import compact
+from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
+from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
+from state.delta.tables.table import delta_schema, refused, unreadable
+from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import (
     as_attempt,
     by_delta_rs,
     commit_merge,
@@ -26,16 +36,7 @@ from state.delta.tables.commit import (
     commit_replaced,
     commit_rows,
 )
-from state.delta.tables.files import compact
-from state.delta.tables.layout import Layout, Writer
-from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
-from state.delta.tables.ranges import TimeRange
-from state.delta.tables.rewriting import Change, NotAlike, rewrite_files
-from state.delta.tables.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
-from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
-from state.delta.tables.table import delta_schema, refused, unreadable
-from state.delta.tables.version import TableVersion
-from state.delta.tables.ways import Chosen, Way, Ways
+from state.delta.writing.layout import Layout, Writer
 from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId

@@ -17,11 +17,11 @@ from state.columns import StateColumns
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.commit import commit_properties, under_fence
 from state.delta.tables.durability import set_aside, torn_files
-from state.delta.tables.layout import Layout, Writer
 from state.delta.tables.table import DeltaLocation, create_table, features_used, is_there, load_table, properties_of
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import commit_properties, under_fence
+from state.delta.writing.layout import Layout, Writer
 from state.fence import WriteRefused
 from transactional.arrow import declared_schema
 from transactional.attempt import AttemptId, TxId
@@ -54,7 +54,7 @@ class TableRequest:
         """How rows are written, where it is not by delta-rs."""
         if not self.by_spark:
             return None
-        from state.delta.tables.spark import SparkMerge, SparkSegments
+        from state.delta.writing.spark import SparkMerge, SparkSegments
 
         return SparkSegments() if of_segments else SparkMerge()
 

@@ -11,9 +11,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.layout import Layout
 from state.delta.tables.log import UNREADABLE, commit_path
 from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.writing.layout import Layout
 from state.expiring import alive
 from transactional.attempt import TxId
 from transactional.errors import OperatingError, SchemaMismatch

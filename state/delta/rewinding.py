@@ -19,11 +19,11 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from state.delta.tables.commit import as_attempt, by_delta_rs, commit_files, once
-from state.delta.tables.layout import Held
 from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
 from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
+from state.delta.writing.layout import Held
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import BeyondKept, OperatingError
 from transactional.names import OWNER_NOTE, REWOUND_NOTE, repair_of

@@ -29,12 +29,12 @@ from state.delta.opening import (
 from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
 from state.delta.segments.folding import LAYOUTS, LogLayout
-from state.delta.tables.commit import settle_columns
-from state.delta.tables.layout import Layout
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
 from state.delta.task_state import DeltaTaskState
+from state.delta.writing.commit import settle_columns
+from state.delta.writing.layout import Layout
 from state.fence import WRITE_TRIES, WriteRefused
 from state.table_state import TableState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -140,7 +140,7 @@ class DeltaMapState(TableState[Layout]):
 
     def _ask_spark(self) -> None:
         """At the start, not at the first transaction that needs it: so what is missing shows."""
-        from state.delta.tables.spark import delta_session, resolve
+        from state.delta.writing.spark import delta_session, resolve
 
         delta_session()
         if self.location.is_catalog_name:

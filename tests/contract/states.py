@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from state.delta.merging.small import SmallTable
+from state.delta.merging.ways import Chosen, Way, Ways
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.small import SmallTable
-from state.delta.tables.ways import Chosen, Way, Ways
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.updates import check_unique
@@ -82,7 +82,7 @@ class InTurns(Ways):
 
 def write_by(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
     """From now on tables in the merge layout are opened as too large to be written as a whole, and written so."""
-    monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.merged.Ways", lambda: InTurns(*ways))
 
 
@@ -158,7 +158,7 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The engines `delta-rs/lookup`, a log, and `delta-rs/merge, lookup` are for this.
     """
-    monkeypatch.setattr("state.delta.tables.layout.CACHED_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
     monkeypatch.setattr("state.delta.merged.SEARCHES_BEFORE_COPY", 0)
 

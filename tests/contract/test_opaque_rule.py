@@ -13,9 +13,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 import state.delta.merged
+from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import SPARK_SQL, visible_rows
-from state.delta.tables.ways import Way
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from state.values import OpaqueValue, StoredValue, combined

@@ -16,10 +16,10 @@ from deltalake import Schema as DeltaSchema
 
 from spouts.memory import MemoryTransactionalSpout
 from state.delta.state import DeltaMapState
-from state.delta.tables import commit
-from state.delta.tables.layout import Layout
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
+from state.delta.writing import commit
+from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
@@ -169,7 +169,7 @@ def test_what_was_there_is_folded_with_what_comes(engine: str, tmp_path: Path, m
     """Files of before, which lack the columns, and files of after are read as one."""
     engine, _, in_files = engine.partition(", looked")
     if in_files:
-        monkeypatch.setattr("state.delta.tables.layout.CACHED_ROWS_MAX", -1)
+        monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
     elif "lookup" in engine:
         look_up_always(monkeypatch)
     place = Place(engine, tmp_path)

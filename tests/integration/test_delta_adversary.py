@@ -17,10 +17,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.doctor import put_back
+from state.delta.merging.ways import Way as WayOfWriting
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.tables.ways import Way as WayOfWriting
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, content, counts, write_by
 from transactional.attempt import TxId

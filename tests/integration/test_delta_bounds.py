@@ -16,15 +16,15 @@ from pyarrow import parquet
 
 from state.columns import StateColumns
 from state.delta.merged import MergedTable
+from state.delta.merging import bounds
+from state.delta.merging.bounds import Footers, Reached
+from state.delta.merging.ranges import TimeRange
+from state.delta.merging.rewriting import Change, rewrite_files
+from state.delta.merging.small import DataFile
+from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
-from state.delta.tables import bounds
-from state.delta.tables.bounds import Footers, Reached
-from state.delta.tables.ranges import TimeRange
-from state.delta.tables.rewriting import Change, rewrite_files
-from state.delta.tables.small import DataFile
 from state.delta.tables.sql import DATA_FUSION, merge_clauses
 from state.delta.tables.table import delta_schema
-from state.delta.tables.ways import Way
 from state.expiring import Floors
 from tests.contract.states import Place, content, write_by
 from transactional.arrow import arrow_schema
@@ -263,7 +263,7 @@ def test_what_a_file_lacks_is_null_in_a_range(tmp_path: Path) -> None:
 def test_a_table_that_is_only_appended_to_is_not_given_to_delta_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.tables.small.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
     closed, place = (
         DeltaMapState(tmp_path / "t", "page string, start timestamp", "count long"),
         Place("delta-rs", tmp_path),

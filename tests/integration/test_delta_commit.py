@@ -12,13 +12,13 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from deltalake.schema import Field, PrimitiveType, Schema
 
 import state.delta.merged
-import state.delta.tables.commit
+import state.delta.writing.commit
 from state.columns import StateColumns
+from state.delta.merging.small import DataFile, data_files, replaceable_files
 from state.delta.state import DeltaMapState
-from state.delta.tables.commit import is_late, replace_rows
 from state.delta.tables.log import LogUpkeep
-from state.delta.tables.small import DataFile, data_files, replaceable_files
 from state.delta.tables.table import DeltaLocation, delta_schema
+from state.delta.writing.commit import is_late, replace_rows
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_rewriting import VALUES
 from transactional import schema
@@ -177,7 +177,7 @@ class TestOthers:
         def no_room(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("state.delta.tables.commit.os.link", no_room)
+        monkeypatch.setattr("state.delta.writing.commit.os.link", no_room)
         with pytest.raises(OSError, match="No space left"):
             replace(tmp_path, 1, MORE, old)
         assert log_of(tmp_path) == [f"{0:020}.json"]
@@ -256,7 +256,7 @@ class TestHandle:
             DeltaTable(words.location.uri).create_checkpoint()
             return file
 
-        monkeypatch.setattr(state.delta.tables.commit, "replace_rows", replaced_and_checkpointed)
+        monkeypatch.setattr(state.delta.writing.commit, "replace_rows", replaced_and_checkpointed)
         words.merge(place.attempt(2, 2), counts({"a": 1}))
         words.merge(place.attempt(3, 3), counts({"a": 1}))
         assert content(words) == {"a": 3}

@@ -18,9 +18,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from state.columns import StateColumns
+from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
-from state.delta.tables.layout import Layout
-from state.delta.tables.ways import Way
+from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from tests.contract.states import OWNER, Place, always, content, counts, write_by
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

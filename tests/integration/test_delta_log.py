@@ -18,15 +18,15 @@ from pyarrow import parquet
 
 import state.delta.merged
 import state.delta.state
-import state.delta.tables.layout
 import state.delta.tables.lookup
+import state.delta.writing.layout
 from state.delta.opening import segment_columns
 from state.delta.segments.folding import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
-from state.delta.tables.layout import Layout
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
+from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.contract.test_state import KEYS
@@ -222,7 +222,7 @@ class TestValues:
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.tables.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 0)
         monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", sorted_rows_min)
         words = opened(place, layout, values="count long, note string")
         words.put(place.attempt(1, 1), {("b",): (1, "x"), (None,): (0, "x"), ("a",): (1, "x")})
@@ -237,7 +237,7 @@ class TestValues:
     def test_are_found_in_sorted_copies_by_keys_of_every_type(
         self, place: Place, type_: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(state.delta.tables.layout, "CACHED_ROWS_MAX", 0)
+        monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 0)
         monkeypatch.setattr(state.delta.tables.lookup, "SORTED_ROWS_MIN", 0)
         words = DeltaMapState(place.folder / "t", f"K {type_}", "count long", layout="log")
         words.open(OWNER, place.txids.__getitem__)
@@ -381,7 +381,7 @@ class TestLayouts:
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
 
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.tables.layout, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         words = opened(place, LogLayout(fold_after=5), properties=properties)
         merged(words, place, 1, 10)

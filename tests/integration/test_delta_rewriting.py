@@ -15,17 +15,17 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
-import state.delta.tables.small
+import state.delta.merging.small
 from state.columns import StateColumns
 from state.delta.merged import MergedTable
+from state.delta.merging.places import left_over, places_in
+from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
+from state.delta.merging.small import DataFile, rewritten, visible
+from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
-from state.delta.tables.places import left_over, places_in
-from state.delta.tables.rewriting import Change, NotAlike, rewrite_files
-from state.delta.tables.small import DataFile, rewritten, visible
 from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.tables.version import TableVersion
-from state.delta.tables.ways import Way
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by
 from transactional.arrow import arrow_schema
@@ -182,7 +182,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -194,7 +194,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.tables.small, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}
@@ -256,9 +256,9 @@ def test_files_are_what_a_merge_leaves(
 ) -> None:
     """For every type and each way in which values meet; with parts of files, whole files, files put together, and files
     that are written at once."""
-    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
     columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
@@ -279,9 +279,9 @@ def test_one_key_column_is_found_as_several_are(
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not."""
     monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
-    monkeypatch.setattr("state.delta.tables.places.BLOCK_ROWS", block_rows)
-    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 3)
+    monkeypatch.setattr("state.delta.merging.places.BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
         [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)][::-1],
@@ -298,7 +298,7 @@ def test_one_key_column_is_found_as_several_are(
 
 
 def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.tables.rewriting.PART_ROWS", 1)
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 7 if n == 2 else 5, 5, 0) for n in range(3)], delta_schema(columns))
     source = of_rows([(0, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -307,7 +307,7 @@ def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.tables.lanes.FILE_ROWS_MAX", 3)
+    monkeypatch.setattr("state.delta.merging.lanes.FILE_ROWS_MAX", 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
     source = of_rows([(0, 1), (7, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -320,8 +320,8 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int
 ) -> None:
     """Also where another thread has written its file by then."""
-    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
     source = pa.table({"k": ["a"], "v": [1]})
@@ -354,8 +354,8 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
 def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 10)
-    monkeypatch.setattr("state.delta.tables.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 10)
+    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
     first = rewrite_files(tmp_path, [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
@@ -364,7 +364,7 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     second = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
-    monkeypatch.setattr("state.delta.tables.lanes.LANE_ROWS", 100)
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 100)
     files = [DataFile(file.name, file.size_bytes) for file in second.new]
     third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new
@@ -377,7 +377,7 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
 def test_places_are_found_whichever_side_has_more_rows(monkeypatch: pytest.MonkeyPatch, number: int, many: int) -> None:
     """In order or not; NULL is a key as well, and what is left over has new keys."""
     monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
-    monkeypatch.setattr("state.delta.tables.places.BLOCK_ROWS", 3)
+    monkeypatch.setattr("state.delta.merging.places.BLOCK_ROWS", 3)
     chance = random.Random(number)
     keys, others = (chance.sample([None, *range(16)], chance.randint(0, 12)) for _ in range(2))
     if number % 2:

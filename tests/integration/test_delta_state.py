@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.state
-import state.delta.tables.layout
+import state.delta.writing.layout
 from state.delta.state import DeltaMapState
-from state.delta.tables.commit import settle_feature
 from state.delta.tables.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.tables.table import DeltaLocation, catalog_table
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import settle_feature
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.names import STAGED_FEATURE
@@ -217,7 +217,7 @@ def test_times_are_found_whatever_their_zone(place: Place) -> None:
 
 
 def test_a_large_table_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta.tables.layout, "CACHED_ROWS_MAX", 2)
+    monkeypatch.setattr(state.delta.writing.layout, "CACHED_ROWS_MAX", 2)
     words = opened(place.folder / "t", place, "word string, part int")
     words.put(place.attempt(1, 1), {(str(number), number % 2): (number,) for number in range(10)})
     wanted = [("3", 1), ("3", 0), ("4", 0), ("x", 0)]
@@ -260,7 +260,7 @@ class TestUpkeep:
         assert content(words) == {f"word {txid}": 1 for txid in range(1, 21)}
 
     def test_deletes_files_that_are_old_enough(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state.delta.tables.layout, "VACUUM_INTERVAL", 10)
+        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 10)
         words = opened(
             place.folder / "t", place, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         )
@@ -274,7 +274,7 @@ class TestUpkeep:
         assert content(words) == {"a": 11}
 
     def test_goes_on_when_it_fails(self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-        monkeypatch.setattr(state.delta.tables.layout, "VACUUM_INTERVAL", 1)
+        monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 1)
 
         def fail(self: DeltaTable, **options: Any) -> None:
             raise OSError("no permission")

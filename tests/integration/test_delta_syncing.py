@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
+from state.delta.merging import small as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
-from state.delta.tables import small as delta_small
 from state.delta.tables.durability import torn_files
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology

@@ -12,18 +12,18 @@ import pytest
 from deltalake.table import TableMerger
 
 import state.delta.merged
-import state.delta.tables.commit
+import state.delta.writing.commit
+from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
-from state.delta.tables.ways import Way
 from tests.contract.states import OWNER, Place, counts, write_by
 
 ROOT = Path(__file__).parents[2]
 WALKS = {
     "two files": (os, "link", "merge", "merged"),
-    "an overwrite": (state.delta.tables.commit, "write_deltalake", "merge", "merged"),
+    "an overwrite": (state.delta.writing.commit, "write_deltalake", "merge", "merged"),
     "a MERGE": (TableMerger, "execute", "merge", "merged"),
     "file by file": (os, "link", "merge", "merged"),
-    "a segment": (state.delta.tables.commit, "write_deltalake", "log", "segments/table"),
+    "a segment": (state.delta.writing.commit, "write_deltalake", "log", "segments/table"),
 }
 
 
@@ -59,5 +59,5 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
     assert walked == [
-        ["state/delta/state.py", "state/table_state.py", f"state/delta/{middle}.py", "state/delta/tables/commit.py"]
+        ["state/delta/state.py", "state/table_state.py", f"state/delta/{middle}.py", "state/delta/writing/commit.py"]
     ]

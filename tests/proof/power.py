@@ -15,10 +15,10 @@ from unittest import mock
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from state.delta import merged as delta_merged
+from state.delta.merging import small as delta_small
 from state.delta.segments.folding import LogLayout
-from state.delta.tables import layout as delta_layout
 from state.delta.tables import log as delta_log
-from state.delta.tables import small as delta_small
+from state.delta.writing import layout as delta_layout
 from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder

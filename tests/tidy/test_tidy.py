@@ -43,7 +43,7 @@ SPARK = (
     "transactional/spark/dataframes.py",
     "transactional/spark/executor.py",
     "transactional/spark_session.py",
-    "state/delta/tables/spark.py",
+    "state/delta/writing/spark.py",
 )
 
 # By the call as it is written. `.collect` is that method without arguments, on whatever stands before it.

@@ -17,6 +17,6 @@ def writer_of(task: FoldTask) -> Callable[[], WrittenFold]:
     if task.fold.rows < SPARK_ROWS or "pyspark" not in sys.modules:
         return task.write
     from state.delta.segments import spark_folds
-    from state.delta.tables import spark
+    from state.delta.writing import spark
 
     return partial(spark_folds.write_by_spark, task) if spark.can_fold() else task.write

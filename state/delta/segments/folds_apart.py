@@ -18,12 +18,12 @@ from deltalake import Transaction
 
 from state.columns import StateColumns
 from state.delta.segments.folding import Fold, Segment, SegmentQuery, join_settings
-from state.delta.tables.commit import commit_files, noted
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.staged import check_there, replaced
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import commit_files, noted
+from state.delta.writing.staged import check_there, replaced
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError

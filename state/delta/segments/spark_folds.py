@@ -13,10 +13,10 @@ from pyarrow import parquet
 
 from state.delta.segments.folding import SegmentQuery
 from state.delta.segments.folds_apart import FoldTask, WrittenFold, in_range
-from state.delta.tables.spark import failing, job_session
 from state.delta.tables.sql import SPARK_SQL
 from state.delta.tables.staging import RUNS, footer_statistics, staged_name
 from state.delta.tables.version import TableVersion
+from state.delta.writing.spark import failing, job_session
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.ports.staged import StagedFile

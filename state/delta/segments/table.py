@@ -35,15 +35,6 @@ from state.delta.segments.folding import (
 )
 from state.delta.segments.folds_apart import FoldsApart
 from state.delta.segments.restarts import check_expiry
-from state.delta.tables.commit import (
-    as_attempt,
-    commit_overwrite,
-    commit_properties,
-    noted,
-    settle_feature,
-    under_fence,
-)
-from state.delta.tables.layout import Layout, Writer
 from state.delta.tables.lookup import (
     EVERY_TXID,
     Files,
@@ -55,10 +46,19 @@ from state.delta.tables.lookup import (
     with_keys,
 )
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
-from state.delta.tables.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import delta_schema, features_used, refused, unreadable
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import (
+    as_attempt,
+    commit_overwrite,
+    commit_properties,
+    noted,
+    settle_feature,
+    under_fence,
+)
+from state.delta.writing.layout import Layout, Writer
+from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.expiring import NO_FLOORS, TIME, Floors, time_scalar
 from state.fence import WriteRefused
 from state.sums import SumBounds, SumCheck

@@ -1,1 +1,1 @@
-"""One Delta table: a loaded version, its log, files, commits and staged files, look-ups, the port of layouts."""
+"""One Delta table: where it lies, a loaded version, its log and files, how files are named and found."""

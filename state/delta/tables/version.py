@@ -1,7 +1,7 @@
 """`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method of it says so.
 
 It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
-version that was judged (`state/delta/tables/commit.py`).
+version that was judged (`state/delta/writing/commit.py`).
 """
 
 from __future__ import annotations

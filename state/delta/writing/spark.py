@@ -27,10 +27,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
 from state.columns import StateColumns
-from state.delta.tables.commit import as_attempt, commit_files
 from state.delta.tables.sql import SPARK_SQL, MergeClauses, merge_clauses
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import as_attempt, commit_files
 from state.expiring import Floors
 from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt

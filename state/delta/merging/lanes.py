@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import parquet
 
-from state.delta.tables.small import WrittenFile
+from state.delta.merging.small import WrittenFile
 from state.delta.tables.staging import footer_statistics
 from transactional.pools import DaemonPool
 

@@ -28,8 +28,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
+from state.delta.merging.small import DataFile, WrittenFile
 from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
-from state.delta.tables.small import DataFile, WrittenFile
 from state.delta.tables.sql import DATA_FUSION, MergeClauses
 from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion

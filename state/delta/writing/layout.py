@@ -17,14 +17,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.columns import StateColumns
-from state.delta.tables.commit import as_attempt, commit_files, settle_expiry
 from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
-from state.delta.tables.staged import check_staged, read_staged
 from state.delta.tables.table import delta_schema, unreadable
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
+from state.delta.writing.staged import check_staged, read_staged
 from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
 from state.sums import SumCheck

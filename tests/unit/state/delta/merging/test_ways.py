@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state.delta.tables.ways import TRY_AFTER, TRY_EVERY, Way, Ways
+from state.delta.merging.ways import TRY_AFTER, TRY_EVERY, Way, Ways
 
 
 def written(ways: Ways, costs: dict[Way, float], writes: int, stored: int = 1_000, coming: int = 0) -> list[Way]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.columns import StateColumns
-from state.delta.tables.places import Places, places_of
+from state.delta.merging.places import Places, places_of
 from state.delta.tables.table import features_of, is_known_protocol
 from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId

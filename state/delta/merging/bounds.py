@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.columns import StateColumns
-from state.delta.tables.ranges import TimeRange
-from state.delta.tables.rewriting import Change
-from state.delta.tables.small import DataFile
+from state.delta.merging.ranges import TimeRange
+from state.delta.merging.rewriting import Change
+from state.delta.merging.small import DataFile
 from state.delta.tables.table import delta_schema
 
 

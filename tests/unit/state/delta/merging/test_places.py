@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from state.delta.tables.places import left_over, places_in
+from state.delta.merging.places import left_over, places_in
 
 ROWS = 3_000
 

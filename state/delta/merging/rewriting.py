@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.columns import StateColumns
-from state.delta.tables.lanes import Lane, lanes_for, side_by_side
-from state.delta.tables.places import left_over, places_in
-from state.delta.tables.small import DataFile, WrittenFile, as_new, rewritten
+from state.delta.merging.lanes import Lane, lanes_for, side_by_side
+from state.delta.merging.places import left_over, places_in
+from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
 from state.delta.tables.table import delta_schema
 from state.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
