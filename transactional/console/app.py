@@ -20,10 +20,10 @@ from starlette.types import ASGIApp
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console import views
+from transactional.console.data.live import Live
 from transactional.console.feed import CHANGED, Feed, Listener, Showing
 from transactional.console.findings import examined
 from transactional.console.history import History
-from transactional.console.live import Live
 from transactional.console.pace import pause_s
 from transactional.console.rendering import STATIC, render
 from transactional.console.slugs import id_of

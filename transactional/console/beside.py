@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from transactional.console.app import Console, application
-from transactional.console.live import Live
+from transactional.console.data.live import Live
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
 from transactional.web.server import Address, access_of, beside, bind, url_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from transactional.console import views
-from transactional.console.formats import moment
+from transactional.console.data.formats import moment
 from transactional.console.history import History
 from transactional.console.rendering import STATIC, render
 from transactional.store import StoreReader, TopologyStatus

@@ -15,9 +15,9 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 
 from transactional.console import views
-from transactional.console.live import Live
+from transactional.console.data.live import Live
+from transactional.console.data.recent import caught_up
 from transactional.console.pace import Pace
-from transactional.console.recent import caught_up
 from transactional.console.rendering import render
 from transactional.ports import Clock
 from transactional.store import StoreReader, TopologyStatus

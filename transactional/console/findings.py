@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.console.formats import duration, first_line, moment
+from transactional.console.data.formats import duration, first_line, moment
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.store import examine_rows
 from transactional.errors import TransactionalError

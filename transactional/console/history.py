@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from transactional.console.figures import SPANS, Series, series_of_minutes
+from transactional.console.data.figures import SPANS, Series, series_of_minutes
 from transactional.store import StoreReader
 
 _FRESH: Final = 1 / 8

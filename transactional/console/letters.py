@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.console.formats import NOTHING, first_line
+from transactional.console.data.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes, StoreReader

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
-from transactional.console import charts, reading
-from transactional.console.figures import (
+from transactional.console.data import reading
+from transactional.console.data.figures import (
     SPANS,
     Series,
     lags_in,
@@ -17,13 +17,14 @@ from transactional.console.figures import (
     tiles_of,
     tuples_by_edge,
 )
+from transactional.console.data.live import Live
+from transactional.console.drawing import charts
+from transactional.console.drawing.graph import draw_graph, graph_of
+from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
-from transactional.console.graph import draw_graph, graph_of
 from transactional.console.history import History
 from transactional.console.letters import LOOKED_THROUGH, table_of, with_letters
-from transactional.console.live import Live
 from transactional.console.slugs import slug_of
-from transactional.console.staircase import bars_of, draw_staircase
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
 from transactional.topology.topology import Topology

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message
 from tests.unit.console.browsing import TOKEN, browser
 from tests.unit.console.stores import START_MS, Past
 from transactional.console.app import Console, application
+from transactional.console.data.live import Live
 from transactional.console.feed import PAGES_EVERY_S, PAGES_SHARE, PARTS_EVERY_S, PARTS_SHARE, Feed, Listener, Showing
-from transactional.console.live import Live
 from transactional.console.views import CHANGING
 from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable

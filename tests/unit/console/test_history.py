@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import START_MS, Past
-from transactional.console.figures import SPANS, series_of_minutes
+from transactional.console.data.figures import SPANS, series_of_minutes
 from transactional.console.history import History
 from transactional.store import StoreReader
 from transactional.store.history import MinuteRecord

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
 from transactional.config import OPTIONS, TopologyConfig, unit_of
-from transactional.console.figures import (
+from transactional.console.data.figures import (
     RECENT,
     PartitionRow,
     StateRow,
@@ -16,8 +16,8 @@ from transactional.console.figures import (
     lags_in,
     states_of,
 )
-from transactional.console.live import Live
-from transactional.console.recent import caught_up
+from transactional.console.data.live import Live
+from transactional.console.data.recent import caught_up
 from transactional.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.console import svg
-from transactional.console.formats import short_count
+from transactional.console.data.formats import short_count
+from transactional.console.drawing import svg
 
 NODE_WIDTH: Final = 176.0
 NODE_HEIGHT: Final = 56.0

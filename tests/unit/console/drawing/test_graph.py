@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.console.stores import described
-from transactional.console.graph import NODE_HEIGHT, NODE_WIDTH, draw_graph, graph_of
+from transactional.console.drawing.graph import NODE_HEIGHT, NODE_WIDTH, draw_graph, graph_of
 
 
 def boxes(picture: str) -> list[tuple[float, float]]:

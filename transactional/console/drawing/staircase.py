@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.attempt import TxId
-from transactional.console import svg
-from transactional.console.formats import clock, duration
+from transactional.console.data.formats import clock, duration
+from transactional.console.drawing import svg
 from transactional.store import AttemptTimes
 from transactional.store.history import RunRecord
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND

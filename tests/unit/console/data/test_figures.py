@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.console.stores import Past
-from transactional.console import figures
-from transactional.console.formats import clock, count, duration, short_count
+from transactional.console.data import figures
+from transactional.console.data.formats import clock, count, duration, short_count
 
 
 def test_rates_are_of_the_time_between_commits() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.console.formats import count, duration, moment, short_count
+from transactional.console.data.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
 from transactional.store.rules import COMMITTED, FAILED, lag_in

@@ -15,9 +15,9 @@ from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import opaque_words, words
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Tuple
-from transactional.console.figures import RECENT
-from transactional.console.live import Live
-from transactional.console.recent import Recent, caught_up
+from transactional.console.data.figures import RECENT
+from transactional.console.data.live import Live
+from transactional.console.data.recent import Recent, caught_up
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
@@ -132,7 +132,7 @@ def test_a_store_that_was_away_is_read_later(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_more_is_kept_than_pages_show_when_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.console.recent._REPORTED_MAX", 10)
+    monkeypatch.setattr("transactional.console.data.recent._REPORTED_MAX", 10)
     live, world = Live("words"), World()
     many = [[(f"word {number}",) for number in range(30)]]
     world.run(world.topology(words(many, take=1)), observers=[live])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata
-from transactional.console.figures import RECENT, committed_of
+from transactional.console.data.figures import RECENT, committed_of
 from transactional.engine.history.timeline import Flight
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, OPEN, PROCESSED, PROCESSING, lag_in

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.console.stores import START_MS, Past
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.console.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
+from transactional.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
 from transactional.store import AttemptTimes
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.console.recent import Recent
+from transactional.console.data.recent import Recent
 from transactional.core.protocol import (
     AbortAttempt,
     Action,

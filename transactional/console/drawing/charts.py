@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.console import svg
-from transactional.console.figures import Series
-from transactional.console.formats import clock, short_count
+from transactional.console.data.figures import Series
+from transactional.console.data.formats import clock, short_count
+from transactional.console.drawing import svg
 
 _WIDTH: Final = 360.0
 _HEIGHT: Final = 150.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from transactional.console.formats import shown
+from transactional.console.data.formats import shown
 
 Attribute = str | int | float | None
 

@@ -9,7 +9,7 @@ from tests.unit.console.stores import START_MS, Past
 from tests.unit.drivers import DRAINED, World
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.console.live import Live
+from transactional.console.data.live import Live
 from transactional.console.views import version
 from transactional.core.protocol import (
     AbortAttempt,

@@ -1,0 +1,1 @@
+"""Diagrams and charts of the console, as SVG."""
