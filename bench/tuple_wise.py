@@ -19,7 +19,7 @@ from state import MemoryMapState
 from transactional import BasicBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.execution.faults import tuples
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, Processed

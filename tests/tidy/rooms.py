@@ -12,7 +12,10 @@ FLOORS = (
     ("transactional.arrow", "transactional.store"),
     ("transactional.aggregates", "transactional.ports"),
     ("transactional.core", "spouts", "state"),
-    ("transactional.topology", "spouts.kafka", "state.delta.tables", "state.redis", "state.sql"),
+    (
+        *("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state.delta.tables"),
+        *("state.redis", "state.sql"),
+    ),
     ("transactional.execution", "state.delta.merging", "state.store"),
     ("transactional.phases", "transactional.engine.history", "transactional.trident.pipelines", "state.delta.writing"),
     (
@@ -50,7 +53,8 @@ HOMES = {
     },
     "pyarrow": {
         *("transactional.aggregates", "transactional.arrow"),
-        *("transactional.execution", "transactional.phases", "transactional.spark", "transactional.testing"),
+        *("transactional.execution", "transactional.execution.failing", "transactional.phases"),
+        *("transactional.spark", "transactional.testing"),
         *("transactional.trident", "transactional.trident.aggregates", "transactional.trident.pipelines"),
         *("transactional.trident.windows", "transactional.reliable"),
         *("transactional.queries", "spouts", "spouts.kafka", "state"),

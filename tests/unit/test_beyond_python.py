@@ -21,7 +21,7 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.attempt import TxId
 from transactional.bolts import Tuple
 from transactional.errors import SchemaMismatch
-from transactional.execution.faults import fingerprint, letter_text, tuples
+from transactional.execution.failing.faults import fingerprint, letter_text, tuples
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json
 from transactional.schema import Schema
 

@@ -1,1 +1,1 @@
-"""Running bolts, in a task or in the commit phase: what they are fed, what they emit, how they fail."""
+"""Running bolts, in a task or in the commit phase: what they are fed, what they emit."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.execution.failures import guarded
+from transactional.execution.failing.failures import guarded
 from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader

@@ -14,8 +14,8 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, TopologyContext, Tuple
 from transactional.errors import SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failures import TaskFailed, guarded
-from transactional.execution.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text, tuples
+from transactional.execution.failing.failures import TaskFailed, guarded
+from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text, tuples
 from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
 from transactional.letters import Exclusion

@@ -13,7 +13,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failures import guarded
+from transactional.execution.failing.failures import guarded
 from transactional.execution.map_state import ReadState, in_utc
 from transactional.execution.operators import TupleOperator
 from transactional.stateful import StatefulBolt

@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from transactional.execution.emitting import Emitter, make_emitter
-from transactional.execution.failures import TaskFailed, guarded
-from transactional.execution.faults import Faults
+from transactional.execution.failing.failures import TaskFailed, guarded
+from transactional.execution.failing.faults import Faults
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
 

@@ -14,7 +14,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
 from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.execution.emitting import make_emitter
-from transactional.execution.failures import TaskFailed, error_of, summed_up
+from transactional.execution.failing.failures import TaskFailed, error_of, summed_up
 from transactional.execution.map_state import MapStateView
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import NoReader, Record, make_program

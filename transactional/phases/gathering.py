@@ -12,7 +12,7 @@ import pyarrow as pa
 from transactional.arrow import from_ipc, table_from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.errors import ReplayMismatch, TuplesLost
-from transactional.execution.failures import error_of, summed_up
+from transactional.execution.failing.failures import error_of, summed_up
 from transactional.execution.items import (
     Item,
     NotFinished,

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.errors import SchemaMismatch
-from transactional.execution.failures import TaskFailed
-from transactional.execution.faults import Faults, tuples
+from transactional.execution.failing.failures import TaskFailed
+from transactional.execution.failing.faults import Faults, tuples
 from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received

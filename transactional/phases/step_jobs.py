@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from transactional.errors import TransactionalError, TuplesLost, by_code
-from transactional.execution.failures import error_of, summed_up
+from transactional.execution.failing.failures import error_of, summed_up
 from transactional.execution.stateful import overrides_rollback
 from transactional.execution.step_work import Closing, StepExecutor, StepFailure, StepWork, TaskDone, TaskInput
 from transactional.phases.changes import kinds_written

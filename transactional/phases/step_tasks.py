@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from transactional.arrow import task_of_rows, to_ipc
 from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.execution.emitting import Emitter, make_emitter
-from transactional.execution.failures import TaskFailed
+from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
 from transactional.execution.map_state import MapStateView
 from transactional.execution.part_of_state import PartOfState

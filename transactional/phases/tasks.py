@@ -17,7 +17,8 @@ from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.errors import CorruptRecord
 from transactional.execution.emitting import Emitter
-from transactional.execution.failures import TaskFailed, guarded
+from transactional.execution.failing.failures import TaskFailed, guarded
+from transactional.execution.failing.losses import past_losses
 from transactional.execution.following import followed
 from transactional.execution.items import (
     Incomplete,
@@ -35,7 +36,6 @@ from transactional.execution.items import (
     is_for_level,
     is_for_task,
 )
-from transactional.execution.losses import past_losses
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import AttemptInput, TaskProgram

@@ -19,8 +19,8 @@ from transactional.bolts import (
     Tuple,
 )
 from transactional.errors import FailedException, SchemaMismatch
-from transactional.execution.failures import TaskFailed
-from transactional.execution.faults import tuples
+from transactional.execution.failing.failures import TaskFailed
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import Unfinished
 from transactional.reliable.bolts import Anchors, RichBolt

@@ -17,7 +17,7 @@ from transactional.arrow import arrow_schema, batch_from_rows, origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import PartlyReadable, TopologyContext, Tuple, known_values, tuple_class
 from transactional.errors import SchemaMismatch
-from transactional.execution.faults import tuples
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import signed
 from transactional.reliable.acker import ACK_FIELDS, ACK_STREAM, Ledger

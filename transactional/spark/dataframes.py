@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from transactional.arrow import from_ipc
 from transactional.errors import BoltFailed, SchemaMismatch
-from transactional.execution.failures import TaskFailed, error_of, guarded
+from transactional.execution.failing.failures import TaskFailed, error_of, guarded
 from transactional.execution.items import Item, Tuples
 from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
 from transactional.groupings import DEFAULT_STREAM

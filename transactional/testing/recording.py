@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Tuple
-from transactional.execution.faults import tuples
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.topology.topology import HIDDEN, Topology
 

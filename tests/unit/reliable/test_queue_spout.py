@@ -10,7 +10,7 @@ import pytest
 from tests.unit.reliable.runs import GIVEN, Send, Split, fresh, run
 from transactional.batch import EMPTY_BATCH, PartitionId
 from transactional.errors import ConfigError, OperatingError
-from transactional.execution.failures import TaskFailed
+from transactional.execution.failing.failures import TaskFailed
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

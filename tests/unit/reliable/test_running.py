@@ -17,7 +17,7 @@ from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tup
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError
-from transactional.execution.failures import TaskFailed
+from transactional.execution.failing.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore

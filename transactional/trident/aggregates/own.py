@@ -15,7 +15,7 @@ from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.bolts import Tuple
 from transactional.errors import TooManyCollected
-from transactional.execution.faults import tuples
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext, tuple_class
-from transactional.execution.faults import tuples
+from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic

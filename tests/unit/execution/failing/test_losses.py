@@ -15,8 +15,8 @@ from tests.unit.reliable.runs import Send, Split, committed, fresh, run
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import RecordCommit, RecordFailure
 from transactional.errors import BatchLost, OperatingError, ReplayMismatch
-from transactional.execution.failures import TaskFailed
-from transactional.execution.losses import past_losses
+from transactional.execution.failing.failures import TaskFailed
+from transactional.execution.failing.losses import past_losses
 from transactional.reliable import TopologyBuilder
 
 LINES = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",)]

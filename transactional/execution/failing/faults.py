@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from transactional.bolts import BeyondPython, PartlyReadable, Tuple, known_values, tuple_class
 from transactional.errors import FatalError, OperatingError
-from transactional.execution.failures import TaskFailed
+from transactional.execution.failing.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 from transactional.ports.dead_letters import values_to_json

@@ -18,7 +18,8 @@ from transactional.arrow import origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import RetriesExhausted
-from transactional.execution import emitting, faults
+from transactional.execution import emitting
+from transactional.execution.failing import faults
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 NUMBER = "number long"
