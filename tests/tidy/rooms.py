@@ -28,7 +28,7 @@ FLOORS = (
     ("verifier", "transactional.web", "transactional.console.drawing"),
     ("transactional.console",),
     ("doors",),
-    ("transactional.queries",),
+    ("transactional.queries", "transactional.commands.output"),
     ("transactional.commands",),
     ("examples",),
 )
@@ -74,7 +74,7 @@ HOMES = {
         "state.delta.writing.spark",
     },
     "redis": {"state.redis", "verifier.redis_tables"},
-    "rich": {"transactional.commands"},
+    "rich": {"transactional.commands", "transactional.commands.output"},
     "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"}
     | {"verifier.redis_tables"},
     "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},

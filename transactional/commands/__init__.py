@@ -1,1 +1,1 @@
-"""The command line: a module for each group of commands, and what they show."""
+"""The command line: a module for each group of commands."""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import print_table, settings_table
 from transactional.commands.options import Assignments, ConfigFile
+from transactional.commands.output.display import print_table, settings_table
 from transactional.config_sources import load_config
 from transactional.loading import load_topology
 

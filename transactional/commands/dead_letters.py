@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import letters_table, plain_line, print_table
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.output.display import letters_table, plain_line, print_table
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of

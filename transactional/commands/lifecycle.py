@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.commands.output.display import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
 from transactional.store import DesiredState, TopologyStatus

@@ -18,7 +18,9 @@ from transactional.commands import lifecycle as cli_lifecycle
 from transactional.commands import ui as cli_ui
 from transactional.commands.config import config_app
 from transactional.commands.dead_letters import dead_letters
-from transactional.commands.display import (
+from transactional.commands.doctor import doctor
+from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.commands.output.display import (
     components_table,
     first_line,
     plain_line,
@@ -27,9 +29,8 @@ from transactional.commands.display import (
     statuses_table,
     troubles_of,
 )
-from transactional.commands.doctor import doctor
-from transactional.commands.logs import Logs, leave, leave_unexpectedly, show_warnings_briefly
-from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
+from transactional.commands.output.logs import Logs, leave, leave_unexpectedly, show_warnings_briefly
+from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
@@ -43,7 +44,6 @@ from transactional.commands.running import (
     stop_on_signals,
 )
 from transactional.commands.serve import serve
-from transactional.commands.status_json import attempt_json, status_json, steps_of, ways_of
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.doctor.start import refuse_early

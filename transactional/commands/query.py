@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.output.display import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
 from transactional.queries import QueryClient, as_of

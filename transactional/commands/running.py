@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import Display, plain_line
-from transactional.commands.logs import Logs
-from transactional.commands.standby import StandbyReporter
+from transactional.commands.output.display import Display, plain_line
+from transactional.commands.output.logs import Logs
+from transactional.commands.output.standby import StandbyReporter
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Observer

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile
+from transactional.commands.output.display import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
 from transactional.names import DISTRIBUTION

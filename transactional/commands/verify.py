@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from transactional.commands.display import plain_line
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.output.display import plain_line
 from transactional.errors import ConfigError, OperatingError
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind

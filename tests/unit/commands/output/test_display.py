@@ -14,7 +14,7 @@ from tests.unit.drivers import World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
-from transactional.commands.display import (
+from transactional.commands.output.display import (
     RECENT,
     Display,
     Spell,

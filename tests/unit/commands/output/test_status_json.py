@@ -9,7 +9,7 @@ from examples.stateful_words import WordCount
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
-from transactional.commands.status_json import attempt_json, status_json, steps_of, ways_of
+from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
 from transactional.core.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
