@@ -10,7 +10,7 @@ from typing import Any, NewType
 from transactional.errors import CorruptRecord
 from transactional.facts import BatchFacts, LastSeen
 from transactional.letters import Exclusion, Letter
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 Offset = NewType("Offset", int)
 

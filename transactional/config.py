@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from transactional.errors import ConfigError
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 from transactional.schema import did_you_mean
 
 STORM_NAMES: Final[Mapping[str, str]] = {

@@ -39,7 +39,7 @@ import traceback
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 
 @dataclass(frozen=True, slots=True, order=True)

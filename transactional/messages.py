@@ -15,7 +15,7 @@ from typing import Final
 from transactional.batch import BatchMetadata, Offset, PartitionId, PendingMessage
 from transactional.config import TopologyConfig
 from transactional.errors import CorruptRecord
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 PENDING_MAX = 10_000
 """More failed messages are not recorded: a batch in which that many fail is replayed as a whole."""

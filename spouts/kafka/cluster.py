@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from transactional.batch import PartitionId
 from transactional.errors import ConfigError, SourceUnavailable
-from transactional.redaction import SHOWN_INSTEAD, without
+from transactional.plumbing.redaction import SHOWN_INSTEAD, without
 
 Option = str | int | float | bool
 Client = TypeVar("Client")

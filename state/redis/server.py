@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import DISTRIBUTION
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 """The settings with which Redis confirms only what a power failure does not lose."""

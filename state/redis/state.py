@@ -24,10 +24,10 @@ from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.names import owner_of
+from transactional.plumbing.redaction import without_login
 from transactional.ports import StateKind
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
-from transactional.redaction import without_login
 from transactional.schema import Schema
 
 

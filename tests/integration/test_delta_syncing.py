@@ -22,8 +22,8 @@ from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.errors import OperatingError
+from transactional.plumbing.syncing import sync
 from transactional.ports import Partials
-from transactional.syncing import sync
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}

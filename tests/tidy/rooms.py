@@ -8,6 +8,7 @@ from __future__ import annotations
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 
 FLOORS = (
+    ("transactional.plumbing",),
     ("transactional",),
     ("transactional.arrow", "transactional.store"),
     ("transactional.aggregates", "transactional.ports"),
@@ -38,7 +39,10 @@ DOORS = {
     *("spouts", "state", "state.dead_letters", "state.providers"),
 }
 """`from transactional import …` and the like; what they need stands below them."""
-FOR_ADAPTERS = {"transactional", *(f"transactional.{room}" for room in ("aggregates", "arrow", "ports", "store"))}
+FOR_ADAPTERS = {
+    "transactional",
+    *(f"transactional.{room}" for room in ("aggregates", "arrow", "plumbing", "ports", "store")),
+}
 """What spouts and states may import of `transactional`."""
 ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
@@ -88,7 +92,7 @@ PURE = {
     *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
     *("transactional.facts", "transactional.guarantees", "transactional.messages"),
     *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.store.progress"),
-    *("transactional.redaction", "transactional.schema"),
+    *("transactional.plumbing.redaction", "transactional.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""

@@ -29,7 +29,7 @@ from transactional.core.protocol import AttemptFailed
 from transactional.errors import TRY_AGAIN, OperatingError, TransactionalError
 from transactional.letters import Exclusion
 from transactional.messages import ERROR_CHARACTERS, first_root, messages_of
-from transactional.redaction import reason_of, without_login
+from transactional.plumbing.redaction import reason_of, without_login
 from transactional.store.history import EndedHow, RunEnd
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -51,7 +51,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import installed_version
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
-from transactional.redaction import without_controls
+from transactional.plumbing.redaction import without_controls
 from transactional.running import console_of_run, make_executor
 from transactional.store.rules import FAILED
 from transactional.topology.describing import as_mermaid, described

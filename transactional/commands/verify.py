@@ -16,8 +16,8 @@ from transactional.errors import ConfigError, OperatingError
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology, open_for_reading
+from transactional.plumbing.redaction import reason_of
 from transactional.ports.examining import Addressed, ExaminableSpout, TableAddress
-from transactional.redaction import reason_of
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import Final
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.letters import Exclusion
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 from transactional.store.progress import Phase
 
 # --- events: what is reported to the coordinator ------------------------------------------------------------------

@@ -36,7 +36,7 @@ from transactional.errors import AttemptLost, ConfigError, FatalError, Transacti
 from transactional.facts import BatchFacts, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
-from transactional.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool
 from transactional.ports import AckedSpout, Clock, JobExecutor, Processed, SizedSpout
 from transactional.topology.topology import Topology
 

@@ -39,6 +39,7 @@ from transactional.phases.split_rows import in_order_of_tasks, whole
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_jobs import change_as_job, close_as_job, run_as_job
 from transactional.phases.step_places import StepPlace, StepPlaces
+from transactional.plumbing.syncing import sync
 from transactional.ports import (
     ChoosingState,
     DiskState,
@@ -52,7 +53,6 @@ from transactional.ports import (
 from transactional.ports.dead_letters import letter_rows
 from transactional.ports.staged import Scratch
 from transactional.stateful import StatefulBolt
-from transactional.syncing import sync
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 

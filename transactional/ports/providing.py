@@ -6,8 +6,8 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from transactional.errors import ConfigError
+from transactional.plumbing.redaction import without_login
 from transactional.ports import TransactionState
-from transactional.redaction import without_login
 from transactional.schema import did_you_mean
 
 PROVIDERS = "transactional.states"

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from transactional.attempt import Epoch, TxId
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 
 class EndedHow(Enum):

@@ -22,7 +22,7 @@ from transactional.core.protocol import AbortAttempt, Action, AttemptFailed, Eve
 from transactional.engine.history.observing import Committed, Leading, Notice
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import NEVER, Flight, Moment, Timeline
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.store.history import EndedHow
 from transactional.telemetry.trace_ids import span_id_of, trace_id_of

@@ -16,6 +16,7 @@ from transactional.facts import EventTime, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
 from transactional.names import DEAD_LETTERS, WINDOWS
+from transactional.plumbing.redaction import without_login
 from transactional.ports import (
     ManyStreamsReader,
     ManyStreamsSpout,
@@ -25,7 +26,6 @@ from transactional.ports import (
     Windowed,
 )
 from transactional.reading import StaticTable
-from transactional.redaction import without_login
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind

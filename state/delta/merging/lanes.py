@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from state.delta.merging.small import WrittenFile
 from state.delta.tables.staging import footer_statistics
-from transactional.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool
 
 GROUP_ROWS = 500_000
 """So many rows of a file are a row group."""

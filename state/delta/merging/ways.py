@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from transactional.moving_median import MovingMedian
+from transactional.plumbing.moving_median import MovingMedian
 
 TRY_AFTER: Final = 3
 """After so many writes the other way is tried for the first time."""

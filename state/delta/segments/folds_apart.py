@@ -28,7 +28,7 @@ from state.fence import WriteRefused
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import fold_of
-from transactional.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool
 from transactional.ports.staged import StagedFile
 
 APART_ROWS = 2_000_000

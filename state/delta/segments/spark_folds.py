@@ -19,8 +19,8 @@ from state.delta.tables.version import TableVersion
 from state.delta.writing.spark import failing, job_session
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
+from transactional.plumbing.syncing import sync
 from transactional.ports.staged import StagedFile
-from transactional.syncing import sync
 
 
 def write_by_spark(task: FoldTask) -> WrittenFold:

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from state.delta.tables.log import entry_name
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
-from transactional.syncing import sync, with_folders
+from transactional.plumbing.syncing import sync, with_folders
 
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")

@@ -26,9 +26,9 @@ from transactional.aggregates.sums import largest, limits_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError
+from transactional.plumbing.syncing import sync
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
-from transactional.syncing import sync
 
 RUNS: Final = "_runs"
 """The folder of staged files, in the table's."""

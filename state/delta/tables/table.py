@@ -27,7 +27,7 @@ from transactional.names import (
     SCHEMA_VERSION_PROPERTY,
     STAGED_FEATURE,
 )
-from transactional.redaction import reason_of
+from transactional.plumbing.redaction import reason_of
 
 SCHEMA_VERSION = 2
 """A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""

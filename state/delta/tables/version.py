@@ -41,7 +41,7 @@ from state.expiring import Floors, app_transactions, by_app_transactions
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId
 from transactional.errors import StoreMismatch
-from transactional.syncing import sync
+from transactional.plumbing.syncing import sync
 
 FOLLOWED_MAX = 100
 """After so many Delta commits at once, loading the newest version takes no longer."""

@@ -36,7 +36,7 @@ from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
-from transactional.syncing import sync
+from transactional.plumbing.syncing import sync
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 

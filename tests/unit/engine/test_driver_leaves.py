@@ -12,7 +12,7 @@ import pytest
 import transactional.engine.driver
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, World, in_background
 from transactional.errors import Fenced
-from transactional.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool
 from transactional.testing import ManualClock
 
 STUCK = """

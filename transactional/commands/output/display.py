@@ -31,7 +31,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
-from transactional.redaction import without_controls, without_login
+from transactional.plumbing.redaction import without_controls, without_login
 from transactional.store import AttemptRecord, TopologyStatus
 from transactional.store.history import EndedHow
 from transactional.store.rules import state_of

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from transactional.errors import LOOK, CommitStuck, TransactionalError
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
 

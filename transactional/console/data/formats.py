@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from transactional.redaction import without_login
+from transactional.plumbing.redaction import without_login
 
 NOTHING: Final = "\u2013"
 _DAY_MS: Final = 86_400_000

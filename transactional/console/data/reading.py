@@ -18,7 +18,7 @@ from transactional.console.data.figures import (
 )
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
-from transactional.redaction import SHOWN_INSTEAD, is_secret
+from transactional.plumbing.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import times_of

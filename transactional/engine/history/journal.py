@@ -20,8 +20,8 @@ from transactional.core.protocol import Action, Event
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion
+from transactional.plumbing.syncing import sync
 from transactional.store.progress import Phase, Progress
-from transactional.syncing import sync
 
 T = TypeVar("T")
 

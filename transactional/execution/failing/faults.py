@@ -17,8 +17,8 @@ from transactional.errors import FatalError, OperatingError
 from transactional.execution.failing.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
+from transactional.plumbing.redaction import without_login
 from transactional.ports.dead_letters import values_to_json
-from transactional.redaction import without_login
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""

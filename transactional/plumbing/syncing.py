@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
-from transactional.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool
 
 AT_ONCE_MAX = 8
 """How many syncs run at once: a file system combines concurrent requests."""
