@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from state.columns import check_combine, check_time_column
-from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import Verdict
-from state.sums import SumCheck
+from state.rows.columns import check_combine, check_time_column
+from state.rows.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
+from state.rows.sums import SumCheck
+from state.rows.value_limits import ValueLimits
 from state.table_state import FencedTable, TableState
 from state.task_rows import TaskRows
 from state.updates import check_unique, rows_of, table_of_rows
-from state.value_limits import ValueLimits
 from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -12,12 +12,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from state.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
-from state.expiring import Floors, alive
 from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
 from state.put_rows import PutRows
+from state.rows.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
+from state.rows.expiring import Floors, alive
+from state.rows.value_limits import ValueLimits
 from state.updates import StateUpdate, check_unique, rows_of
-from state.value_limits import ValueLimits
 from transactional.absent import Absent
 from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
@@ -69,7 +69,7 @@ class FencedTable(Protocol):
         """Write rows, one per key, and the version, over the version that was judged. Raises `WriteRefused`.
 
         What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
-        `floors` are recorded with it, and rows below them are as absent as `state.expiring` says; None: rows stay.
+        `floors` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.
         """
 
     def write_version(

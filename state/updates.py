@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from state.value_limits import ValueLimits
+from state.rows.value_limits import ValueLimits
 from transactional.aggregates import Aggregate, TableAggregator
 from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows

@@ -37,8 +37,8 @@ from state.delta.writing.commit import (
     commit_rows,
 )
 from state.delta.writing.layout import Layout, Writer
-from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
+from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import TransactionAttempt, TxId
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from state.columns import StateColumns
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
@@ -23,6 +22,7 @@ from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
 from state.delta.writing.layout import Layout, Writer
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
 from transactional.arrow import declared_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch

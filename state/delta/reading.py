@@ -14,7 +14,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.tables.log import UNREADABLE, commit_path
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.writing.layout import Layout
-from state.expiring import alive
+from state.rows.expiring import alive
 from transactional.attempt import TxId
 from transactional.errors import OperatingError, SchemaMismatch
 from transactional.names import OWNER_NOTE

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from state.columns import StateColumns
 from state.delta.opening import reading
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
-from state.expiring import Floors, alive
+from state.rows.columns import StateColumns
+from state.rows.expiring import Floors, alive
 from state.task_rows import TaskRows
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from state.columns import StateColumns
-from state.expiring import alive
 from state.redis.registration import FIELDS, RedisRegistration, Registered, keys_of
 from state.redis.server import Server
 from state.redis.values import RowCodec
+from state.rows.columns import StateColumns
+from state.rows.expiring import alive
 from state.updates import rows_of, table_of_rows
 from state.values import OpaqueValue
 from transactional.absent import ABSENT

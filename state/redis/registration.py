@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors
 from state.redis.server import Server
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import SchemaMismatch, StoreMismatch
 from transactional.schema import Schema

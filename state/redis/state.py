@@ -18,8 +18,8 @@ from state.redis.registration import RedisRegistration
 from state.redis.server import Server
 from state.redis.table import FencedRedisTable
 from state.redis.values import RowCodec
+from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
-from state.value_limits import ValueLimits
 from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.fence import WriteRefused
 from state.going_back import undone_by
 from state.redis.registration import FIELDS, RedisRegistration, Registered, Written, keys_of, written_floors
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND, RowCodec
-from state.sums import SumCheck
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
+from state.rows.sums import SumCheck
+from state.rows.value_limits import ValueLimits
 from state.updates import rows_of, table_of_rows
-from state.value_limits import ValueLimits
 from state.values import OpaqueValue, combined_values
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.sums import SumCheck
+from state.rows.value_limits import ValueLimits
 from state.sql.database import Database, DatabaseFailed
 from state.sql.registry import Registration
 from state.sql.rewinding import note, undone
 from state.sql.table import StateTable
-from state.sums import SumCheck
 from state.updates import rows_of, table_of_rows
-from state.value_limits import ValueLimits
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch

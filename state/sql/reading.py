@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, alive
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, alive
 from state.sql.database import Database
 from state.sql.fenced_table import raising_ours
 from state.sql.registry import Registration

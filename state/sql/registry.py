@@ -20,8 +20,8 @@ from sqlalchemy import (
     update,
 )
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors
 from state.sql.floors import floors_of, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry

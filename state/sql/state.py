@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from state.examined import ExaminedTable
 from state.going_back import reach_in_words
+from state.rows.value_limits import ValueLimits
 from state.sql.database import Database
 from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
@@ -21,7 +22,6 @@ from state.sql.rewinding import rewound_to, undone
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
-from state.value_limits import ValueLimits
 from transactional.attempt import AttemptId, TxId
 from transactional.durations import Duration
 from transactional.errors import SchemaMismatch, StoreMismatch

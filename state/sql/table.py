@@ -37,10 +37,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
-from state.columns import StateColumns
-from state.expiring import is_expired, moment
+from state.rows.columns import StateColumns
+from state.rows.expiring import is_expired, moment
+from state.rows.sums import SumCheck
 from state.sql.types import sql_type
-from state.sums import SumCheck
 from state.values import OpaqueValue, combined_values
 from transactional.absent import ABSENT
 from transactional.attempt import TxId

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from state.delta.state import DeltaMapState
-from state.expiring import Floors
 from state.memory import MemoryMapState
+from state.rows.expiring import Floors
 from state.values import StoredValue
 from tests.contract.places import ENGINES, place_of
 from tests.contract.states import FOLD_AFTER, OWNER, AnyState, Place, content

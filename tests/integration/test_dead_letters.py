@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from state.value_limits import ValueLimits
+from state.rows.value_limits import ValueLimits
 from tests.integration.programs import CLI, finished
 from tests.integration.tables import counts, rows
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology

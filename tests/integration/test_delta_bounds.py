@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
-from state.columns import StateColumns
 from state.delta.merged import MergedTable
 from state.delta.merging import bounds
 from state.delta.merging.bounds import Footers, Reached
@@ -25,7 +24,8 @@ from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import DATA_FUSION, merge_clauses
 from state.delta.tables.table import delta_schema
-from state.expiring import Floors
+from state.rows.columns import StateColumns
+from state.rows.expiring import Floors
 from tests.contract.states import Place, content, write_by
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId

@@ -13,12 +13,12 @@ from deltalake.schema import Field, PrimitiveType, Schema
 
 import state.delta.merged
 import state.delta.writing.commit
-from state.columns import StateColumns
 from state.delta.merging.small import DataFile, data_files, replaceable_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.log import LogUpkeep
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.writing.commit import is_late, replace_rows
+from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_rewriting import VALUES
 from transactional import schema

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from state.columns import StateColumns
 from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
+from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, always, content, counts, write_by
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict

@@ -16,7 +16,6 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
 import state.delta.merging.small
-from state.columns import StateColumns
 from state.delta.merged import MergedTable
 from state.delta.merging.places import left_over, places_in
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
@@ -27,6 +26,7 @@ from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.tables.version import TableVersion
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

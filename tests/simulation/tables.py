@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
-from state.sums import SumCheck
+from state.rows.sums import SumCheck
 from state.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults

@@ -88,7 +88,7 @@ class Diagnosis:
 
 
 class Columns(Protocol):
-    """The columns of a state's table (see `state.columns.StateColumns`)."""
+    """The columns of a state's table (see `state.rows.columns.StateColumns`)."""
 
     @property
     def key(self) -> Schema:

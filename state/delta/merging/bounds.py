@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from state.columns import StateColumns
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import Change
 from state.delta.merging.small import DataFile
 from state.delta.tables.table import delta_schema
+from state.rows.columns import StateColumns
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from state.delta.merging.rewriting import with_all
 from state.delta.merging.small import DataFile
-from state.expiring import in_range
+from state.rows.expiring import in_range
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from state.columns import StateColumns
 from state.delta.merging.lanes import Lane, lanes_for, side_by_side
 from state.delta.merging.places import left_over, places_in
 from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
 from state.delta.tables.table import delta_schema
-from state.expiring import NO_FLOORS, Floors, time_scalar
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
 from transactional.attempt import TxId
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.columns import StateColumns
 from state.delta.merging.places import Places, places_of
 from state.delta.tables.table import features_of, is_known_protocol
-from state.expiring import NO_FLOORS, Floors, time_scalar
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from state.columns import StateColumns
 from state.delta.segments.restarts import counted_rows, has_restarts
 from state.delta.tables.sql import Dialect, combined_sql, is_in_range
 from state.delta.tables.staging import STAGED_BYTES
+from state.rows.columns import StateColumns
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.names import COMBINE_PROPERTY

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Transaction
 
-from state.columns import StateColumns
 from state.delta.segments.folding import Fold, Segment, SegmentQuery, join_settings
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
@@ -25,6 +24,7 @@ from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_files, noted
 from state.delta.writing.staged import check_there, replaced
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
 from transactional.names import fold_of

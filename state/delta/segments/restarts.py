@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from state.columns import StateColumns
 from state.delta.tables.sql import Dialect
+from state.rows.columns import StateColumns
 from transactional.errors import ConfigError
 
 _EXPIRY = ("max", "last")

@@ -59,9 +59,9 @@ from state.delta.writing.commit import (
 )
 from state.delta.writing.layout import Layout, Writer
 from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_staged
-from state.expiring import NO_FLOORS, TIME, Floors, time_scalar
 from state.fence import WriteRefused
-from state.sums import SumBounds, SumCheck
+from state.rows.expiring import NO_FLOORS, TIME, Floors, time_scalar
+from state.rows.sums import SumBounds, SumCheck
 from transactional.aggregates.sums import Step, largest, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from state.columns import StateColumns
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
 from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
-from state.sums import SumCheck
+from state.rows.columns import StateColumns
+from state.rows.sums import SumCheck
 from state.updates import rows_of
 from state.values import combined_values
 from transactional.absent import ABSENT

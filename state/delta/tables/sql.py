@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from state.columns import StateColumns
-from state.expiring import NO_FLOORS, Floors
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import TxId
 
 _TIME = """'Timestamp(Microsecond, Some("UTC"))'"""

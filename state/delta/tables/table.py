@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
 
-from state.columns import StateColumns
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.names import (

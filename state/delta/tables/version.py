@@ -15,7 +15,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from state.columns import StateColumns
 from state.delta.tables.durability import TableSyncs
 from state.delta.tables.following import KnownFiles
 from state.delta.tables.log import (
@@ -37,8 +36,9 @@ from state.delta.tables.table import (
     load_table,
     unreadable,
 )
-from state.expiring import Floors, app_transactions, by_app_transactions
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
+from state.rows.expiring import Floors, app_transactions, by_app_transactions
 from transactional.attempt import AttemptId
 from transactional.errors import StoreMismatch
 from transactional.plumbing.syncing import sync

@@ -16,7 +16,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from state.columns import StateColumns
 from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
@@ -25,9 +24,10 @@ from state.delta.tables.table import delta_schema, unreadable
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
 from state.delta.writing.staged import check_staged, read_staged
-from state.expiring import Floors, alive, in_range
 from state.fence import WriteRefused
-from state.sums import SumCheck
+from state.rows.columns import StateColumns
+from state.rows.expiring import Floors, alive, in_range
+from state.rows.sums import SumCheck
 from transactional.aggregates.sums import Step, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import CommitFacts

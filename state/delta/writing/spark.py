@@ -26,13 +26,13 @@ from pyarrow.fs import FileInfo, FileSelector, FileType, PyFileSystem
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
-from state.columns import StateColumns
 from state.delta.tables.sql import SPARK_SQL, MergeClauses, merge_clauses
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files
-from state.expiring import Floors
 from state.fence import WriteRefused
+from state.rows.columns import StateColumns
+from state.rows.expiring import Floors
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError
 from transactional.spark_internals import JavaFailed, is_classic, is_running

@@ -11,7 +11,7 @@ import pytest
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from state.value_limits import ValueLimits
+from state.rows.value_limits import ValueLimits
 from tests.unit.fakes import counts, stored, total
 from tests.unit.poisoned import (
     POISON,

@@ -10,7 +10,7 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
-from state.columns import DeclaredColumns
+from state.rows.columns import DeclaredColumns
 from state.table_state import TableState
 from state.updates import StateUpdate
 from tests.unit.fakes import builder

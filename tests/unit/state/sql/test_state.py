@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import event
 
 from state.fence import WriteRefused
+from state.rows.value_limits import ValueLimits
 from state.sql.fenced_table import FencedSqlTable
 from state.sql.registry import LAYOUT, LAYOUT_WITH_FLOORS
 from state.sql.state import SqlMapState
 from state.sql.table import ROWS_PER_STATEMENT, StateTable
-from state.value_limits import ValueLimits
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import (

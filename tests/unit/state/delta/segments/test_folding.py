@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from state.columns import StateColumns
 from state.delta.segments.folding import (
     Fold,
     LogLayout,
@@ -15,6 +14,7 @@ from state.delta.segments.folding import (
     whole_fold,
 )
 from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, is_in_range
+from state.rows.columns import StateColumns
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
 from transactional.schema import Schema

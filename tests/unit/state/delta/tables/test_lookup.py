@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.columns import StateColumns
 from state.delta.segments.folding import SegmentColumns
 from state.delta.tables.lookup import newest_rows
+from state.rows.columns import StateColumns
 from transactional.schema import Schema
 
 NAN, TXIDS = float("nan"), [1, 2, 3]

@@ -11,7 +11,7 @@ from state.delta.opening import reading
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
-from state.expiring import app_transactions
+from state.rows.expiring import app_transactions
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.facts import BatchFacts
 from transactional.names import fold_of
