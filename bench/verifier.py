@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from state.store.sql_store import SqlCoordinatorStore
 from verifier.checker import CheckedTable, verify
-from verifier.findings import Report
+from verifier.evidence.findings import Report
 
 ID, COMPONENT = "long", "count"
 FENCE = 1

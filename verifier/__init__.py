@@ -4,7 +4,7 @@ It uses no code of the framework, so that a mistake there can't hide itself.
 """
 
 from verifier.checker import CheckedTable, verify
-from verifier.findings import CheckImpossible, Finding, Kind, Report
+from verifier.evidence.findings import CheckImpossible, Finding, Kind, Report
 from verifier.rows import RowColumns
 from verifier.source import KafkaSource
 from verifier.sql_tables import CheckedSqlTable

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from verifier.delta_log import LogBroken, TableLog, read_log
-from verifier.findings import CheckImpossible, Findings, Kind, Report
+from verifier.evidence.delta_log import LogBroken, TableLog, read_log
+from verifier.evidence.findings import CheckImpossible, Findings, Kind, Report
+from verifier.evidence.storage import storage_of
+from verifier.evidence.store import Store, StoreHistory
 from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look
 from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
-from verifier.storage import storage_of
-from verifier.store import Store, StoreHistory
 from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from verifier.delta_log import TableLog
-from verifier.findings import Findings, Kind
-from verifier.store import CommittedBatch, StoreHistory
+from verifier.evidence.delta_log import TableLog
+from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.store import CommittedBatch, StoreHistory
 
 EXPIRES_PROPERTY: Final = "transactional.expires"
 _NEVER: Final = -(2**63)

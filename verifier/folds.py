@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verifier.delta_log import DataFile, DeltaCommit, TableLog
-from verifier.findings import Findings, Kind
+from verifier.evidence.delta_log import DataFile, DeltaCommit, TableLog
+from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.storage import Storage
+from verifier.evidence.store import StoreHistory
 from verifier.floors import before_version, is_past
 from verifier.rows import RowColumns, shown
-from verifier.storage import Storage
-from verifier.store import StoreHistory
 
 COMBINE_PROPERTY = "transactional.combine"
 FEATURES_PROPERTY, STAGED = "transactional.features", "staged"

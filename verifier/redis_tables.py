@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from verifier.findings import CheckImpossible
+from verifier.evidence.findings import CheckImpossible
 from verifier.floors import Floors
 
 SCHEMES: Final = ("redis", "rediss", "unix")

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verifier.delta_log import TableLog
-from verifier.findings import Findings, Kind
+from verifier.evidence.delta_log import TableLog
+from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.storage import Storage
+from verifier.evidence.store import StoreHistory
 from verifier.floors import before_version, is_past
 from verifier.folds import check_folds, tuples
 from verifier.rows import RowColumns, shown
-from verifier.storage import Storage
-from verifier.store import StoreHistory
 
 ROWS_MAX = 2_000_000
 """The maximum number of rows read, of all Delta commits together."""

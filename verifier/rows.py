@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from verifier.delta_log import DataFile
-from verifier.findings import SHOWN_PER_KIND, Findings, Kind
-from verifier.storage import Storage
-from verifier.store import StoreHistory
+from verifier.evidence.delta_log import DataFile
+from verifier.evidence.findings import SHOWN_PER_KIND, Findings, Kind
+from verifier.evidence.storage import Storage
+from verifier.evidence.store import StoreHistory
 
 
 @dataclass(frozen=True, slots=True)

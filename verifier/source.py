@@ -12,8 +12,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from verifier.findings import CheckImpossible, Findings, Kind
-from verifier.store import CommittedBatch, StoreHistory
+from verifier.evidence.findings import CheckImpossible, Findings, Kind
+from verifier.evidence.store import CommittedBatch, StoreHistory
 from verifier.transactions import Partition, named
 
 BATCH_RECORDS = 10_000

@@ -27,12 +27,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import quoted_name
 
-from verifier.databases import at_one_moment, open_database
-from verifier.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
+from verifier.evidence.databases import at_one_moment, open_database
+from verifier.evidence.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
+from verifier.evidence.store import StoreHistory
 from verifier.floors import Expires, Floors, check_floor
 from verifier.redis_tables import SCHEMES, copied, named
 from verifier.rows import RowColumns, Sums, check_count, shown
-from verifier.store import StoreHistory
 from verifier.tables import TableTxid, check_reached
 
 REGISTRY = "transactional_states"

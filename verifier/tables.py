@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from verifier.delta_log import DataFile, DeltaCommit, TableLog
-from verifier.findings import Findings, Kind
-from verifier.storage import Storage
-from verifier.store import StoreHistory
+from verifier.evidence.delta_log import DataFile, DeltaCommit, TableLog
+from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.storage import Storage
+from verifier.evidence.store import StoreHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from verifier.findings import Findings, Kind
-from verifier.store import CommittedBatch, StoreHistory
+from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.store import CommittedBatch, StoreHistory
 
 Partition = tuple[str, int]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from verifier.findings import Findings, Kind
+from verifier.evidence.findings import Findings, Kind
 
 SHOWN_MAX = 20
 """Findings per table."""

@@ -19,7 +19,7 @@ from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import verify
-from verifier.findings import CheckImpossible
+from verifier.evidence.findings import CheckImpossible
 from verifier.sql_tables import CheckedSqlTable
 
 DRAINED = {"stop_when_drained": True}

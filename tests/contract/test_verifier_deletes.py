@@ -19,7 +19,7 @@ from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from transactional import KeyValueState, StatefulBolt, TransactionalTopologyBuilder, Tuple, run_topology
 from verifier.checker import CheckedTable, verify
-from verifier.findings import Kind, Report
+from verifier.evidence.findings import Kind, Report
 from verifier.sql_tables import CheckedSqlTable
 
 WORDS = [[(f"w{Random(number).randrange(6)}",) for number in range(60)]]

@@ -22,10 +22,10 @@ from transactional import KeyValueState, StatefulBolt, Topology, TransactionalTo
 from transactional.aggregates import Count, Max
 from transactional.engine.clock import SystemClock
 from verifier.checker import CheckedTable, verify
-from verifier.findings import Kind, Report
+from verifier.evidence.findings import Kind, Report
+from verifier.evidence.store import Store
 from verifier.floors import Expires
 from verifier.sql_tables import CheckedSqlTable
-from verifier.store import Store
 
 LAYOUTS = ("merge", "log", "sqlite")
 AFTER_MS = 60

@@ -16,10 +16,10 @@ from tests.integration.postgres import url_of
 from tests.unit.histories import ID, go_through_everything
 from tests.unit.sql_histories import COMMITTED, FALSIFIED, SqlHistory
 from verifier.checker import verify
-from verifier.findings import CheckImpossible, Kind
+from verifier.evidence.findings import CheckImpossible, Kind
+from verifier.evidence.store import Store
 from verifier.rows import RowColumns
 from verifier.sql_tables import CheckedSqlTable
-from verifier.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import verify
-from verifier.findings import CheckImpossible, Kind, Report
+from verifier.evidence.findings import CheckImpossible, Kind, Report
 from verifier.source import KafkaSource
 
 pytestmark = pytest.mark.kafka

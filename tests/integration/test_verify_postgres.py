@@ -12,7 +12,7 @@ from tests.integration.postgres import postgres_server, url_of
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from verifier.checker import CheckedTable, verify
-from verifier.findings import CheckImpossible
+from verifier.evidence.findings import CheckImpossible
 
 pytestmark = pytest.mark.postgres
 

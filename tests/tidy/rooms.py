@@ -25,7 +25,7 @@ FLOORS = (
     ),
     ("transactional.trident.windows", "transactional.reliable", "state.delta.segments"),
     ("transactional.trident", "state.delta"),
-    ("transactional.doctor", "transactional.telemetry", "transactional.console.data"),
+    ("transactional.doctor", "transactional.telemetry", "transactional.console.data", "verifier.evidence"),
     ("verifier", "transactional.web", "transactional.console.drawing"),
     ("transactional.console",),
     ("doors",),
@@ -53,7 +53,7 @@ HOMES = {
     "delta": {"state.delta.writing.spark"},
     "deltalake": {
         *("state.delta", "state.delta.merging", "state.delta.segments", "state.delta.tables", "state.delta.writing"),
-        "verifier.storage",
+        "verifier.evidence.storage",
     },
     "pyarrow": {
         *("transactional.aggregates", "transactional.arrow"),
@@ -64,7 +64,7 @@ HOMES = {
         *("transactional.queries", "spouts", "spouts.kafka", "state", "state.rows"),
         *("state.delta", "state.delta.merging", "state.delta.segments", "state.delta.tables", "state.delta.writing"),
         *("state.redis", "state.sql"),
-        "verifier",
+        *("verifier", "verifier.evidence"),
     },
     "jinja2": {"transactional.console"},
     "opentelemetry": {"transactional.telemetry"},
@@ -79,8 +79,10 @@ HOMES = {
     },
     "redis": {"state.redis", "verifier.redis_tables"},
     "rich": {"transactional.commands", "transactional.commands.output"},
-    "sqlalchemy": {"state.sql", "state.store", "verifier.store", "verifier.databases", "verifier.sql_tables"}
-    | {"verifier.redis_tables"},
+    "sqlalchemy": {
+        *("state.sql", "state.store", "verifier.evidence.store", "verifier.evidence.databases"),
+        *("verifier.redis_tables", "verifier.sql_tables"),
+    },
     "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},
     "structlog": {"transactional.telemetry"},
     "typer": {"transactional.commands"},

@@ -26,7 +26,7 @@ from transactional.engine.fencing import fence_tables
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
 from verifier.checker import CheckedTable, verify
-from verifier.findings import Kind, Report
+from verifier.evidence.findings import Kind, Report
 
 ID = "words"
 PARTITIONS = [PartitionId("words", index) for index in range(2)]

@@ -13,7 +13,7 @@ from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.histories import COUNTING, ID, History
 from verifier.checker import verify
-from verifier.findings import Kind, Report
+from verifier.evidence.findings import Kind, Report
 from verifier.sql_tables import CheckedSqlTable
 
 SQL_COMMITTERS = ("count", "latest")

@@ -44,8 +44,8 @@ from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from transactional.store.progress import Phase, Progress
-from verifier.delta_log import LogBroken, read_log
-from verifier.storage import FolderStorage
+from verifier.evidence.delta_log import LogBroken, read_log
+from verifier.evidence.storage import FolderStorage
 
 T = TypeVar("T")
 

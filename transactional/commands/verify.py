@@ -22,7 +22,7 @@ from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
     from verifier.checker import CheckedTable
-    from verifier.findings import Report
+    from verifier.evidence.findings import Report
     from verifier.floors import Expires
     from verifier.rows import RowColumns
     from verifier.source import KafkaSource
@@ -68,7 +68,7 @@ def verify(
     """
     # Delta and Kafka are imported here, so that other commands need not wait for them.
     from verifier.checker import verify as verify_history
-    from verifier.findings import CheckImpossible
+    from verifier.evidence.findings import CheckImpossible
     from verifier.source import KafkaSource
 
     topology_id, tables, source, unknown = _places(target)

@@ -18,8 +18,8 @@ from transactional.trident.pipelines.pipeline import Pipeline
 from transactional.trident.windows.counting import CountUpdate
 from transactional.trident.windows.sessions import InSessions, SessionUpdate
 from transactional.trident.windows.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
-from verifier.findings import Findings, Report
-from verifier.store import Store
+from verifier.evidence.findings import Findings, Report
+from verifier.evidence.store import Store
 from verifier.windows import Recomputed, TimedTuple, WindowRules, check_windows
 
 ATTEMPTS_MAX = 10_000_000

@@ -8,8 +8,8 @@ from transactional.batch import PartitionId
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
 from transactional.ports.examining import Diagnosis, ExaminableSpout, Problem
 from transactional.topology.topology import Topology
-from verifier.findings import CheckImpossible, Findings
-from verifier.store import Store, StoreHistory
+from verifier.evidence.findings import CheckImpossible, Findings
+from verifier.evidence.store import Store, StoreHistory
 from verifier.transactions import Partition, check_transactions
 
 ANY_OFFSET = 2**62

@@ -22,8 +22,8 @@ from tests.unit.histories import COMMITTERS, ID, LATEST, History, copied, make_h
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced
 from verifier.checker import CheckedTable, verify
-from verifier.findings import CheckImpossible, Findings, Kind
-from verifier.store import CommittedBatch, Store
+from verifier.evidence.findings import CheckImpossible, Findings, Kind
+from verifier.evidence.store import CommittedBatch, Store
 from verifier.transactions import check_transactions
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verifier.storage import Storage
+from verifier.evidence.storage import Storage
 
 LOG = "_delta_log"
 READ_TRIES = 3

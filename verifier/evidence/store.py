@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from verifier.databases import at_one_moment, open_database
-from verifier.findings import CheckImpossible
+from verifier.evidence.databases import at_one_moment, open_database
+from verifier.evidence.findings import CheckImpossible
 
 _CHUNK = 20_000
 _WHAT = "store"

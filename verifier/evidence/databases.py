@@ -11,7 +11,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from verifier.findings import CheckImpossible
+from verifier.evidence.findings import CheckImpossible
 
 
 def open_database(url: str, *, what: str) -> Engine:
