@@ -17,7 +17,7 @@ from spouts.kafka_admin import create_topic, produce
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import OperatingError, Topology, TopologyConfig, Tuple, run_topology
-from transactional.commands.output.display import Display
+from transactional.commands.display import Display
 from transactional.ports import Spout
 from transactional.trident import Count, Stream, Sum, TridentTopology, field
 

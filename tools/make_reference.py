@@ -63,7 +63,7 @@ PAGES = {
             "transactional.engine.driver.TopologyDriver",
             "transactional.engine.history.run_history.RunSummary",
             "transactional.engine.history.observing.Observer",
-            "transactional.commands.output.display.Display",
+            "transactional.commands.display.Display",
             "transactional.engine.history.journal.JournalWriter",
             "transactional.spark_session.spark_session",
         ),

@@ -22,7 +22,7 @@ from transactional import (
     tumbling,
 )
 from transactional.aggregates import Count, Last, Sum
-from transactional.commands.output.display import Display
+from transactional.commands.display import Display
 from transactional.spark_session import spark_session
 from transactional.trident import Collect, TridentTopology, count, session
 

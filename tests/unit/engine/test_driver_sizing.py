@@ -17,7 +17,7 @@ from tests.unit.own_spouts import Span, WordLists, span
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata
 from transactional.bolts import Tuple
-from transactional.commands.output.display import Display
+from transactional.commands.display import Display
 from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.errors import ConfigError, FailedException
