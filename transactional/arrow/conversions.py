@@ -90,6 +90,18 @@ def declared_schema(schema: pa.Schema) -> Schema:
 def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
     """A record batch of what a bolt emitted value by value. Raises `SchemaMismatch` naming the wrong field."""
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
+    return batch_from_columns(columns, schema, component=component)
+
+
+def batch_from_values(values: list[Any], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
+    """The same of rows that were put one behind the other into a list: a list of tuples is slower to make and to read,
+    and garbage collection looks through it."""
+    width = len(schema)
+    return batch_from_columns([values[place::width] for place in range(width)], schema, component=component)
+
+
+def batch_from_columns(columns: Sequence[Sequence[Any]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
+    """The same of columns."""
     arrays = [_array(values, field, component) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

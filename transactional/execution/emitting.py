@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows, conform
+from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, conform
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.failing.failures import guarded
 from transactional.execution.items import Subscription
@@ -44,8 +44,9 @@ class _Stream:
         self.spreaders = [Spreader(edge, task) for edge in edges]
         self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.spreaders)
         self.addressed: dict[StageEdge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.spreaders}
-        self.rows: list[tuple[Any, ...]] = []
-        self.direct_rows: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+        # Of all tuples one behind the other, until there are as many as a record batch has.
+        self.values, self.values_max = list[Any](), ROWS_PER_BATCH * len(schema)
+        self.direct_values: dict[tuple[str, int], list[Any]] = {}
         self.sent: dict[Subscription, int] = {}
         self.emitted = 0
         self.record: Callable[[str, pa.RecordBatch], None] | None = None
@@ -60,15 +61,15 @@ class _Stream:
 
     def flush(self) -> None:
         """Pass on the tuples that were emitted one by one."""
-        if self.rows:
-            rows, self.rows = self.rows, []
-            self.hand_on(self._batch(rows))
-        direct, self.direct_rows = self.direct_rows, {}
-        for (target, task), rows in direct.items():
+        if self.values:
+            values, self.values = self.values, []
+            self.hand_on(self._batch(values))
+        direct, self.direct_values = self.direct_values, {}
+        for (target, task), values in direct.items():
             spreader = next(s for s in self.spreaders if s.edge.target == target)
-            batch = self._batch(rows)
+            batch = self._batch(values)
             self.addressed[spreader.edge].setdefault(task, []).append(batch)
-            self._count(target, len(rows))
+            self._count(target, batch.num_rows)
             self._note(batch)
 
     def check(self, values: tuple[Any, ...]) -> None:
@@ -82,9 +83,9 @@ class _Stream:
             if committer not in self.gates:
                 aggregator.partial([batch])
 
-    def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    def _batch(self, values: list[Any]) -> pa.RecordBatch:
         with guarded(self.component, is_of_many=True):
-            return batch_from_rows(rows, self.schema, component=self.component)
+            return batch_from_values(values, self.schema, component=self.component)
 
     def hand_on(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -180,9 +181,9 @@ class Emitter:
         to = self._default if stream is DEFAULT_STREAM else self._stream(stream)
         if len(values) != to.width:
             to.refuse(values)
-        rows = to.rows
-        rows.append(values)
-        if len(rows) >= ROWS_PER_BATCH:
+        taken = to.values
+        taken += values
+        if len(taken) >= to.values_max:
             to.flush()
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
@@ -207,7 +208,7 @@ class Emitter:
                     "subscribes to this stream with direct_grouping can be chosen"
                 )
             spreader.check_task(task)
-        to.direct_rows.setdefault((component, task), []).append(values)
+        to.direct_values.setdefault((component, task), []).extend(values)
 
     def _emit_checked(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """As `emit`; a value that does not match the declared types fails here, not when many are combined."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows, origin_of
+from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import (
     ArrowBatchBolt,
@@ -37,24 +37,26 @@ class Out:
         self.name, self.width, self.owner = name, len(fields), owner
         self.schema, self.copies = arrow_schema(schema), owner.copies_of(name)
         self._fields = self.schema if len(fields) == len(schema) else arrow_schema(fields)
-        self.rows: list[tuple[Any, ...]] = []
+        # Of all tuples one behind the other.
+        self.values, self.values_max = list[Any](), self.ROWS * len(self.schema)
 
     def take(self, row: tuple[Any, ...]) -> None:
         """Take one tuple."""
-        rows = self.rows
-        rows.append(row)
-        if len(rows) >= self.ROWS:
+        values = self.values
+        values += row
+        if len(values) >= self.values_max:
             self.flush()
 
     def flush(self) -> None:
         """Pass on what was taken. Tuples whose values do not match the fields fail, alone."""
-        rows, self.rows = self.rows, []
-        if not rows:
+        values, self.values = self.values, []
+        if not values:
             return
         component = self.owner.component
         try:
-            batch = batch_from_rows(rows, self.schema, component=component)
+            batch = batch_from_values(values, self.schema, component=component)
         except SchemaMismatch:
+            rows = zip(*[iter(values)] * len(self.schema), strict=True)
             batch = batch_from_rows([row for row in rows if self._matches(row)], self.schema, component=component)
         self.owner.collector.emit_batch(batch, stream=self.name)
 
