@@ -22,9 +22,9 @@ from transactional.console.rendering import render
 from transactional.ports import Clock
 from transactional.store import StoreReader, TopologyStatus
 
-PARTS_SHARE: Final = 0.01
+PARTS_SHARE: Final = 0.008
 """Of the run's processor time, for the parts that change often and for sending them."""
-PAGES_SHARE: Final = 0.005
+PAGES_SHARE: Final = 0.004
 """Of the run's processor time, for whole pages."""
 PARTS_EVERY_S: Final = 4.0
 """A run that uses next to nothing has its figures on the page so often at least."""
