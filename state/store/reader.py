@@ -14,6 +14,7 @@ from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
 from transactional.store.history import MinuteRecord, RunRecord, Savepoint
+from transactional.store.rules import letters_in
 
 _LAST: Final = 2**63 - 1
 
@@ -84,6 +85,12 @@ class SqlStoreReader:
         if phases:
             return [times_of(row) for row in self._rows(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
         return [times_of(row) for row in self._rows(sql.TIMES, key)]
+
+    def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
+        """Of the last `among` committed attempts those that have set tuples aside, newest first."""
+        key = {"topology": topology_id, "before": _LAST, "among": among, "most": limit}
+        found = [times_of(row) for row in self._rows(sql.TIMES_WITH_LETTERS, key)]
+        return [each for each in found if letters_in(each.details)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""

@@ -257,6 +257,14 @@ TIMES = (
     .limit(bindparam("most", type_=BigInteger))
 )
 TIMES_IN = TIMES.where(attempts.c.phase.in_(bindparam("phases", expanding=True)))
+_committed = TIMES.where(attempts.c.phase == COMMITTED).limit(bindparam("among", type_=BigInteger)).subquery()
+TIMES_WITH_LETTERS = (
+    select(_committed)
+    # Text, for each database has its own way to look into JSON; who reads it looks at the number itself.
+    .where(_committed.c.details.regexp_match('"letters": *[1-9]'))
+    .order_by(_committed.c.attempt_id.desc())
+    .limit(bindparam("most", type_=BigInteger))
+)
 ATTEMPTS = (
     select(attempts)
     .where(attempts.c.topology_id == _TOPOLOGY)

@@ -411,3 +411,26 @@ def test_the_attempts_at_one_transaction_are_found(store: Store) -> None:
     assert store.attempts_at(TOPOLOGY, TxId(9)) == []
     assert store.attempts_at("nobody", TxId(1)) == []
     store.release(lease)
+
+
+def test_transactions_with_dead_letters_are_found_among_the_last_ones(store: Store) -> None:
+    lease = acquire(store)
+    kept: list[Mapping[str, Any] | None] = [
+        {"letters": 2},
+        {"letters": 0, "states": {"letters": {"rows": 3}}, "steps": {"letters": "1 task"}},
+        None,
+        {"lag": 1, "letters": 10, "letters_of": {"split": 10}},
+        {"letters": 1},
+    ]
+    for txid, details in enumerate(kept, 1):
+        commit_keeping(store, lease, txid, 1 + txid, None, details)
+    record_attempt(store, lease, 6, 7, start=60)
+
+    def ids(among: int, limit: int) -> list[str]:
+        return [str(each.attempt) for each in store.times_with_letters(TOPOLOGY, among=among, limit=limit)]
+
+    assert ids(9, 9) == ["5:6", "4:5", "1:2"]
+    assert ids(4, 9) == ["5:6", "4:5"]
+    assert ids(9, 1) == ["5:6"]
+    assert store.times_with_letters(TOPOLOGY, among=2, limit=9) == store.times(TOPOLOGY, limit=3)[1:]
+    assert store.times_with_letters("nobody", among=9, limit=9) == []

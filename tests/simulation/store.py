@@ -196,6 +196,9 @@ class Line:
     ) -> list[AttemptTimes]:
         return self._store.times(topology_id, limit=limit, before=before, phases=phases)
 
+    def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
+        return self._store.times_with_letters(topology_id, among=among, limit=limit)
+
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         return self._store.runs(topology_id, limit=limit)
 

@@ -31,7 +31,7 @@ def serve(
     """
     try:
         from transactional.queries.serving import application
-        from transactional.web.server import Address, access_of, bind, server_of, url_of
+        from transactional.web.server import Address, access_of, bind, serve_alone, url_of
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error}: serving needs more packages: pip install '{DISTRIBUTION}[ui]'") from error
 
@@ -45,4 +45,4 @@ def serve(
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")
         plain_line(f"Authorization: Bearer {access.token}" if token_file is None else "the token of the token file")
-        server_of(application(client, access)).run(sockets=[listening])
+        serve_alone(application(client, access), listening)

@@ -38,7 +38,8 @@ def ui(
     """
     require_console()
     from transactional.console.app import Console, application
-    from transactional.web.server import Address, access_of, bind, server_of, url_of
+    from transactional.console.rendering import load_templates
+    from transactional.web.server import Address, access_of, bind, serve_alone, url_of
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
@@ -51,9 +52,10 @@ def ui(
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+        load_templates()
         plain_line(f"the console is at {url_of(listening, access)}")
         console = Console(reader, access, writable=writable, topologies=known, store_url=store)
-        server_of(application(console)).run(sockets=[listening])
+        serve_alone(application(console), listening)
 
 
 def export_html(

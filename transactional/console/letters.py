@@ -10,12 +10,13 @@ from transactional.console.data.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes, StoreReader
-from transactional.store.rules import COMMITTED
+from transactional.store.rules import letters_in
 from transactional.topology.topology import Topology
 
 LOOKED_THROUGH: Final = 500
 """So many of the last committed transactions."""
 LETTERS_MAX: Final = 200
+TRANSACTIONS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,8 @@ class LettersTable:
 
 def with_letters(store: StoreReader, topology_id: str) -> list[tuple[AttemptTimes, int, str]]:
     """Of the last committed transactions, those with dead letters, how many, and of which components, newest first."""
-    committed = store.times(topology_id, limit=LOOKED_THROUGH, phases=(COMMITTED,))
-    found = [(each, (each.details or {}).get("letters")) for each in committed]
-    return [(each, number, _components(each)) for each, number in found if isinstance(number, int) and number > 0]
+    found = store.times_with_letters(topology_id, among=LOOKED_THROUGH, limit=TRANSACTIONS_MAX)
+    return [(each, letters_in(each.details), _components(each)) for each in found]
 
 
 def _components(each: AttemptTimes) -> str:

@@ -60,3 +60,9 @@ def render(template: str, **values: Any) -> str:
     """A page. A value that a template uses and is not given is an error."""
     text: str = _ENVIRONMENT.get_template(template).render(**values)
     return text
+
+
+def load_templates() -> None:
+    """Compile all templates now, not with the first page that uses them."""
+    for name in _ENVIRONMENT.list_templates(extensions=("html",)):
+        _ENVIRONMENT.get_template(name)

@@ -23,7 +23,7 @@ from transactional.console.drawing.graph import draw_graph, graph_of
 from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
-from transactional.console.letters import LOOKED_THROUGH, table_of, with_letters
+from transactional.console.letters import LOOKED_THROUGH, TRANSACTIONS_MAX, table_of, with_letters
 from transactional.console.slugs import slug_of
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
@@ -234,6 +234,7 @@ def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) 
         "tab": "letters",
         "by_transaction": with_letters(store, status.topology_id),
         "looked_through": LOOKED_THROUGH,
+        "shown_max": TRANSACTIONS_MAX,
         "is_known": known is not None,
         "table": table_of(known),
     }

@@ -162,6 +162,10 @@ class StoreReader(Protocol):
         """The last attempts without their batches, newest first: those older than `before`, in these phases (none
         given: in any)."""
 
+    def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
+        """Of the last `among` committed attempts those that have set tuples aside, without their batches, newest first,
+        at most `limit`."""
+
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
 

@@ -296,6 +296,12 @@ def lag_in(details: Mapping[str, Any] | None) -> int | None:
     return lag if isinstance(lag, int) else None
 
 
+def letters_in(details: Mapping[str, Any] | None) -> int:
+    """How many tuples a transaction has set aside, as was recorded with its commit."""
+    letters = (details or {}).get("letters")
+    return letters if isinstance(letters, int) else 0
+
+
 def trouble_after(before: Trouble | None, txid: TxId, error: str, at_ms: int) -> Trouble:
     """A topology's problem once this transaction has failed: the same problem as before, if it had one."""
     if before is None:

@@ -43,6 +43,7 @@ from transactional.store.rules import (
     is_held,
     keeps_recorded,
     lag_in,
+    letters_in,
     not_in_flight,
     times_of,
     trouble_after,
@@ -328,6 +329,11 @@ class MemoryCoordinatorStore:
             topology = self._topologies.get(topology_id)
             found = () if topology is None else newest_first(topology, before=before, phases=phases)
             return [times_of(record) for record in islice(found, limit)]
+
+    def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
+        """Of the last `among` committed attempts those that have set tuples aside, newest first."""
+        committed = self.times(topology_id, limit=among, phases=(COMMITTED,))
+        return [each for each in committed if letters_in(each.details)][:limit]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import socket
 import threading
@@ -115,6 +116,14 @@ def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
     finally:
         server.should_exit = True
         thread.join(2 * _GRACE_S + 1)
+
+
+def serve_alone(app: ASGIApp, listening: socket.socket) -> None:
+    """Serve until interrupted, in a process that does nothing else: what is loaded by now stays, so no request waits
+    for a collection of garbage that looks through all of it."""
+    gc.collect()
+    gc.freeze()
+    server_of(app).run(sockets=[listening])
 
 
 class WebServer(uvicorn.Server):

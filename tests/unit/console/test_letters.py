@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from state.store import reader
+from state.store.rows import times_of
+from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import HOSTILE, Past
 from tests.unit.drivers import World
 from transactional.errors import StoreUnavailable
+from transactional.store import AttemptTimes
 
 
 def text_of(page: str) -> str:
@@ -72,3 +79,20 @@ def test_a_table_that_can_not_be_read_costs_no_page(monkeypatch: pytest.MonkeyPa
     text = text_of(browser(past_with_letters(), topologies=known).get("/t/words/letters").text)
     assert "Their table can't be read: the table does not respond" in text
     assert re.search(r" 3 7 count 2, split 5 200 ", text)
+
+
+def test_transactions_without_dead_letters_are_left_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        past = Past(store=store).begin().committed(20)
+        past.commit(past.issue(), {"letters": 3})
+        client, read = browser(past.committed(2)), list[int]()
+
+        def counted(row: Any) -> AttemptTimes:
+            read.append(row.txid)
+            return times_of(row)
+
+        monkeypatch.setattr(reader, "times_of", counted)
+        assert re.search(r" 21 3 ", text_of(client.get("/t/words/letters").text))
+    assert read == [21]

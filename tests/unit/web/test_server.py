@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from transactional.errors import ConfigError
-from transactional.web.server import Address, access_of, beside, bind, url_of
+from transactional.web.server import Address, WebServer, access_of, beside, bind, serve_alone, url_of
 
 
 def test_the_token_is_new_with_each_start() -> None:
@@ -82,3 +83,14 @@ def test_a_server_that_nobody_asks_does_nothing(monkeypatch: pytest.MonkeyPatch)
             for _ in range(2):
                 with opener.open(url_of(listening), timeout=10) as answer:
                     assert answer.read() == b"served"
+
+
+def test_a_process_that_only_serves_keeps_what_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = list[int]()
+    monkeypatch.setattr(WebServer, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
+    with bind(Address(port=0)) as listening:
+        try:
+            serve_alone(PlainTextResponse("here"), listening)
+        finally:
+            gc.unfreeze()
+    assert frozen[0] > 10_000

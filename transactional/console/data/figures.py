@@ -10,7 +10,7 @@ from typing import Any, Final
 from transactional.console.data.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
-from transactional.store.rules import COMMITTED, FAILED, lag_in
+from transactional.store.rules import COMMITTED, FAILED, lag_in, letters_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""
@@ -85,7 +85,7 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
     ago = "nothing committed yet" if since is None else f"{duration(since)} ago"
     if since is not None and since > 86_400_000:
         ago = moment(status.committed_at_ms)
-    letters = sum(number for each in committed if isinstance(number := (each.details or {}).get("letters"), int))
+    letters = sum(letters_in(each.details) for each in committed)
     found = [
         Tile("committed transactions", count(status.committed_txid), ago),
         Tile(
