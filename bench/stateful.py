@@ -34,6 +34,7 @@ from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
+from transactional.plumbing.garbage import keep_what_is_loaded
 
 COUNTS = "word string, count long"
 WORDS = 5_800
@@ -134,6 +135,7 @@ def measure(tuples: int, rounds: int) -> dict[str, Any]:
     going = {name: transactions(bolt, tuples) for name, bolt in runs.items()}
     took: dict[str, list[float]] = {name: [] for name in runs}
     commits: dict[str, list[float]] = {name: [] for name in runs}
+    keep_what_is_loaded()  # as `transactional run` does
     for turn in range(rounds + 1):
         for name, ones in going.items():
             began = thread_time()

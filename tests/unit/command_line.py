@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from transactional.commands import main as cli
+from transactional.commands import running
 
 made_once = functools.cache(typer.main.get_command)
 """All commands with their options, which typer makes anew for each call: most of the time of many a command."""
@@ -142,6 +143,7 @@ def command(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Runs a command in this process; `{m}` stands for the module."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main() sets it
     monkeypatch.setattr(typer.main, "get_command", made_once)
+    monkeypatch.setattr(running, "keep_what_is_loaded", lambda: None)  # this process does other things, too
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: str) -> Done:

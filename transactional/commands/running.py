@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
@@ -14,10 +15,12 @@ import typer
 from transactional.commands.output.display import Display, plain_line
 from transactional.commands.output.logs import Logs
 from transactional.commands.output.standby import StandbyReporter
+from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
-from transactional.engine.history.observing import Observer
+from transactional.engine.history.observing import Leading, Notice, Observer, StandingBy
 from transactional.errors import ConfigError
+from transactional.plumbing.garbage import keep_what_is_loaded
 from transactional.running import metrics_of_run
 from transactional.telemetry.log_format import LogFormat
 from transactional.telemetry.run_log import LOGGER
@@ -67,7 +70,24 @@ def observers_of(
     if metrics is not None:
         observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else plain_line))
     observers += stack.enter_context(tracing(topology.id))
-    return observers
+    return [*observers, Settling()]
+
+
+class Settling:
+    """An observer: once a process that runs a topology is set up, and does nothing else until it ends, collections of
+    garbage do not look through what it has loaded."""
+
+    def __init__(self) -> None:
+        self._has_settled = False
+
+    def notice(self, at_ms: int, notice: Notice) -> None:
+        """Spark has started by now."""
+        if isinstance(notice, StandingBy | Leading) and not self._has_settled:
+            self._has_settled = True
+            keep_what_is_loaded()
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Nothing else."""
 
 
 def _report_metrics(line: str) -> None:

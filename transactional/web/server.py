@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 import socket
 import threading
@@ -18,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from transactional.errors import ConfigError
+from transactional.plumbing.garbage import keep_what_is_loaded
 from transactional.web.guard import LOOPBACK, Access, name_of
 
 PORT: Final = 8787
@@ -119,10 +119,8 @@ def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
 
 
 def serve_alone(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve until interrupted, in a process that does nothing else: what is loaded by now stays, so no request waits
-    for a collection of garbage that looks through all of it."""
-    gc.collect()
-    gc.freeze()
+    """Serve until interrupted, in a process that does nothing else."""
+    keep_what_is_loaded()
     server_of(app).run(sockets=[listening])
 
 

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.command_line import RUN, Command
+from transactional.attempt import AttemptId, Epoch
+from transactional.commands import running
+from transactional.engine.history.observing import Leading, StandingBy
+from transactional.store import Lease
+from transactional.store.progress import Progress
 
 SCRAPED = """
 import urllib.request
@@ -72,3 +77,22 @@ def test_without_its_package_it_says_what_to_install(command: Command, monkeypat
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     done = command(*RUN, "--metrics", "127.0.0.1:0", "{m}:topology")
     assert (done.code, "pip install 'transactional-topologies[metrics]'" in done.err) == (1, True)
+
+
+def test_collections_of_garbage_leave_out_what_a_run_has_loaded_once_it_leads(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = list[str]()
+    monkeypatch.setattr(running, "keep_what_is_loaded", lambda: settled.append("loaded"))
+    assert command(*RUN, "--max-pending", "1", "{m}:build").code == 0
+    assert settled == ["loaded"]
+
+
+def test_a_standby_settles_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = list[str]()
+    monkeypatch.setattr(running, "keep_what_is_loaded", lambda: settled.append("loaded"))
+    settling, lease = running.Settling(), Lease("words", Epoch(1), "me", Progress(), AttemptId(1))
+    settling.notice(0, StandingBy())
+    assert settled == ["loaded"]
+    settling.notice(9, Leading(lease, None))
+    assert settled == ["loaded"]
