@@ -42,7 +42,8 @@ class Cost:
     def of(cls, table: Table) -> Cost:
         """What a table has noted."""
         writes, upkeep = table.state.writes, table.state.upkeep
-        formatted = getattr(table.state.handle, "write_amplification", lambda: "")()
+        folds = getattr(table.state.handle, "folds", None)
+        formatted = "" if folds is None else folds.write_amplification()
         return cls(
             *(table.keys, str(table.layout), len(writes), percentile(writes, 50), percentile(writes, 99)),
             *((sum(writes) + sum(upkeep)) / len(writes), max(upkeep), formatted),

@@ -10,7 +10,6 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from state.delta.segments.table import SegmentsTable
 from state.delta.tables.log import UNREADABLE, commit_path
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.writing.layout import Layout
@@ -33,7 +32,7 @@ class DeltaReader:
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the newest version; with `txid` the newest in which that transaction's values can be read."""
         newest = self._refreshed()
-        if txid is None or (isinstance(newest, SegmentsTable) and newest.knows(txid)):
+        if txid is None or newest.knows(txid):
             # The rows of a log say themselves which transaction they are of.
             self._pinned = newest
             return

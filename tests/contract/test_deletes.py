@@ -117,7 +117,7 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
         model = {word: count for word, count in (model | change).items() if count is not None}
         assert content(state) == model
         state.tidy(TxId(txid), lambda: True)
-        apart: FoldsApart = state._open_table._apart  # type: ignore[attr-defined]
+        apart: FoldsApart = state._open_table.folds.apart  # type: ignore[attr-defined]
         if apart._future is not None:
             apart._future.exception(timeout=60)
         assert content(state) == model

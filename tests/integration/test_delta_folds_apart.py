@@ -37,7 +37,7 @@ class TestFoldsApart:
 
     def wait(self, state: DeltaMapState) -> None:
         """Until the fold is written."""
-        future = segments(state)._apart._future
+        future = segments(state).folds.apart._future
         assert future is not None
         future.exception(timeout=60)
 
@@ -69,7 +69,7 @@ class TestFoldsApart:
             state.merge(attempt, part if stager is None else replace(part, staged=[stager.stage(attempt, part.table)]))
         for _ in range(2):
             state.tidy(TxId(3), lambda: True)
-            if segments(state)._apart.is_pending:
+            if segments(state).folds.apart.is_pending:
                 self.wait(state)
         assert (segments(state).folded_txid, content(state)) == (2, {"a": 3, "1": 1, "2": 1, "4": 1})
 
@@ -115,7 +115,7 @@ class TestFoldsApart:
     def test_one_whose_file_is_gone_is_not_committed(
         self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
     ) -> None:
-        [written] = segments(state)._apart._written
+        [written] = segments(state).folds.apart._written
         (place.folder / "t" / written.files[0].path).unlink()
         state.tidy(TxId(3), lambda: True)
         assert "could not be tidied up" in caplog.text
@@ -123,7 +123,7 @@ class TestFoldsApart:
         assert (segments(state).folded_txid, content(state)) == (0, self.EXPECTED)
 
     def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
-        [written] = segments(state)._apart._written
+        [written] = segments(state).folds.apart._written
         segments(state)._swept_at_s = -1e9
         state.tidy(TxId(3), lambda: True)
         assert segments(state).folded_txid == 2

@@ -22,6 +22,7 @@ import state.delta.tables.lookup
 import state.delta.writing.layout
 from state.delta.opening import segment_columns
 from state.delta.segments.folding import LogLayout
+from state.delta.segments.folds import Folds
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
@@ -106,7 +107,7 @@ class TestFolds:
         assert [1, 2] in seen
 
     def test_are_reported_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta.segments.table"):
+        with caplog.at_level("INFO", logger="state.delta.segments.folds"):
             merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
         assert (
             "2 segments with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6"
@@ -116,10 +117,10 @@ class TestFolds:
     def test_that_fail_are_warned_of_and_change_nothing(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
-        def fail(self: SegmentsTable, *_: Any) -> None:
+        def fail(self: Folds, *_: Any) -> None:
             raise OSError("no space left")
 
-        monkeypatch.setattr(SegmentsTable, "make_one", fail)
+        monkeypatch.setattr(Folds, "make_one", fail)
         words = opened(place, LogLayout(fold_after=1))
         merged(words, place, 1, 3)
         assert content(words) == after(3)

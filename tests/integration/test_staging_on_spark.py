@@ -118,8 +118,8 @@ def test_spark_folds_and_the_driver_commits(
         state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))
         before = state.read().sort_by("word")
         state.tidy(TxId(txid), lambda: True)
-        if table._apart._future is not None:
-            assert table._apart._future.exception(timeout=100) is None
+        if table.folds.apart._future is not None:
+            assert table.folds.apart._future.exception(timeout=100) is None
             state.tidy(TxId(txid), lambda: True)
         assert state.read().sort_by("word").equals(before)
     assert (table.folded_txid, len(jobs)) == (4, 2)

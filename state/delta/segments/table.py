@@ -9,54 +9,31 @@ same, in one Delta commit: so readers see no difference, and a crash leaves the 
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
-from deltalake.exceptions import DeltaError
 
-from state.delta.segments import folds_apart
-from state.delta.segments.fold_writers import writer_of
 from state.delta.segments.folding import (
-    Fold,
     LogLayout,
     Segment,
     SegmentQuery,
     check_same_combine,
-    due_fold,
-    is_time,
     join_settings,
     stored_combine,
-    whole_fold,
 )
-from state.delta.segments.folds_apart import FoldsApart
+from state.delta.segments.folds import Folds
 from state.delta.segments.restarts import check_expiry
-from state.delta.tables.lookup import (
-    EVERY_TXID,
-    Files,
-    SegmentCopies,
-    can_read_files,
-    measured,
-    newest_rows,
-    read_files,
-    with_keys,
-)
+from state.delta.segments.stored import StoredSegments
+from state.delta.tables.lookup import SegmentCopies, measured, newest_rows, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
-from state.delta.tables.staging import FileStager, is_plain
-from state.delta.tables.table import delta_schema, features_used, refused, unreadable
+from state.delta.tables.staging import FileStager
+from state.delta.tables.table import delta_schema
 from state.delta.tables.version import TableVersion
-from state.delta.writing.commit import (
-    as_attempt,
-    commit_overwrite,
-    commit_properties,
-    noted,
-    settle_feature,
-    under_fence,
-)
+from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
 from state.delta.writing.layout import Layout, Writer
 from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.fence import WriteRefused
@@ -70,7 +47,6 @@ from transactional.ports import CommitFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Field, Schema
 
-_log = logging.getLogger(__name__)
 SWEEP_INTERVAL_S = 60.0
 """How long after each other staged files are looked for that nobody commits any more."""
 
@@ -82,18 +58,17 @@ class SegmentsTable(Layout):
         self, loaded: TableVersion, state: str, writer: Writer | None = None, folding: LogLayout | None = None
     ) -> None:
         super().__init__(loaded, state, writer)
-        self._folding = folding or LogLayout()
-        self._copies = SegmentCopies(self.columns.key.names, self._load_segment)
-        self._segments: tuple[int, list[Segment]] | None = None
-        self._came, self._folded_rows, self._files = 0, 0, 0
-        self._orphans, self._apart = StagedOrphans(loaded.location), FoldsApart()
+        self._stored = StoredSegments(loaded)
+        self.folds = Folds(self._stored, folding or LogLayout())
+        self._copies = SegmentCopies(self.columns.key.names, self._stored.load)
+        self._orphans = StagedOrphans(loaded.location)
         self._swept_at_s = time.monotonic()
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
     def folded_txid(self) -> TxId:
         """The transaction up to which the table was folded, 0: it never was."""
-        return TxId(self.loaded.version_of(fold_of(self.loaded.owner)) or 0)
+        return self._stored.folded_txid
 
     def last_commit(self) -> CommitFacts:
         """What the last write made."""
@@ -105,36 +80,7 @@ class SegmentsTable(Layout):
 
     def segments(self) -> list[Segment]:
         """The segments of this Delta version, oldest first."""
-        at = self.loaded.delta_version
-        if self._segments is None or self._segments[0] != at:
-            self._segments = (at, self._found_segments())
-        return self._segments[1]
-
-    def _found_segments(self) -> list[Segment]:
-        if (known := self.loaded.known_files(self.columns.txid)) is not None:
-            until = self.unique_until
-            return [Segment(TxId(txid), rows, files, txid <= until) for txid, rows, files in known.by_value()]
-        files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        if not files.num_rows:
-            return []
-        txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())
-        unique_until = self.unique_until
-        columns = {"txid": txids, "rows": files.column("num_records").cast(pa.int64()), "path": files.column("path")}
-        steps = [("rows", "sum"), ("path", "list")]
-        grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
-        return [
-            Segment(each["txid"], each["rows_sum"], frozenset(each["path_list"]), each["txid"] <= unique_until)
-            for each in grouped.to_pylist()
-        ]
-
-    @property
-    def unique_until(self) -> TxId:
-        """Up to this transaction a segment has one row per key: what a fold has written; all, where nothing was staged.
-
-        A segment of several staged files may be one file by now, if somebody has compacted it.
-        """
-        is_staged = STAGED_FEATURE in features_used(self.loaded.properties)
-        return self.folded_txid if is_staged else EVERY_TXID
+        return self._stored.all()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +111,7 @@ class SegmentsTable(Layout):
             if check.columns and not error.is_conflict:
                 self._check_sums(attempt.txid, rows, check, floors)
             raise
-        self._came += rows.num_rows
+        self.folds.note_write(rows.num_rows)
 
     def apply_staged(
         self,
@@ -194,7 +140,7 @@ class SegmentsTable(Layout):
             met = reduced(every, self.columns.key.names, steps, columns, state=self._state)
             self._check_sums(attempt.txid, met, check, floors)
         commit_staged(self.loaded, attempt, staged)
-        self._came, self._files = self._came + sum(file.rows for file in staged), self._files + len(staged)
+        self.folds.note_write(sum(file.rows for file in staged), staged_files=len(staged))
 
     def _with_floor(self, rows: pa.Table, floors: Floors | None) -> pa.Table:
         """With the floor of their transaction, where the table has a column for it."""
@@ -236,7 +182,7 @@ class SegmentsTable(Layout):
             deleted = DATA_FUSION.name(self.columns.deleted)
             names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
         names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in floor]
-        reader = self._reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
+        reader = self._stored.reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
         properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
         commit_overwrite(self.loaded, reader, properties, schema_mode="overwrite", partition_by=partition_by)
@@ -257,36 +203,36 @@ class SegmentsTable(Layout):
 
     def _measured(self, columns: Sequence[Field]) -> SumBounds:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        return SumBounds(measured(files, self.columns, columns, self._answer, self.unique_until))
+        return SumBounds(measured(files, self.columns, columns, self._stored.answer, self._stored.unique_until))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
-        self._check_not_folded(before)
+        self._stored.check_not_folded(before)
         schema = self._schema()
-        query, segments = self._query(), self.segments()
+        query, segments = self._stored.query(), self._stored.all()
         if query is None or not segments or (before is not None and segments[0].txid >= before):
             return schema.empty_table()
-        parts = self._parts(query.view_over_base(base_of(segments), before), join_settings(segments))
+        parts = self._stored.parts(query.view_over_base(self._stored.base(), before), join_settings(segments))
         kept = [keep(part.cast(schema)) for part in parts]
         return pa.concat_tables(kept) if kept else schema.empty_table()
 
     def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
         """As `rows`, of those whose column lies in a range. A range of a key column reads no other rows."""
-        query, segments = self._query(), self.segments()
+        query, segments = self._stored.query(), self._stored.all()
         if query is None or not segments or segments[0].txid >= before or column not in self.columns.key.names:
             return super().rows_between(before, column, after, until)
-        self._check_not_folded(before)
+        self._stored.check_not_folded(before)
         schema = self._schema()
-        sql = query.between(column, after, until).view_over_base(base_of(segments), before)
-        parts = [part.cast(schema) for part in self._parts(sql, join_settings(segments))]
+        sql = query.between(column, after, until).view_over_base(self._stored.base(), before)
+        parts = [part.cast(schema) for part in self._stored.parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
-        self._check_not_folded(before)
-        combine = self._combine()
+        self._stored.check_not_folded(before)
+        combine = self._stored.combine()
         if combine is None:
             raise OperatingError(
                 f"Delta table {self.loaded.location} is empty: how its rows meet is known with the first one"
@@ -297,154 +243,35 @@ class SegmentsTable(Layout):
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""
-        self._check_not_folded(before)
-        query, schema = self._query(), delta_schema(self.columns)
-        segments = {each.txid: (each.files, each.rows) for each in self.segments() if each.txid < before}
+        self._stored.check_not_folded(before)
+        query, schema = self._stored.query(), delta_schema(self.columns)
+        segments = {each.txid: (each.files, each.rows) for each in self._stored.all() if each.txid < before}
         if query is None or not segments:
             return self._schema().empty_table()
         if query.has_restarts:
             return self.rows(before, lambda rows: with_keys(rows, wanted))
-        if self._folding.local_copies:
+        if self.folds.settings.local_copies:
             rows = self._copies.search(segments, wanted)
         else:
-            found = [with_keys(part.cast(schema), wanted) for part in self._parts(query.rows(before))]
+            found = [with_keys(part.cast(schema), wanted) for part in self._stored.parts(query.rows(before))]
             rows = pa.concat_tables(found) if found else schema.empty_table()
         return newest_rows(rows, self.columns, query.combine).cast(self._schema())
-
-    def _load_segment(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
-        if is_small and can_read_files(self.loaded.location, files):
-            return read_files(self.loaded.location, files, self.columns, txid).to_reader()
-        query = self._query()
-        assert query is not None, "a table with rows says how they are combined"
-        return self._reader(query.sorted_segment(txid, is_unique=txid <= self.unique_until))
-
-    def _reader(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
-        """The rows that a query finds, as they are stored."""
-        reader = pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings))
-        return reader.cast(delta_schema(self.columns))
-
-    def _query(self) -> SegmentQuery | None:
-        combine = self._combine()
-        return None if combine is None else SegmentQuery(self.columns, combine, DATA_FUSION)
-
-    def _combine(self) -> dict[str, str] | None:
-        """How the values meet: those that no row has yet, in any way. None: there is no row at all."""
-        stored = stored_combine(self.loaded.properties)
-        return None if stored is None else {**dict.fromkeys(self.columns.values.names, "last"), **stored}
-
-    def _parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
-        try:
-            for batch in pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings)):
-                yield pa.Table.from_batches([batch])
-        except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
-            raise unreadable(self.loaded.location, error) from None
-
-    def _answer(self, sql: str) -> pa.Table:
-        """All rows that a query gives, which may be none."""
-        try:
-            return pa.RecordBatchReader.from_stream(self.loaded.query(sql)).read_all()
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
-
-    def _check_not_folded(self, before: TxId | None) -> None:
-        if before is not None and before <= self.folded_txid:
-            raise OperatingError(
-                f"Delta table {self.loaded.location} is folded up to transaction {self.folded_txid}; what was before "
-                f"transaction {before} is no longer known"
-            )
 
     # --- between two transactions -----------------------------------------------------------------------------------
 
     def due(self, newest: TxId) -> Callable[[], object] | None:
         """Folding."""
-        is_due = self._apart.is_pending or is_time(self.folded_txid, newest, self._folding, files=self._files)
-        return (lambda: self._fold_due(newest)) if is_due else None
+        return self.folds.due(newest)
 
     def fold(self, newest: TxId) -> None:
         """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
-        self._apart.forget()
-        fold = whole_fold(self.segments(), newest)
-        try:
-            if fold is not None:
-                self.make_one(fold, self._past(newest))
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise refused(self.loaded.location, error) from None
-
-    def _past(self, newest: TxId) -> int | None:
-        """The floor of the transaction before the newest one: what had expired by it, nobody looks at any more."""
-        floors = self.floors()
-        return floors.before if floors.txid == newest else None
-
-    def make_one(self, fold: Fold, floor: int | None = None) -> None:
-        """Make the segments of a fold one, in one Delta commit; without what had expired by the floor. Raises
-        `WriteRefused`."""
-        self.loaded.make_durable()
-        query, segments = self._query(), self.segments()
-        assert query is not None, "a table with rows says how they are combined"
-        txid = DATA_FUSION.name(self.columns.txid)
-        rows, order = query.fold(fold, base_of(segments), floor), query.fold_order(fold)
-        sql = f"SELECT f.*, CAST({fold.until} AS BIGINT) AS {txid} FROM ({rows}) f{order}"
-        predicate = f"{txid} > {fold.after} AND {txid} <= {fold.until}"
-        properties = noted(self.loaded, Transaction(fold_of(self.loaded.owner), fold.until))
-        commit_overwrite(self.loaded, self._reader(sql, join_settings(segments)), properties, predicate=predicate)
-        self._note(fold)
-
-    def _fold_due(self, newest: TxId) -> None:
-        if self._apart.is_pending:
-            self._commit_apart()
-            return
-        segments, query, floor = self.segments(), self._query(), self._past(newest)
-        whole = query is not None and query.has_restarts
-        fold = due_fold(segments, self.folded_txid, newest, self._folding, files=self._files, whole=whole)
-        if fold is None:
-            return
-        can_be_apart = self.loaded.location.scheme == "file" and is_plain(self.columns.txid)
-        if fold.rows < folds_apart.APART_ROWS or not can_be_apart:
-            self.make_one(fold, floor)
-            return
-        assert query is not None, "a table with rows says how they are combined"
-        settle_feature(self.loaded, STAGED_FEATURE)
-        self._apart.start(writer_of(folds_apart.fold_task(self.loaded, query.combine, fold, segments, floor)))
-
-    def _commit_apart(self) -> None:
-        """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""
-        if (written := self._apart.written()) is None:
-            return
-        self.loaded.make_durable()
-        try:
-            is_committed = folds_apart.commit_fold(self.loaded, written)
-        except OperatingError as error:
-            self._apart.forget()
-            raise WriteRefused(str(error), is_conflict=False) from error
-        if is_committed:
-            self._note(written.fold)
-        else:
-            _log.warning(
-                "Delta table %s: a fold up to transaction %d was dropped: somebody has rewritten what it was made of",
-                *(self.loaded.location, written.fold.until),
-            )
-        self._apart.forget()
-
-    def _note(self, fold: Fold) -> None:
-        # All keys may have been deleted.
-        written = next((segment.rows for segment in self.segments() if segment.txid == fold.until), 0)
-        self._folded_rows, self._files = self._folded_rows + written, 0
-        _log.info(
-            "Delta table %s: %d segments with %d rows up to transaction %d folded into %d rows; %s",
-            *(self.loaded.location, fold.segments, fold.rows, fold.until, written, self.write_amplification()),
-        )
-
-    def write_amplification(self) -> str:
-        """How many rows folds have written, per row that came, since the table was opened."""
-        return f"{self._folded_rows} rows written by folds for {self._came} that came" + (
-            f", {self._folded_rows / self._came:.1f} each" if self._came else ""
-        )
+        self.folds.fold(newest)
 
     def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
         """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
         super().tidy(newest, may_go_on)
         # What a fold has written and not committed yet looks like what nobody commits.
-        may_sweep = self.loaded.location.scheme == "file" and not self._apart.is_pending
+        may_sweep = self.loaded.location.scheme == "file" and not self.folds.apart.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try(self.sweep, may_go_on)
@@ -464,11 +291,6 @@ class SegmentsTable(Layout):
 def _largest_of(staged: Sequence[StagedFile], check: SumCheck) -> dict[str, int]:
     """What one key can get of all the files at most: each has one row of it, if any."""
     return {field.name: sum(file.largest[field.name] for file in staged) for _, field in check.columns}
-
-
-def base_of(segments: Sequence[Segment]) -> TxId | None:
-    """The oldest segment, if it has one row per key, as what a fold has written."""
-    return segments[0].txid if segments[0].is_unique else None
 
 
 def remove_empty_folders(table: Path, column: str, before: TxId) -> None:

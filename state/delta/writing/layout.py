@@ -173,6 +173,10 @@ class Layout(ABC):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    def knows(self, txid: TxId) -> bool:
+        """Whether this version says itself what was there after a transaction, wherever the table is now."""
+        return False
+
     @abstractmethod
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over.
