@@ -1,5 +1,8 @@
 """Transactional topologies on Spark: every tuple counts exactly once, whatever fails."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.bolts import (
@@ -12,8 +15,6 @@ from transactional.bolts import (
     Tuple,
 )
 from transactional.config import TopologyConfig
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import (
     ConfigError,
     FailedException,
@@ -32,6 +33,10 @@ from transactional.topology.topology import Topology
 from transactional.topology.windows import count, sliding, tumbling
 from transactional.topology.wiring import WeakerGuaranteeWarning
 from transactional.windowed import TupleWindow, WindowedBolt
+
+if TYPE_CHECKING:
+    from transactional.engine.driver import TopologyDriver
+    from transactional.engine.history.run_history import RunSummary
 
 __all__ = [
     "ArrowBatchBolt",
@@ -72,3 +77,15 @@ __all__ = [
     "sliding",
     "tumbling",
 ]
+
+_WHEN_USED = {
+    "RunSummary": "transactional.engine.history.run_history",
+    "TopologyDriver": "transactional.engine.driver",
+}
+"""Only those who run a topology need them: tasks, which import this package as well, do not."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(_WHEN_USED[name]), name))

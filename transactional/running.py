@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import ResolvedConfig, load_config
-from transactional.doctor.start import refuse_early
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.observing import Observer
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.loading import open_store, reader_of
 from transactional.names import DISTRIBUTION
 from transactional.ports import JobExecutor
-from transactional.telemetry.run_log import RunLog
-from transactional.telemetry.tracing import exporter_name, tracing
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from transactional.engine.history.observing import Observer
+    from transactional.engine.history.run_history import RunSummary
 
 _MASTER = re.compile(r"local(-cluster)?(\[.+\])?|spark://.+|k8s://.+|yarn")
 
@@ -60,6 +57,12 @@ def run_topology(
     its address is written to stderr. `metrics` is where `/metrics`, `/livez` and `/readyz` are, such as
     `"127.0.0.1:9464"`. Traces are made if OpenTelemetry's environment variables want them.
     """
+    # A program that only declares a topology, as every task does, imports nothing of what runs it.
+    from transactional.doctor.start import refuse_early
+    from transactional.engine.driver import TopologyDriver
+    from transactional.telemetry.run_log import RunLog
+    from transactional.telemetry.tracing import tracing
+
     if isinstance(config, TopologyConfig):
         resolved = ResolvedConfig(config, ())
     else:
@@ -112,6 +115,8 @@ def metrics_of_run(topology: Topology, address: str, report: Callable[[str], Non
 
     `report` gets a line that ends with their address. Raises `ConfigError`.
     """
+    from transactional.telemetry.tracing import exporter_name
+
     try:
         from transactional.telemetry.serving import serving_metrics
     except ModuleNotFoundError as error:
