@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from state.memory import MemoryTable
 from tests.simulation.changes import CHANGES
+from tests.simulation.expiring import GONE, ExpiringState, ExpiringTable
 from tests.simulation.faults import Faults, Wrong, demand
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, WatchedCoordinator, never
@@ -103,12 +104,13 @@ class Simulation:
         reliable: type[ReliableExecutor] = ReliableExecutor,
         segmented: type[SegmentedState] = SegmentedState,
         staging: type[StagingExecutor] = StagingExecutor,
+        expiring: type[ExpiringState] = ExpiringState,
         verify: bool = True,
         always: Mapping[str, float] = NONE,
     ) -> None:
         self.seed, self.verify, self.always = seed, verify, always
         self.coordinator_class, self.state_class, self.line_class, self.spout_class = coordinator, state, line, spout
-        self.segmented_class, self.staging_class = segmented, staging
+        self.segmented_class, self.staging_class, self.expiring_class = segmented, staging, expiring
         self.reliable_class, self.shape = reliable, shape_of(seed)
         self.random = Random(seed)
         self.reached: Counter[str] = Counter()
@@ -123,10 +125,13 @@ class Simulation:
         self.replays_exactly = self.random.random() < 0.4
         names = [] if self.shape.is_reliable else ["words", TOTAL]
         names += [CHANGES] if self.shape is Shape.CHANGES else []
+        names += [GONE] if self.shape is Shape.EXPIRING else []
         self.kinds = {name: self._table_kind() for name in names}
         self.tables = [SimulatedTable(name) for name in self.kinds]
         if self.shape is Shape.STAGED:
             self.tables[0] = SegmentedTable("words", now_ms=lambda: self.now_ms)
+        if self.shape is Shape.EXPIRING:
+            self.tables[0] = ExpiringTable("words")
         self.sets_aside = self.random.random() < 0.3 and not self.shape.is_reliable
         self.letters = MemoryTable("letters")
         self.letters_state = SimulatedLetters(self.letters, nowhere)
@@ -142,7 +147,9 @@ class Simulation:
     def _oracle(self) -> Oracle:
         if self.shape.is_reliable:
             return Effects(self.source, self.faults, self.shape.guarantee)
-        return Oracle(self.source, self.stateful)
+        oracle = Oracle(self.source, self.stateful)
+        oracle.expires = self.shape is Shape.EXPIRING
+        return oracle
 
     def _table_kind(self) -> StateKind:
         """A transactional state is exactly once behind a transactional spout only (row T39)."""
@@ -169,9 +176,18 @@ class Simulation:
     def state_of(self, table: SimulatedTable) -> SimulatedState:
         """The state of a table, for processes to take handles of."""
         if table.name not in self._states:
-            kind = self.segmented_class if isinstance(table, SegmentedTable) else self.state_class
-            self._states[table.name] = kind(table, self.kinds[table.name], nowhere, self.faults)
+            self._states[table.name] = self._class_of(table)(table, self.kinds[table.name], nowhere, self.faults)
         return self._states[table.name]
+
+    def _class_of(self, table: SimulatedTable) -> type[SimulatedState]:
+        if isinstance(table, ExpiringTable):
+            return self.expiring_class
+        return self.segmented_class if isinstance(table, SegmentedTable) else self.state_class
+
+    @property
+    def in_arrow(self) -> bool:
+        """Whether one table gets what another one emits, by the real commit phase."""
+        return self.shape in (Shape.CHANGES, Shape.EXPIRING)
 
     # --- time ---------------------------------------------------------------------------------------------------
 

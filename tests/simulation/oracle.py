@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from state.memory import MemoryTable
 from tests.simulation.changes import CHANGES
+from tests.simulation.expiring import GONE, Expired
 from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
 from tests.simulation.stateful import FULL
@@ -25,6 +26,9 @@ class Oracle:
         """What a stateful bolt has left, which deletes a word whose sum is full."""
         self.changes: Counter[str] = Counter()
         """The totals of each word after each transaction that has changed it, added up."""
+        self.expired = Expired()
+        """Where keys expire: those that are there, and those that have passed on."""
+        self.expires = False
         self.txid = TxId(0)
         self.totals: Counter[str] = Counter()
         self.read_until: dict[PartitionId, int] = {}
@@ -41,6 +45,7 @@ class Oracle:
         demand(txid == self.txid + 1, f"transaction {txid} is committed after {self.txid}")
         self.txid = txid
         counted = self.totals.copy()
+        records: list[tuple[str, int]] = []
         left_out = {exclusion.fingerprint for exclusion in batch.excluded}
         for partition, offsets in batch.ranges.items():
             self.check_start(partition, offsets.start, txid)
@@ -51,12 +56,16 @@ class Oracle:
                     continue
                 key, amount = record(partition, offset)
                 self.totals[key] += amount
+                records.append((key, amount))
             self.read_until[partition] = offsets.until
         for key, amount in (self.totals - counted).items():
             self.left[key] += amount
             if self.left[key] % FULL == 0:
                 del self.left[key]
             self.changes[key] += self.totals[key]
+        if self.expires:
+            demand(batch.facts is not None, f"transaction {txid} has recorded no time")
+            self.expired.commit(batch.facts.time_ms if batch.facts else 0, records)
 
     def check_start(self, partition: PartitionId, start: int, txid: TxId) -> None:
         """A range starts where the last one ended, or at most where the log starts that has lost what was before."""
@@ -83,6 +92,8 @@ class Oracle:
             right = dict(self.left)
         if table.name == CHANGES:
             right = dict(self.changes)
+        if self.expires and table.name in ("words", GONE):
+            right = self.expired.counts() if table.name == "words" else dict(self.expired.gone)
         if table.name == TOTAL and right:
             right = {TOTAL: sum(right.values())}
         demand(seen == right, f"table {table.name} is seen as {seen} at transaction {self.txid}, and should be {right}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from tests.simulation import expiring
 from tests.simulation.changes import CHANGES, rows_of
 from tests.simulation.faults import Faults
 from tests.simulation.source import Source, digest_of, poison_in, read_batch
@@ -17,6 +18,7 @@ from tests.simulation.tables import TOTAL, Counts
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
 from transactional.errors import AttemptLost, FailedException
+from transactional.facts import BatchFacts
 from transactional.ports import DeadLetter, Processed
 
 
@@ -129,6 +131,8 @@ class SimulatedExecutor:
     """The tables that stateful bolts keep."""
     in_arrow: bool = False
     """Whether partial aggregates are in Arrow, as the real commit phase combines them."""
+    expiring: str = ""
+    """The table whose keys expire, if there is one."""
     cancelled: dict[TransactionAttempt, bool] = field(default_factory=dict)
     pool: SimulatedPool | None = None
 
@@ -149,10 +153,10 @@ class SimulatedExecutor:
         digests = {
             partition: digest_of(self.source.read(partition, offsets)) for partition, offsets in batch.non_empty()
         }
-        counts = {table: self._counts(table, records) for table in self.tables}
+        counts = {table: self._counts(table, records, batch.facts) for table in self.tables}
         letters = [DeadLetter(exclusion, "spout", "default", "{}") for exclusion in poison]
         late = [tuples_of(table, counts.pop(table).counts) for table in self.stateful]
-        return Processed(digests, counts, {}, late, excluded=batch.excluded, letters=letters)
+        return Processed(digests, counts, {}, late, excluded=batch.excluded, letters=letters, facts=batch.facts)
 
     def check_goes_on(self, attempt: TransactionAttempt) -> None:
         """Raise what ends a job before its time."""
@@ -172,10 +176,12 @@ class SimulatedExecutor:
         task = self.pool.running.get(attempt)
         return 0 if task is None or task.hangs else (self.scheduler.now_ms() - task.began_at_ms) // 300
 
-    def _counts(self, table: str, records: list[tuple[str, int]]) -> Counts:
+    def _counts(self, table: str, records: list[tuple[str, int]], facts: BatchFacts | None) -> Counts:
+        if table == self.expiring:
+            return Counts(combine={"count": "sum", "at": "max"}, table=expiring.rows_of(records, facts))
         counts: Counter[str] = Counter()
         for key, amount in records:
             counts[TOTAL if table == TOTAL else key] += amount
         if not self.in_arrow:
             return Counts(combine={"count": "sum"}, counts=counts)
-        return Counts(combine={"count": "sum"}, table=rows_of({} if table == CHANGES else counts))
+        return Counts(combine={"count": "sum"}, table=rows_of({} if table in (CHANGES, expiring.GONE) else counts))

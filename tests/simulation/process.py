@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.changes import CHANGES, Summing
+from tests.simulation.expiring import BEHIND_MS, GONE, Expiring, ExpiringState
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
 from tests.simulation.reliable import Effects
@@ -49,7 +50,7 @@ from transactional.errors import (
 from transactional.groupings import Grouping, GroupingKind
 from transactional.schema import Schema
 from transactional.store.progress import Phase
-from transactional.topology.topology import Component, Topology
+from transactional.topology.topology import CLOSED, Component, Topology
 
 if TYPE_CHECKING:
     from tests.simulation.harness import Simulation
@@ -68,6 +69,7 @@ class Update:
 UPDATE: Any = Update()
 SUMMING: Any = Summing()
 NEW_WORDS = (Grouping(GroupingKind.GLOBAL, "words"),)
+CLOSED_WORDS = (Grouping(GroupingKind.GLOBAL, "words", stream=CLOSED),)
 INPUTS = (Grouping(GroupingKind.GLOBAL, "spout"),)
 
 
@@ -114,6 +116,7 @@ class Process:
         self.is_alive, self.is_standing_still = True, False
         self._driver_stands_still = self._is_in_pool = self._driver_has_ended = False
         self.jumped_ms = 0
+        self.behind_ms = BEHIND_MS[number % len(BEHIND_MS)] if GONE in world.kinds else 0
         self.pools: list[SimulatedPool] = []
         self.backlog: list[Callable[[], None]] = []
         self.inbox: deque[Event | Fatal] = deque()
@@ -149,10 +152,14 @@ class Process:
         state = self.world.state_of(table).of_process(self.before)
         if table.name in self.world.stateful:
             return Component(table.name, Adding(), 1, INPUTS, Schema(()), state)
-        if CHANGES not in self.world.kinds:
+        if isinstance(state, ExpiringState):
+            return Component(table.name, Expiring(state), 1, INPUTS, Schema(()), state, {CLOSED: OUTPUT})
+        if table.name == GONE:
+            return Component(GONE, SUMMING, 1, CLOSED_WORDS, Schema(()), state)
+        if not self.world.in_arrow:
             return Component(table.name, UPDATE, 1, INPUTS, Schema(()), state)
         inputs = NEW_WORDS if table.name == CHANGES else INPUTS
-        output = OUTPUT if table.name == "words" else Schema(())
+        output = OUTPUT if table.name == "words" and CHANGES in self.world.kinds else Schema(())
         return Component(table.name, SUMMING, 1, inputs, output, state)
 
     def _executor(self) -> SimulatedExecutor:
@@ -162,7 +169,8 @@ class Process:
             return world.reliable_class(*around, effects=world.oracle)
         if isinstance(segmented := world.tables[0], SegmentedTable):
             return world.staging_class(*around, table=segmented)
-        return SimulatedExecutor(*around, in_arrow=CHANGES in world.kinds)
+        expiring = "words" if GONE in world.kinds else ""
+        return SimulatedExecutor(*around, in_arrow=world.in_arrow, expiring=expiring)
 
     # --- clock and scheduler ------------------------------------------------------------------------------------
 
@@ -170,7 +178,7 @@ class Process:
         return self.world.now_ms + self.jumped_ms
 
     def wall_ms(self) -> int:
-        return self.world.now_ms
+        return self.world.now_ms - self.behind_ms
 
     def now_ms(self) -> int:
         return self.world.now_ms

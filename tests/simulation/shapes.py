@@ -13,6 +13,7 @@ class Shape(Enum):
     PLAIN = "updates of two tables"
     STATEFUL = "a stateful bolt that deletes"
     CHANGES = "new values that a second table adds up"
+    EXPIRING = "keys that expire and pass into a second table"
     STAGED = "a table of segments that tasks stage"
     AT_LEAST_ONCE = "at least once"
     AT_MOST_ONCE = "at most once"
@@ -35,7 +36,7 @@ SHAPES = (
     Shape.STAGED,
     Shape.AT_LEAST_ONCE,
     Shape.CHANGES,
-    Shape.STATEFUL,
+    Shape.EXPIRING,
     Shape.STAGED,
     Shape.AT_MOST_ONCE,
 )

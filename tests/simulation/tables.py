@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ LATE = "late"
 
 FORGOTTEN = (-1_000_000,)
 """What stands where a fold has forgotten the value before: whoever sees it is wrong."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Before(Protocol):
@@ -120,9 +122,13 @@ class SimulatedState(MemoryMapState):
     """One process' handle of a table. `before` is called where the process may crash or stand still."""
 
     stored: SimulatedTable
+    values_declared = "count long"
+    expires: Mapping[str, str] = NOTHING
+    forgotten: tuple[Any, ...] = FORGOTTEN
 
     def __init__(self, table: SimulatedTable, kind: StateKind, before: Before, faults: Faults) -> None:
-        super().__init__("word string", "count long", kind=kind, table=table, deletes=True)
+        goes: Mapping[str, Any] = self.expires
+        super().__init__("word string", self.values_declared, kind=kind, table=table, deletes=True, **goes)
         self._before, self._faults, self._reached = before, faults, faults.reached
         self._identity = super().identity()
 
@@ -163,10 +169,9 @@ class SimulatedState(MemoryMapState):
             rows = {key: self._folded(row, committed_txid) for key, row in loaded.rows.items()}
             self.stored.commit(loaded.version, rows)
 
-    @staticmethod
-    def _folded(row: StoredValue, committed_txid: TxId) -> StoredValue:
+    def _folded(self, row: StoredValue, committed_txid: TxId) -> StoredValue:
         forgets = row.txid <= committed_txid and row.prev_txid is not None
-        return replace(row, prev_value=FORGOTTEN) if forgets else row
+        return replace(row, prev_value=self.forgotten) if forgets else row
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         self._before(f"read {self.stored.name} for {attempt}")
@@ -182,13 +187,15 @@ class SimulatedState(MemoryMapState):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         assert isinstance(partials, Counts)
-        counts = partials.counts if partials.table is NO_ROWS else counts_of(partials.table)
-        rows = {(key,): (count,) for key, count in counts.items()}
         try:
-            self._write_values(attempt, rows, partials.combine)
+            self._write_values(attempt, self._rows_of_partials(partials), partials.combine)
         except BaseException:
             self._reached["a commit phase is done in half of the tables"] += self.stored.name == TOTAL
             raise
+
+    def _rows_of_partials(self, partials: Counts) -> Mapping[Key, tuple[Any, ...]]:
+        counts = partials.counts if partials.table is NO_ROWS else counts_of(partials.table)
+        return {(key,): (count,) for key, count in counts.items()}
 
     def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         if self._faults.strikes("a committer fails"):
@@ -210,7 +217,9 @@ class SimulatedState(MemoryMapState):
         if self._handle.delta_version != self.stored.delta_version:
             self._check_not_moved(judged.version)
             return self._is_rebased(judged, verdict, attempt, rows, combine)
+        floors = self._memory_floors(attempt) if verdict is Verdict.WRITE else self.stored.floors
         self.stored.commit(attempt.attempt_id, self._after(verdict, attempt, rows, combine))
+        self.stored.floors = floors
         return True
 
     def _load(self) -> Handle:

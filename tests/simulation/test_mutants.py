@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.harness import NONE, Simulation, SimulationFailed
 from tests.simulation.mutants import COORDINATORS, RecordsWhatWasReadTooLate
 from tests.simulation.shapes import SHAPES, Shape, shape_of
+from tests.simulation.wrong_expiring import EXPIRING
 from tests.simulation.wrong_parts import LINES, SOURCES, SPOUTS, STATES, STORES, JoinsAtOnce
 from tests.simulation.wrong_reliable import RELIABLE_COORDINATORS, RELIABLE_EXECUTORS
 from tests.simulation.wrong_segments import SEGMENTED, STAGING, TELLING
@@ -28,6 +29,7 @@ OF_SHAPES: dict[type, Collection[Shape]] = {
     **dict.fromkeys((*RELIABLE_COORDINATORS, *RELIABLE_EXECUTORS), (Shape.AT_LEAST_ONCE, Shape.AT_MOST_ONCE)),
     **dict.fromkeys((*SEGMENTED, *STAGING), (Shape.STAGED,)),
     **dict.fromkeys(TELLING, (Shape.CHANGES,)),
+    **dict.fromkeys(EXPIRING, (Shape.EXPIRING,)),
 }
 """The shapes in which it can show; the seeds of others are not tried."""
 
@@ -38,6 +40,7 @@ KNOWN: dict[str, int] = {
     "JoinsAtOnce": 46,
     "ReplacesWhatItKnows": 42,
     "LeavesNothingToRollBack": 41,
+    "KeepsWhatADeadAttemptDeletedAway": 41,
     "ListsAfterItLoads": 34,
     "CommitsWhatIsNotThere": 34,
     "DoesNotRecordWhatIsSetAside": 32,
@@ -46,9 +49,10 @@ KNOWN: dict[str, int] = {
     "ForgetsWhichHaveFailed": 27,
     "ForgetsThoseOfEarlierBatches": 27,
     "ReadsByTheWritersHandle": 24,
+    "KeepsRowsOfDeadAttempts": 24,
     "MovesTheVersionFirst": 18,
-    "KeepsWhatADeadAttemptDeletedAway": 13,
-    "KeepsRowsOfDeadAttempts": 13,
+    "RemovesByTheNewFloor": 37,
+    "CountsTheFloorOfADeadAttempt": 37,
     "StartsTheNextBeforeItRecords": 12,
     "ForgetsWhereItBegan": 12,
     "SkipsWhatFailsTooOften": 10,
@@ -62,8 +66,7 @@ KNOWN: dict[str, int] = {
     "CountsNoEmptiedBatch": 7,
     "KeepsSegmentsOfDeadAttempts": 6,
     "ForgetsThatOthersLead": 6,
-    "ForgetsDeletesOnAReplay": 5,
-    "FencesBlindly": 5,
+    "AddsToWhatHasExpired": 5,
     "TellsWhatIsNotWritten": 4,
     "TellsOverADeadAttempt": 4,
     "TellsOfTheBatchAlone": 4,
@@ -77,6 +80,8 @@ KNOWN: dict[str, int] = {
     "NeverWritesTwice": 1,
     "DrawsIdsPerLease": 1,
     "AddsToWhatIsThere": 1,
+    "ForgetsDeletesOnAReplay": 1,
+    "FencesBlindly": 1,
 }
 """Seeds that have found some of them, and are tried first where none is remembered. One that does not any more costs
 time, and nothing else."""
@@ -109,6 +114,7 @@ WRONG = [
     *bad("segmented", SEGMENTED),
     *bad("staging", STAGING),
     *bad("state", TELLING),
+    *bad("expiring", EXPIRING),
 ]
 
 
