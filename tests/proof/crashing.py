@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,39 @@ from typing import Any
 from state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_delta
-from tests.proof.shapes import OTHER_TAKE, SHAPES, TAKE, Setting, Word, build, rows_of
+from tests.proof.shapes import NOON, OTHER_TAKE, SHAPES, TAKE, Contents, Setting, Word, build, rows_of
 from transactional import Topology, TopologyConfig, TopologyDriver
+from transactional.batch import BatchMetadata
+from transactional.engine.clock import SystemClock
 from transactional.engine.runner import Fatal
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import AttemptRecord
 
 LEASE_MS = 3_600_000
 """Nothing in a run is a matter of time; the next process is the same owner, so it need not wait."""
+PACE_MS, BEHIND_MS = 500, 3_000
 
 
-def live(setting: Setting, folder: Path, crash_at: Point | None = None, *, take: int = TAKE) -> Effects:
+class PacedClock(SystemClock):
+    """Time goes on as rows are read, so that one run is as another; the clock of every second process is behind."""
+
+    def __init__(self, spout: Any, behind_ms: int) -> None:
+        self.read, self.behind_ms, plan = 0, behind_ms, spout.plan
+
+        def planned(after: BatchMetadata, *, replay: bool) -> Any:
+            self.read = sum(after.positions().values())
+            return plan(after, replay=replay)
+
+        spout.plan = planned
+
+    def wall_ms(self) -> int:
+        """So many milliseconds for each row before the batch that is planned."""
+        return round(NOON.timestamp() * 1_000) + self.read * PACE_MS - self.behind_ms
+
+
+def live(
+    setting: Setting, folder: Path, crash_at: Point | None = None, *, take: int = TAKE, behind_ms: int = 0
+) -> Effects:
     """One process: it runs until the source is drained, or crashes. What it did."""
     effects = Effects(crash_at)
     topology = build(setting, folder, effects, take=take)
@@ -44,7 +67,8 @@ def live(setting: Setting, folder: Path, crash_at: Point | None = None, *, take:
             effects, folder, spark=on_spark, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"
         ),
     ):
-        driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof")
+        clock = PacedClock(topology.spout, behind_ms) if setting.shape == "expiring" else None
+        driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof", clock=clock)
         # A crash in another thread than the driver's would leave the driver waiting for its answer.
         effects.on_crash = lambda: driver._events.put(Fatal(Crash()))
         try:
@@ -60,7 +84,7 @@ def crash_and_go_on(setting: Setting, folder: Path, *points: Point) -> list[Effe
     for number, point in enumerate([*points, None]):
         # A replay of an opaque spout holds other rows than the attempt that died.
         take = OTHER_TAKE if setting.is_opaque and number % 2 else TAKE
-        lives.append(live(setting, folder, point, take=take))
+        lives.append(live(setting, folder, point, take=take, behind_ms=BEHIND_MS * (number % 2)))
         check_as_committed(setting, folder)
     if not lives[-1].is_dead:
         check_at_the_end(setting, folder)
@@ -99,7 +123,7 @@ def check_tables(setting: Setting, folder: Path, topology: Topology, committed: 
             found[name] = contents(name, read.to_pylist())
         else:
             assert not committed, f"table {name} is not there"
-    expected = shape.expected(rows_in(setting, committed))
+    expected = expected_of(setting, committed)
     for name, together in shape.met(found).items():
         assert together == dict(expected[name]), f"table {name} as committed"
 
@@ -114,9 +138,19 @@ def check_at_the_end(setting: Setting, folder: Path) -> None:
     shape, states = SHAPES[setting.shape], states_of(build(setting, folder, Effects(), take=TAKE))
     found = {name: contents(name, state.read().to_pylist()) for name, state in states.items()}
     assert found.get("closed") != {}, "no window has closed"
-    expected = shape.expected(list(all_rows.elements()))
+    expected = expected_of(setting, committed)
     for name, together in shape.met(found).items():
         assert together == dict(expected[name]), f"table {name} at the end"
+
+
+def expected_of(setting: Setting, committed: Sequence[AttemptRecord]) -> Contents:
+    """What a plain count says of the committed ranges, and of the times that are recorded with them."""
+    shape = SHAPES[setting.shape]
+    if shape.by_times is None:
+        return shape.expected(rows_in(setting, committed))
+    times = [each.batch.facts.time_ms for each in committed if each.batch.facts is not None]
+    times_of = [datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms) for time_ms in times]
+    return shape.by_times(list(zip(times_of, (rows_in(setting, [each]) for each in committed), strict=True)))
 
 
 def rows_in(setting: Setting, committed: Sequence[AttemptRecord]) -> list[Word]:

@@ -15,11 +15,15 @@ from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
+from transactional.aggregates import Count as Counted
+from transactional.aggregates import Max
 from transactional.trident import Count, TridentTopology, tumbling
 
 Word = str | None
 Contents = Mapping[str, Mapping[Any, Any]]
 """By table: key → value. Letters have no key that a plain count knows: they are counted, by what they hold."""
+Batches = Sequence[tuple[datetime, Sequence[Word]]]
+"""The words of each transaction, and its time."""
 
 WORDS: Sequence[Sequence[Word]] = (
     ("cat", "dog", "cat", "cat", "bird", None, "dog", "cat"),
@@ -27,7 +31,9 @@ WORDS: Sequence[Sequence[Word]] = (
 )
 TAKE, OTHER_TAKE = 2, 3
 BUCKET_SIZE = 2
-NOON, WINDOW = datetime(2026, 5, 1, 12, tzinfo=UTC), timedelta(seconds=2)
+NOON, WINDOW = datetime(2020, 5, 1, 12, tzinfo=UTC), timedelta(seconds=2)
+AFTER = timedelta(seconds=2)
+"""When keys expire."""
 PROPERTIES = {"delta.checkpointInterval": "4"}
 KEPT_FOR_NO_TIME = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 """What nobody can commit any more is deleted as soon as it was noted."""
@@ -64,27 +70,29 @@ class Shape:
     """How a topology is made, and what its tables should hold after some rows."""
 
     add_bolts: Callable[[TransactionalTopologyBuilder, Callable[..., DeltaMapState], Path], None]
-    expected: Callable[[Sequence[Word]], Contents]
+    expected: Callable[[Sequence[Word]], Contents] = lambda words: {}
+    by_times: Callable[[Batches], Contents] | None = None
+    """The same, where times of transactions decide."""
     met: Callable[[Contents], Contents] = lambda tables: tables
     """What tables hold together, where the rows alone do not say which of them holds what."""
 
 
 def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Topology:
     """The topology over tables in a folder. A memory spout takes so many rows of each partition."""
-    is_timed = setting.shape == "windows"
-    rows = [[timed(word) if is_timed else (word,) for word in words] for words in rows_of(setting)]
+    is_timed = setting.shape in TIMED
+    rows = [[TIMED[setting.shape](word) if is_timed else (word,) for word in words] for words in rows_of(setting)]
     kind: type[MirroringSpout | OpaqueMirroringSpout] = OpaqueMirroringSpout if setting.is_opaque else MirroringSpout
     spout = kind(rows, fields="word string, at timestamp" if is_timed else "word string", take=take)
     assert isinstance(spout, MemoryTransactionalSpout)
     spout.mirror = Mirror(folder / "mirror.json", effects)
 
-    def state(name: str, key: str | tuple[str, ...], values: str = "", *, deletes: bool = False) -> DeltaMapState:
+    def state(name: str, key: str | tuple[str, ...], values: str = "", **goes: Any) -> DeltaMapState:
         layout = LAYOUTS.get(setting.layout, setting.layout)
         properties = {**PROPERTIES, **(KEPT_FOR_NO_TIME if setting.layout == "staged" else {})}
         options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": properties}
-        return DeltaMapState(folder / name, key, values, kind=setting.kind, deletes=deletes, **options)
+        return DeltaMapState(folder / name, key, values, kind=setting.kind, **goes, **options)
 
-    if is_timed:
+    if setting.shape == "windows":
         return windowed(spout, state)
     builder = TransactionalTopologyBuilder("proof", "words", spout, parallelism=2)
     SHAPES[setting.shape].add_bolts(builder, state, folder)
@@ -98,7 +106,7 @@ def rows_of(setting: Setting) -> Sequence[Sequence[Word]]:
     """
     if setting.shape == "letters":
         return WORDS
-    if setting.shape == "windows":
+    if setting.shape in TIMED:
         return [[f"{word}@{number}" for number, word in enumerate([*words, *words])] for words in WORDS]
     most = TAKE * max(2, setting.pending) if setting.engine == "spark" else None
     return [[word or "none" for word in words[:most]] for words in WORDS]
@@ -236,8 +244,41 @@ def once(tables: Contents) -> Contents:
     return {"windows": {**closed, **still_open}}
 
 
+def seen(word: Word) -> tuple[str, datetime | None]:
+    """A word, and when it was seen; of one of them nobody knows."""
+    text, at = timed(word)
+    return text, None if text == "bird" else at
+
+
+def add_expiring(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """Counts that expire, and a table that adds up what they were after each transaction."""
+    del folder
+    counts = state("per-word", "word", expires="at", after=AFTER).aggregate(count=Counted(), at=Max("at"))
+    builder.set_committer_bolt("per-word", counts).fields_grouping("words", "word")
+    builder.set_committer_bolt("in-all", state("in-all", "word").sum("count")).fields_grouping("per-word", "word")
+
+
+def expiring(batches: Batches) -> Contents:
+    """Each word with its count and time, for one transaction after the other."""
+    rows, in_all = dict[Any, tuple[int, Any]](), Counter[str]()
+    floor = datetime.min.replace(tzinfo=UTC)
+    for time, words in batches:
+        floor = max(floor, time - AFTER)
+        rows = {word: row for word, row in rows.items() if row[1] is None or row[1] > floor}
+        for word, at in map(seen, words):
+            count, latest = rows.get(word, (0, None))
+            rows[word] = count + 1, max((each for each in (latest, at) if each is not None), default=None)
+        for word in {seen(word)[0] for word in words}:
+            in_all[word] += rows[word][0]
+    left = {(word, count): at for word, (count, at) in rows.items() if at is None or at > floor}
+    return {"per-word": left, "in-all": in_all}
+
+
+TIMED: Mapping[str, Callable[[Word], tuple[Any, ...]]] = {"windows": timed, "expiring": seen}
+"""Shapes whose tuples have times."""
 SHAPES = {
-    "windows": Shape(lambda *_: None, windows, once),
+    "expiring": Shape(add_expiring, by_times=expiring),
+    "windows": Shape(lambda *_: None, windows, met=once),
     "counts": Shape(add_counts, count),
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "words": Shape(add_buckets, buckets),
