@@ -128,22 +128,22 @@ class Recomputed:
         self.open[*each.key, start], self.ends[*each.key, start] = values, end
 
     def _of(self, each: TimedTuple) -> Values:
-        return {name: _value(how, of, each.fields) for name, (how, of) in self.rules.columns.items()}
+        return {name: value_of(how, of, each.fields) for name, (how, of) in self.rules.columns.items()}
 
     def _with(self, known: Values | None, more: Values) -> Values:
         if known is None:
             return more
-        return {name: _both(how, known[name], more[name]) for name, (how, _) in self.rules.columns.items()}
+        return {name: both(how, known[name], more[name]) for name, (how, _) in self.rules.columns.items()}
 
 
-def _value(how: str, of: str | None, fields: Mapping[str, Any]) -> Any:
+def value_of(how: str, of: str | None, fields: Mapping[str, Any]) -> Any:
     """What one tuple counts as."""
     if of is None:
         return 1
     return int(fields[of] is not None) if how == "count" else fields[of]
 
 
-def _both(how: str, one: Any, other: Any) -> Any:
+def both(how: str, one: Any, other: Any) -> Any:
     """Mostly NULL counts as nothing."""
     if how not in _WITH_NULL and (one is None or other is None):
         return one if other is None else other
@@ -151,17 +151,23 @@ def _both(how: str, one: Any, other: Any) -> Any:
 
 
 def check_windows(
-    where: str, expected: Mapping[tuple[Any, ...], Values], found: Mapping[tuple[Any, ...], Values], findings: Findings
+    where: str,
+    expected: Mapping[tuple[Any, ...], Values],
+    found: Mapping[tuple[Any, ...], Values],
+    findings: Findings,
+    what: str = "window",
 ) -> None:
-    """Compare the rows of a table with what was computed again, column by column."""
+    """Compare the rows of a table with what was computed again, column by column. `what` is what a row is called."""
     different = [row for row in expected.keys() | found.keys() if not _is_alike(expected.get(row), found.get(row))]
     for row in sorted(different, key=repr)[:SHOWN_MAX]:
         findings.add(
-            Kind.WRONG_WINDOW, f"{where}, window {_shown(row)}", _values(expected.get(row)), _values(found.get(row))
+            Kind.WRONG_WINDOW, f"{where}, {what} {_shown(row)}", _values(expected.get(row)), _values(found.get(row))
         )
     if len(different) > SHOWN_MAX:
-        findings.note(f"{where}: {len(different) - SHOWN_MAX} more windows are wrong")
-    findings.looked_at("windows", len(expected.keys() | found.keys()))
+        findings.note(f"{where}: {len(different) - SHOWN_MAX} more {what}s are wrong")
+    findings.looked_at(
+        "windows" if what == "window" else f"{what}s computed again", len(expected.keys() | found.keys())
+    )
 
 
 def _is_alike(expected: Values | None, found: Values | None) -> bool:

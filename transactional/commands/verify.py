@@ -54,7 +54,9 @@ def verify(
     ] = False,
     windows: Annotated[
         bool,
-        typer.Option("--windows", help="Read and process the source again, and compute all windows of it again."),
+        typer.Option(
+            "--windows", help="Read and process the source again, and compute windows and keys that expire again."
+        ),
     ] = False,
     row_changes: Annotated[
         int, typer.Option(min=0, help="How many of the newest Delta commits per table are checked row by row.")

@@ -1,209 +1,173 @@
-"""Windows, computed again: what each transaction has read is read again and processed by the topology's own code, up to
-its windows. How they are cut, what is late and what closes is the verifier's, by what was recorded."""
+"""Windows and rows that expire, computed again: what each transaction has read is read again and processed by the
+topology's own code, up to them. How windows are cut, what is late, closes or expires is the verifier's, by what was
+recorded. What stands behind them, or is the topology's own code's alone, is compared with tables in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
+from transactional.doctor.recomputable import KeysAgain, WindowsAgain, kept_columns, keys_of, windows_of
+from transactional.doctor.replaying import Replay, expiry_of, only_for
 from transactional.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import WindowedAggregate
+from transactional.ports import Windowed
 from transactional.store import AttemptRecord, StoreReader
-from transactional.topology.topology import CLOSED, Component, Topology
-from transactional.trident.pipelines.pipeline import Pipeline
-from transactional.trident.windows.counting import CountUpdate
-from transactional.trident.windows.sessions import InSessions, SessionUpdate
-from transactional.trident.windows.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
+from transactional.topology.topology import Component, Topology
+from transactional.trident.windows.windowing import numbers_of
 from verifier.evidence.findings import Findings, Report
-from verifier.evidence.store import Store
-from verifier.windows import Recomputed, TimedTuple, WindowRules, check_windows
+from verifier.evidence.store import CommittedBatch, Store
+from verifier.windows import check_windows
 
 ATTEMPTS_MAX = 10_000_000
-_HOW: Mapping[str, str] = {
-    "Count": "sum",
-    "CountOf": "count",
-    "Sum": "sum",
-    "Min": "min",
-    "Max": "max",
-    "First": "first",
-    "Last": "last",
-}
-_IN_ORDER = ("first", "last")
-"""Windows of several parts have them part by part, and sessions that become one session by session."""
-
-
-@dataclass(slots=True)
-class _Windows:
-    """The windows of one committer. `time` is the field of their tuples; None: they go by transactions."""
-
-    component: Component
-    update: WindowedUpdate | SessionUpdate
-    time: str | None
-    recomputed: Recomputed
-    seen: list[Any] = field(default_factory=list)
-
-    @property
-    def origin(self) -> tuple[str, str]:
-        [grouping] = self.component.inputs
-        return grouping.origin
-
-    def tuples(self, now_us: int) -> Iterator[TimedTuple]:
-        """Those of a transaction that it has just seen."""
-        fields = {of for _, of in self.recomputed.rules.columns.values() if of is not None}
-        for batch in self.seen:
-            times = [now_us] * batch.num_rows if self.time is None else numbers_of(batch.column(self.time)).to_pylist()
-            keys = zip(*(batch.column(name).to_pylist() for name in self.update.key), strict=True)
-            found = batch.select(sorted(fields)).to_pylist() if fields else [{}] * batch.num_rows
-            every_key = list(keys) if self.update.key else [()] * batch.num_rows
-            for key, us, values in zip(every_key, times, found, strict=True):
-                if us is not None:
-                    yield TimedTuple(key, us, values)
-        self.seen.clear()
 
 
 def recompute_windows(topology: Topology, reader: StoreReader, store: str) -> Report:
-    """Compare the tables of windows with what is read again. `reader` reads the store at the URL `store`."""
+    """Compare the tables of windows, and of rows that expire, with what is read again. `reader` reads the store at the
+    URL `store`."""
     findings = Findings()
     with closing(Store(store)) as rows:
         history = rows.history(topology.id)
     joined = {component.id: history.joined_at(component.id) for component in topology.committers}
-    _recompute(topology, reader, joined, findings)
-    return findings.report()
-
-
-def _recompute(topology: Topology, store: StoreReader, joined: Mapping[str, int], findings: Findings) -> None:
-    """`joined` says after which transaction a committer came."""
-    windows = list(_windows_of(topology, findings))
-    if not windows:
-        findings.note("the topology has no windows that could be computed again")
-        return
-    records = [r for r in store.attempts(topology.id, limit=ATTEMPTS_MAX) if r.phase == "committed"]
-    records.sort(key=lambda record: record.attempt.txid)
-    if [record.attempt.txid for record in records] != list(range(1, len(records) + 1)):
-        findings.note("the store no longer has the first transactions: windows were not computed again")
-        return
-    by_origin: dict[tuple[str, str], list[_Windows]] = {}
-    for each in windows:
-        by_origin.setdefault(each.origin, []).append(each)
     try:
-        for by_event in (True, False):
-            some = [each for each in windows if (each.time is not None) is by_event]
-            if some:
-                _read_again(topology, records, some, joined, by_event=by_event)
-        for each in windows:
-            _compare(topology, each, len(records), findings)
+        _Recomputing(topology, joined, findings).run(reader, history.committed)
     except ConfigError:
         raise
     except TransactionalError as error:
         findings.note(f"windows were not computed again: {error}")
+    return findings.report()
 
 
-def _read_again(
-    topology: Topology,
-    records: list[AttemptRecord],
-    windows: list[_Windows],
-    joined: Mapping[str, int],
-    *,
-    by_event: bool,
-) -> None:
-    def record(attempt: TransactionAttempt, component: str, stream: str, batch: Any) -> None:
-        for each in windows:
-            if each.origin == (component, stream):
-                each.seen.append(batch)
+class _Recomputing:
+    """`joined` says after which transaction a committer came."""
 
-    executor = LocalExecutor(topology, record=record)
-    for each in records:
-        facts = each.batch.facts
-        # Without facts no tuple is late, so that all of them are seen here.
-        executor.run(each.attempt, replace(each.batch, facts=None) if by_event else each.batch)
-        now_us = 0 if facts is None else facts.time_ms * 1_000
-        late_before_us = None if facts is None else facts.late_before_us if by_event else now_us
-        for one in windows:
-            if each.attempt.txid > joined.get(one.component.id, 0):
-                one.recomputed.commit(late_before_us, one.tuples(now_us))
-            one.seen.clear()
+    def __init__(self, topology: Topology, joined: Mapping[str, int], findings: Findings) -> None:
+        self.topology, self.joined, self.findings = topology, joined, findings
+        self.windows = list(windows_of(topology))
+        self.keys = list(keys_of(topology))
+        self.compared = {each.component.id for each in self.windows if not each.others}
+        self.compared |= {each.component.id for each in self.keys}
+        self.compared |= {reader.id for each in self.windows for reader, _ in self._kept(each) if not each.others}
+        self.made_again = self._made_again()
 
+    def run(self, store: StoreReader, batches: Iterable[CommittedBatch]) -> None:
+        """Read, process, compare."""
+        if not self.windows and not self.keys and not self.made_again:
+            self.findings.note("the topology has no windows that could be computed again")
+            return
+        records = [r for r in store.attempts(self.topology.id, limit=ATTEMPTS_MAX) if r.phase == "committed"]
+        records.sort(key=lambda record: record.attempt.txid)
+        by_txid = {batch.txid: batch for batch in batches}
+        if [record.attempt.txid for record in records] != list(range(1, len(records) + 1)):
+            self.findings.note("the store no longer has the first transactions: windows were not computed again")
+            return
+        both = [(record, by_txid[record.attempt.txid]) for record in records]
+        for by_event in (True, False):
+            some = [each for each in self.windows if not each.is_late and (each.time is not None) is by_event]
+            if some:
+                self._read_again(both, some, by_event=by_event)
+        replay = self._replay(both)
+        for each in self.windows:
+            self._compare(each, len(records))
+        for one in self.keys:
+            self._compare_keys(one, len(records))
+        for component in self.made_again:
+            self._compare_made(self.topology.component(component), replay, len(records))
 
-def _windows_of(topology: Topology, findings: Findings) -> Iterator[_Windows]:
-    for component in topology.components:
-        update = component.bolt
-        if not isinstance(update, WindowedAggregate):
-            continue
-        if isinstance(update, CountUpdate):
-            findings.note(f"windows of {component.id!r} are by count, which no time decides: not computed again")
-            continue
-        step = _step_of(topology, component)
-        if step is None or not isinstance(update, WindowedUpdate | SessionUpdate):
-            findings.note(f"windows of {component.id!r} are of tuples of the commit phase: not computed again")
-            continue
-        columns, others = _columns(update)
-        if others:
-            findings.note(f"windows of {component.id!r}: {', '.join(others)} not computed again")
-        yield _Windows(component, update, step.time, Recomputed(_rules(update, columns)))
+    def _read_again(
+        self, records: Iterable[tuple[AttemptRecord, CommittedBatch]], windows: list[WindowsAgain], *, by_event: bool
+    ) -> None:
+        """Windows of tuples of the processing phase. What is late is found out here, not by the topology's code."""
+        executor = LocalExecutor(self.topology, record=_into(windows))
+        for record, batch in records:
+            # Without facts no tuple is late, so that all of them are seen here.
+            executor.run(record.attempt, replace(record.batch, facts=None) if by_event else record.batch)
+            for each in windows:
+                if batch.txid > self.joined.get(each.component.id, 0):
+                    each.commit(batch)
+                each.seen.clear()
 
+    def _replay(self, records: Iterable[tuple[AttemptRecord, CommittedBatch]]) -> Replay | None:
+        """All else, as it comes in both phases over tables in memory."""
+        late = [each for each in self.windows if each.is_late]
+        wanted = [*(each.component.id for each in late), *(each.component.id for each in self.keys), *self.made_again]
+        if not wanted:
+            return None
+        seen: list[WindowsAgain | KeysAgain] = [*late, *self.keys]
+        replay = Replay(only_for(self.topology, wanted), self.joined, _into(seen))
+        for record, batch in records:
+            replay.run(record)
+            for each in seen:
+                if batch.txid > self.joined.get(each.component.id, 0):
+                    each.commit(batch)
+                each.seen.clear()
+        return replay
 
-def _step_of(topology: Topology, component: Component) -> InPanes | InSessions | None:
-    [grouping] = component.inputs
-    early = topology.begins_early()
-    source = next((each for each in topology.components if each.id == grouping.source), None)
-    if source is None or source.id not in early or topology.phases()[source.id].value != "processing":
-        return None
-    steps = source.bolt.steps if isinstance(source.bolt, Pipeline) else ()
-    return steps[-1] if steps and isinstance(steps[-1], InPanes | InSessions) else None
+    def _made_again(self) -> list[str]:
+        """The committers whose tables only the topology's own code can make again: with windows, with rows that expire,
+        or behind such ones."""
+        behind, found = set[str](), list[str]()
+        for component in self.topology.components:
+            is_timed = isinstance(component.bolt, Windowed) or expiry_of(component) is not None
+            if is_timed or any(grouping.source in behind for grouping in component.inputs):
+                behind.add(component.id)
+                if component.state is not None and component.id not in self.compared:
+                    found.append(component.id)
+        return found
 
+    def _kept(self, windows: WindowsAgain) -> list[tuple[Component, dict[str, str]]]:
+        """The readers of windows that close which keep them as they are, with the column of each value."""
+        name, key = windows.component.id, (*windows.update.key, "window_start")
+        readers = self.topology.subscribers(name)
+        found = [(reader, kept_columns(reader, name, key, windows.recomputed)) for reader in readers]
+        return [(reader, columns) for reader, columns in found if columns is not None]
 
-def _columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
-    aggregator: Any = update.aggregator()
-    aggregates = getattr(aggregator, "inner", aggregator).aggregates
-    known = {name: (_HOW[type(each).__name__], each.field) for name, each in aggregates if type(each).__name__ in _HOW}
-    if isinstance(update, SessionUpdate) or update.window.start != WINDOW_START:
-        known = {name: each for name, each in known.items() if each[0] not in _IN_ORDER}
-    known.pop("window_end", None)
-    return known, [name for name, _ in aggregates if name not in known and name != "window_end"]
-
-
-def _rules(update: WindowedUpdate | SessionUpdate, columns: Mapping[str, tuple[str, str | None]]) -> WindowRules:
-    if isinstance(update, SessionUpdate):
-        of = update.window.sessions
-        return WindowRules(0, 1, columns, of.gap_us, of.longest_us)
-    return WindowRules(update.window.windows.length_us, update.window.windows.every_us, columns)
-
-
-def _compare(topology: Topology, each: _Windows, committed: int, findings: Findings) -> None:
-    name, start = each.component.id, each.update.window.start
-    recomputed = each.recomputed
-    if recomputed.was_cut:
-        findings.note(f"windows of {name!r}: sessions were cut at their greatest length, so they were not compared")
-        return
-    state: Any = each.component.state
-    found = _rows(state.read(committed), (*each.update.key, start), {c: c for c in recomputed.rules.columns})
-    check_windows(f"table of {name!r}", recomputed.rows(), found, findings)
-    for reader in topology.subscribers(name):
-        columns = _kept_columns(reader, name, (*each.update.key, "window_start"), recomputed)
-        if columns is not None:
+    def _compare(self, each: WindowsAgain, committed: int) -> None:
+        name, start, recomputed = each.component.id, each.update.window.start, each.recomputed
+        if recomputed.was_cut:
+            self.findings.note(
+                f"windows of {name!r}: sessions were cut at their greatest length, so they were not compared"
+            )
+            return
+        state: Any = each.component.state
+        found = _windows(state.read(committed), (*each.update.key, start), {c: c for c in recomputed.rules.columns})
+        check_windows(f"table of {name!r}", recomputed.rows(), found, self.findings)
+        for reader, columns in self._kept(each):
             state = reader.state
-            rows = _rows(state.read(committed), (*each.update.key, "window_start"), columns)
-            check_windows(f"table of {reader.id!r}", recomputed.closed_rows(), rows, findings)
+            rows = _windows(state.read(committed), (*each.update.key, "window_start"), columns)
+            check_windows(f"table of {reader.id!r}", recomputed.closed_rows(), rows, self.findings)
+
+    def _compare_keys(self, each: KeysAgain, committed: int) -> None:
+        state: Any = each.component.state
+        found = _rows(state.read(committed), each.recomputed.key, tuple(each.recomputed.columns))
+        check_windows(f"table of {each.component.id!r}", each.recomputed.rows(), found, self.findings, "row")
+
+    def _compare_made(self, component: Component, replay: Replay | None, committed: int) -> None:
+        assert replay is not None
+        state: Any = component.state
+        columns = state.key.names, state.values.names
+        expected, found = (
+            _rows(table, *columns) for table in (replay.states[component.id].read(), state.read(committed))
+        )
+        check_windows(f"table of {component.id!r}", expected, found, self.findings, "row")
 
 
-def _kept_columns(
-    reader: Component, windows: str, key: tuple[str, ...], recomputed: Recomputed
-) -> dict[str, str] | None:
-    """By column of the windows the column of a state that keeps closed windows as they are; None: it is no such one."""
-    if not reader.is_update or reader.state is None or [g.origin for g in reader.inputs] != [(windows, CLOSED)]:
-        return None
-    aggregates = getattr(reader.bolt.aggregator(), "aggregates", ())  # type: ignore[union-attr]
-    kept = {each.field: name for name, each in aggregates if type(each).__name__ == "Last"}
-    if len(kept) < len(aggregates) or set(reader.state.key.names) != set(key):
-        return None
-    return {name: kept[name] for name in recomputed.rules.columns if name in kept}
+def _into(each: Sequence[WindowsAgain | KeysAgain]) -> Callable[[TransactionAttempt, str, str, Any], None]:
+    """What is emitted goes to those that it is for."""
+    wanted = [(one, {grouping.origin for grouping in one.component.inputs}) for one in each]
+
+    def record(attempt: TransactionAttempt, component: str, stream: str, batch: Any) -> None:
+        for one, origins in wanted:
+            if (component, stream) in origins:
+                one.seen.append(batch)
+
+    return record
 
 
-def _rows(table: Any, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _windows(table: Any, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     starts = numbers_of(table[key[-1]].combine_chunks()).to_pylist()
     groups = [table[name].to_pylist() for name in key[:-1]]
     values = {name: table[column].to_pylist() for name, column in columns.items()}
@@ -211,3 +175,8 @@ def _rows(table: Any, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[
         (*(group[at] for group in groups), start): {name: column[at] for name, column in values.items()}
         for at, start in enumerate(starts)
     }
+
+
+def _rows(table: Any, key: tuple[str, ...], columns: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    rows = table.to_pylist()
+    return {tuple(row[name] for name in key): {name: row[name] for name in columns} for row in rows}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
+from verifier.floors import Expires
 
 TOPOLOGY = '''
 """Counts by page and window."""
@@ -21,7 +24,7 @@ from state import DeltaMapState
 from transactional.trident import Avg, Collect, Count, First, Last, Max, Sum
 from transactional.trident import TridentTopology, count, session, sliding, tumbling
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NOON = datetime(2020, 5, 1, 12, tzinfo=UTC)
 SECONDS = (1, 4, 12, 3, 13, 26, 11, 31, 30, 55, 56)
 ROWS = [("ab"[n % 2], NOON + timedelta(seconds=s), n) for n, s in enumerate(SECONDS)]
 
@@ -42,7 +45,14 @@ def build():
     others = {"first": First("n"), "last": Last("n"), "mean": Avg("n")}
     state = windows.persistent_aggregate(DeltaMapState("others"), Collect(), **others)
     state.closed().persist(DeltaMapState("others-closed", ("page", "window_start")))
+    by_page = state.closed().filter(lambda row: row.mean > 1).group_by("page")
+    by_page.persistent_aggregate(DeltaMapState("by-page"), n=Count(), mean=Sum("mean"))
     clicks.window(count(3)).persistent_aggregate(DeltaMapState("three", ()), Count())
+    seen = DeltaMapState("seen", expires="at", after="AGE seconds")
+    totals = clicks.group_by("page").persistent_aggregate(seen, n=Count(), at=Max("at")).new_values()
+    windows = totals.group_by("page").window(tumbling("1 millisecond", time="transaction"))
+    state = windows.persistent_aggregate(DeltaMapState("totals"), top=Max("n"))
+    state.closed().persist(DeltaMapState("totals-closed", ("page", "window_start")))
     return topology.build(strict=True)
 '''
 VERIFY = ("verify", "clicks:build", "--windows")
@@ -61,7 +71,9 @@ def clicks(command: Command, kept: Path) -> Command:
     if kept.exists():
         shutil.copytree(kept, Path.cwd(), dirs_exist_ok=True)
         return command
-    Path("clicks.py").write_text(TOPOLOGY)
+    # What was seen before second 30 has expired when it comes.
+    age = int(datetime.now(UTC).timestamp() - datetime(2020, 5, 1, 12, 0, 30, tzinfo=UTC).timestamp())
+    Path("clicks.py").write_text(TOPOLOGY.replace("AGE", str(age)))
     assert command(*RUN, "clicks:build").code == 0
     shutil.copytree(Path.cwd(), kept)
     return command
@@ -104,7 +116,27 @@ def test_what_is_first_last_and_on_average_is_computed_again(clicks: Command, co
     assert f"{column}=" in result.out
 
 
-def test_what_is_not_computed_again_is_said(clicks: Command) -> None:
-    out = clicks(*VERIFY).out
-    assert "windows of 'others': collect not computed again" in out
-    assert "windows of 'three' are by count, which no time decides: not computed again" in out
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("table", "change", "what"),
+    [
+        ("totals", {"top": "top + 1"}, "window"),
+        ("totals-closed", {"top": "top + 1"}, "window"),
+        ("seen", {"n": "n + 1"}, "row"),
+        ("by-page", {"mean": "mean + 1"}, "row"),
+        ("three", {"count": "count + 1"}, "row"),
+        ("others", {"collect": "'[]'"}, "row"),
+        ("others-closed", {"collect": "'[]'"}, "row"),
+    ],
+)
+def test_windows_of_the_commit_phase_what_expires_and_what_only_the_code_makes_is_computed_again(
+    clicks: Command, table: str, change: dict[str, str], what: str
+) -> None:
+    DeltaTable(table).update(change)
+    assert f"wrong-window: table of '{table}', {what} " in clicks(*VERIFY).out
+
+
+def test_a_row_that_has_expired_and_is_there_is_found(clicks: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row["at"].second for row in DeltaMapState("seen", "page").read().to_pylist()] == [55, 56]
+    monkeypatch.setattr(Expires, "floor", lambda expires, batch: None)
+    assert "wrong-window: table of 'seen', row " in clicks(*VERIFY).out
