@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state.expiring import Floors, is_expired
+from state.rows.expiring import Floors, is_expired
 from state.values import StoredValue
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from state.expiring import Floors
-from state.sums import SumCheck
+from state.rows.expiring import Floors
+from state.rows.sums import SumCheck
 from state.values import StoredValue
 from tests.simulation.expiring import ExpiringState
 from transactional.absent import ABSENT
