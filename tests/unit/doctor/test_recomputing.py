@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
+from transactional.engine.clock import SystemClock
 from verifier.floors import Expires
 
 TOPOLOGY = '''
@@ -72,7 +73,7 @@ def clicks(command: Command, kept: Path) -> Command:
         shutil.copytree(kept, Path.cwd(), dirs_exist_ok=True)
         return command
     # What was seen before second 30 has expired when it comes.
-    age = int(datetime.now(UTC).timestamp() - datetime(2020, 5, 1, 12, 0, 30, tzinfo=UTC).timestamp())
+    age = SystemClock().wall_ms() // 1_000 - int(datetime(2020, 5, 1, 12, 0, 30, tzinfo=UTC).timestamp())
     Path("clicks.py").write_text(TOPOLOGY.replace("AGE", str(age)))
     assert command(*RUN, "clicks:build").code == 0
     shutil.copytree(Path.cwd(), kept)
