@@ -93,7 +93,7 @@ def windows_of(topology: Topology) -> Iterator[WindowsAgain]:
 
 
 def _step_of(topology: Topology, component: Component) -> tuple[InPanes | InSessions, bool] | None:
-    """What gives its tuples their windows, and whether it does in the commit phase; None: it can't be told."""
+    """What gives its tuples their windows, and whether it does in the commit phase; None: unknown."""
     [grouping] = component.inputs
     source = next((each for each in topology.components if each.id == grouping.source), None)
     if source is None:
