@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import nodes_of, parsed
 from tests.tidy.rooms import ASK_THE_VERIFIER, ASKS_THE_DISK, DOORS, FLOORS, FOR_ADAPTERS, HOMES, IMPURE, PACKAGES, PURE
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
     tree = parsed(source)
     guarded = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     for_types = {line for node in guarded for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno in for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

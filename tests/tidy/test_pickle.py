@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from tests.tidy.files import ROOT, python_files
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import Looked, nodes_of
 
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
@@ -22,17 +22,17 @@ DANGEROUS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "ya
 EVALUATES = {"eval", "exec", "compile", "__import__"}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Name and syntax tree of every module of the framework."""
+def modules() -> Iterator[tuple[str, list[Looked]]]:
+    """Name and nodes of every module of the framework."""
     for package in PACKAGES:
         for path in python_files((package,)):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            yield name, parsed(path.read_text(encoding="utf-8"))
+            yield name, nodes_of(path.read_text(encoding="utf-8"))
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
+def imports(nodes: list[Looked]) -> Iterator[str]:
     """The first part of every module that is imported, and `pyspark.cloudpickle` as cloudpickle."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -41,15 +41,15 @@ def imports(tree: ast.Module) -> Iterator[str]:
 
 
 def test_pickle_is_used_where_it_is_argued_for() -> None:
-    found = {name for name, tree in modules() if DANGEROUS & set(imports(tree))}
+    found = {name for name, nodes in modules() if DANGEROUS & set(imports(nodes))}
     assert found == set(MAY_PICKLE)
 
 
 def test_nothing_evaluates_text() -> None:
     called = {
         (name, node.func.id)
-        for name, tree in modules()
-        for node in ast.walk(tree)
+        for name, nodes in modules()
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in EVALUATES
     }
     assert called == set()
@@ -57,4 +57,4 @@ def test_nothing_evaluates_text() -> None:
 
 def test_what_is_looked_for_is_found() -> None:
     text = "from pyspark import cloudpickle as sparks\nimport marshal.x\nfrom pickle import loads\n"
-    assert set(imports(parsed(text))) >= {"cloudpickle", "marshal", "pickle"}
+    assert set(imports(nodes_of(text))) >= {"cloudpickle", "marshal", "pickle"}

@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from tests.tidy import files
 from tests.tidy.files import ROOT, our_files, text_files
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import Looked, nodes_of, parsed
 
 CODE = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tests")
 FUNCTION_LINES_MAX = 70
@@ -74,8 +74,8 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def functions_of(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+def functions_of(source: str) -> Iterator[Function]:
+    return (node for node in nodes_of(source) if isinstance(node, Function))
 
 
 def length_of(function: Function) -> int:
@@ -114,31 +114,32 @@ def command_lines(tree: ast.Module) -> set[int]:
     return {line for node in commands for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
-def banned_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def banned_imports(nodes: list[Looked]) -> Iterator[tuple[int, str]]:
     """`from time import sleep` would hide a banned name: line and name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def banned_uses(name: str, source: str) -> list[str]:
     """Every banned call or import in one file, with what to use instead."""
-    tree = parsed(source)
-    calls = [(node.lineno, written_name(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    tree, nodes = parsed(source), nodes_of(source)
+    calls = [(node.lineno, written_name(node)) for node in nodes if isinstance(node, ast.Call)]
     calls = [(line, used) for line, used in calls if used != "print" or line not in command_lines(tree)]
     return [
         f"{name}:{line}: {used}: use instead: {ban.instead}"
-        for line, used in sorted([*calls, *banned_imports(tree)])
+        for line, used in sorted([*calls, *banned_imports(nodes)])
         if (ban := BANNED_CALLS.get(used)) is not None and not name.startswith(ban.allowed_in)
     ]
 
 
 def banned_texts(name: str, text: str) -> list[str]:
     """Every line of a text that holds what may not land."""
+    held = {what: pattern for what, pattern in BANNED_TEXT.items() if pattern.search(text)}
     return [
         f"{name}:{number}: {what}: {line.strip()[:100]}"
         for number, line in enumerate(text.splitlines(), 1)
-        for what, pattern in BANNED_TEXT.items()
+        for what, pattern in held.items()
         if pattern.search(line)
     ]
 
@@ -147,7 +148,7 @@ def test_no_function_is_long() -> None:
     long = [
         f"{name_of(path)}:{function.lineno}: {function.name} has {length_of(function)} lines"
         for path in python_files()
-        for function in functions_of(parsed(path.read_text()))
+        for function in functions_of(path.read_text())
         if length_of(function) > FUNCTION_LINES_MAX
     ]
     assert not long, "\n".join([f"functions of more than {FUNCTION_LINES_MAX} lines:", *long])
@@ -171,7 +172,7 @@ def test_every_function_is_annotated() -> None:
     bare = [
         f"{name_of(path)}:{function.lineno}: {function.name}: {', '.join(missing)}"
         for path in python_files()
-        for function in functions_of(parsed(path.read_text()))
+        for function in functions_of(path.read_text())
         if (missing := unannotated(function))
     ]
     assert not bare, "\n".join(["without annotation:", *bare])
@@ -274,7 +275,7 @@ def test_words_that_only_look_banned_are_left_alone() -> None:
 
 def test_sizes_and_annotations_are_measured_right() -> None:
     source = "def one(a, *, b: int) -> None:\n    pass\n\ndef two(self, *rest: int): pass\n"
-    one, two = functions_of(parsed(source))
+    one, two = functions_of(source)
     assert (length_of(one), unannotated(one)) == (2, ["a"])
     assert (length_of(two), unannotated(two)) == (1, ["return"])
 
