@@ -10,7 +10,6 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.config import TopologyConfig
@@ -35,15 +34,14 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.engine.audience import Audience
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables
 from transactional.engine.history.observing import (
     Ended,
     Leading,
     Notice,
-    NoticeObserver,
     Observer,
-    RunObserver,
     StandingBy,
 )
 from transactional.engine.history.run_history import RunSummary, end_of
@@ -111,8 +109,7 @@ class TopologyDriver:
         resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())
         self.config = resolved.config
         self.clock = clock or SystemClock()
-        self.observers = observers
-        self._noticing = [each for each in observers if isinstance(each, NoticeObserver)]
+        self._audience = Audience(observers, self.clock)
         self.standby = standby
         jobs = executor if isinstance(executor, StepExecutor) else None
         self.commit_phase = commit_phase or CommitPhase(topology, jobs=jobs, choice=self.config.commit_steps)
@@ -125,7 +122,7 @@ class TopologyDriver:
             accept_changes=accept_changes,
             name=name,
             sources=resolved.shown_sources(),
-            notify=self.notify,
+            notify=self._audience.notify,
         )
         self.failures = 0
         self.sizer = sizer_of(topology, self.config)
@@ -135,7 +132,7 @@ class TopologyDriver:
         self._is_performed = False
         self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
         self.timeline = Timeline()
-        self._troubles = Troubles(self.notify)
+        self._troubles = Troubles(self._audience.notify)
         self._savepoints = Savepoints(topology, store)
 
     def stop(self) -> None:
@@ -159,13 +156,7 @@ class TopologyDriver:
             raise
         finally:
             end = self._end or end_of(raised, desired=None, is_drained=False)
-            self.notify(Ended(end, self._committed_txid(), raised))
-
-    def notify(self, notice: Notice) -> None:
-        """Notify the observers of what is no event. Only for the driver's thread."""
-        at_ms = self.clock.wall_ms()
-        for observer in self._noticing:
-            observer.notice(at_ms, notice)
+            self._audience.notify(Ended(end, self._committed_txid(), raised))
 
     def _committed_txid(self) -> TxId | None:
         return self.coordinator.committed_txid if hasattr(self, "coordinator") else None
@@ -176,7 +167,7 @@ class TopologyDriver:
                 # What takes long is done while another process leads.
                 warm.callback(self.executor.close)
                 self.executor.open()
-                self.notify(StandingBy())
+                self._audience.notify(StandingBy())
                 if not self.leadership.stand_by(self._rest):
                     return self._nothing_done()
             else:
@@ -262,7 +253,7 @@ class TopologyDriver:
         with suppress(queue.Empty):
             while True:
                 if isinstance(event := self._events.get_nowait(), Noticed):
-                    self.notify(event.notice)
+                    self._audience.notify(event.notice)
 
     def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
         """Notify the observers of the start, then pass the desired state and the time to the coordinator.
@@ -271,13 +262,10 @@ class TopologyDriver:
         """
         self.coordinator, self.runner = coordinator, runner
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
-        at_ms, progress = self.clock.wall_ms(), self.leadership.lease.progress
-        how: Any = {"replays_exactly": coordinator.replays_exactly, "sets_aside": coordinator.sets_aside}
-        for observer in self.observers:
-            if isinstance(observer, RunObserver):
-                observer.begin(at_ms, progress, self.config, **how, guarantee=coordinator.guarantee)
-        if self._noticing:
-            self.notify(Leading(self.leadership.lease, *self.leadership.inherited()))
+        lease = self.leadership.lease
+        self._audience.begin(
+            lease.progress, self.config, coordinator, lambda: Leading(lease, *self.leadership.inherited())
+        )
         self._look_what_is_held()
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
@@ -300,7 +288,7 @@ class TopologyDriver:
         if isinstance(event, Fatal):
             raise event.error
         if isinstance(event, Noticed):
-            self.notify(event.notice)
+            self._audience.notify(event.notice)
         else:
             self.step(event)
         if self.clock.monotonic_ms() - self._ticked_at_ms >= self.config.tick_ms:
@@ -345,9 +333,7 @@ class TopologyDriver:
             self._perform(action)
         if isinstance(event, CommitSucceeded):
             self.runner.forget(event.attempt)
-        at_ms = self.clock.wall_ms()
-        for observe in self.observers:
-            observe(at_ms, event, actions)
+        self._audience.observe(event, actions)
         if self._halt is not None:
             raise self._halt
         self._is_performed = True
