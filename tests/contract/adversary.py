@@ -35,6 +35,7 @@ class Adversary:
         self._wrap(patch, DeltaTable, "create_write_transaction")
         self._wrap(patch, DeltaTable, "restore")
         self._wrap(patch, TableAlterer, "set_table_properties")
+        self._wrap(patch, TableAlterer, "add_columns")
         for name, module in list(sys.modules.items()):
             if name.startswith(("state.", "transactional.")) and hasattr(module, "write_deltalake"):
                 self._wrap(patch, module, "write_deltalake")
@@ -131,4 +132,4 @@ class Others:
 
 
 HARMLESS = ("rewrites", "rewrites_and_cleans", "declares", "notes", "checkpoints", "cleans", "vacuums")
-HARMFUL = ("deletes", "updates", "restores")
+HARMFUL = ("appends", "deletes", "updates", "restores")

@@ -1,16 +1,18 @@
 """All ways of writing a Delta table, and what others may do to it between our look at it and our Delta commit.
 
 Whatever changes no row is harmless: we judge again, and write what we would have written. Whatever changes rows stops
-us before anything is built on it. The adversary strikes at the last moment; see `tests/contract/adversary.py`.
+us before anything is built on it. The adversary strikes at the last moment; see `tests/contract/adversary.py`, and for
+the ways `tests/contract/writing.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,102 +20,14 @@ from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.doctor import put_back
 from state.delta.merging.ways import Way as WayOfWriting
-from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
-from tests.contract.states import OWNER, Place, content, counts, write_by
-from transactional.attempt import TxId
-from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
+from tests.contract.states import OWNER, Place, write_by
+from tests.contract.writing import BEFORE, BY_SPARK, WAYS, Way, adds
+from transactional.errors import BeyondKept, Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.spark_session import spark_session
-
-BEFORE = {"dog": 2, "cat": 1, "cow": 1}
-AFTER = {"dog": 3, "cat": 1, "cow": 1, "bird": 5}
-REPLAYED = {"dog": 3, "cat": 1, "bird": 5}
-NEVER = LogLayout(fold_after=None)
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to write: to a table of three transactions a fourth one, or something else; there the adversary strikes."""
-
-    write: Callable[[DeltaMapState, Place], None]
-    leaves: dict[str, int]
-    engine: str = "delta-rs"
-    layout: str | LogLayout = "merge"
-    turns_to: LogLayout | None = None
-    passes: int = 0
-    """So many Delta commits come before the one that is meant."""
-    next_txid: int = 5
-    is_upkeep: bool = False
-    """What is refused then is left for the next time."""
-    is_small: bool = True
-    by_delta_rs: bool = False
-    by_files: bool = False
-
-
-def fourth(state: DeltaMapState, place: Place) -> None:
-    state.merge(place.attempt(4, 9), counts({"dog": 1, "bird": 5}))
-
-
-def upkeep(state: DeltaMapState, place: Place) -> None:
-    fourth(state, place)
-    state.tidy(TxId(4), lambda: True)
-
-
-def again(state: DeltaMapState, place: Place) -> None:
-    """The third transaction once more, as another batch."""
-    state.merge(place.attempt(3, 9), counts({"dog": 1, "bird": 5}))
-
-
-def puts(state: DeltaMapState, place: Place) -> None:
-    attempt = place.attempt(4, 9)
-    found = state.get(attempt, [("dog",)])
-    state.put(attempt, {("dog",): (found["dog",][0] + 1,), ("bird",): (5,)})
-
-
-def nothing(state: DeltaMapState, place: Place) -> None:
-    state.merge(place.attempt(4, 9), counts({}))
-
-
-def fence(state: DeltaMapState, place: Place) -> None:
-    place.fence(state, 3, 9)
-
-
-def fold(state: DeltaMapState, place: Place) -> None:
-    del place
-    state.fold()
-
-
-WAYS = {
-    "an entry of our own": Way(fourth, AFTER),
-    "an entry of our own, a put": Way(puts, AFTER),
-    "an entry of our own, a replay": Way(again, REPLAYED, next_txid=4),
-    "an overwrite": Way(fourth, AFTER, by_delta_rs=True),
-    "a MERGE": Way(fourth, AFTER, is_small=False),
-    "a MERGE, a replay": Way(again, REPLAYED, next_txid=4, is_small=False),
-    "file by file": Way(fourth, AFTER, is_small=False, by_files=True),
-    "file by file, a replay": Way(again, REPLAYED, next_txid=4, is_small=False, by_files=True),
-    "a version without rows": Way(nothing, BEFORE),
-    "a fence": Way(fence, BEFORE, next_txid=4),
-    "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
-    "rows of a log": Way(fourth, AFTER, layout=NEVER),
-    "rows of a log, a replay": Way(again, REPLAYED, next_txid=4, layout=NEVER),
-    "a version without rows of a log": Way(nothing, BEFORE, layout=NEVER),
-    "a fence of a log": Way(fence, BEFORE, next_txid=4, layout=NEVER),
-    "a fold": Way(fold, BEFORE, next_txid=4, layout=NEVER),
-    "a fold that is due": Way(upkeep, AFTER, layout=LogLayout(fold_after=3, fan_out=2), is_upkeep=True, passes=1),
-    "a table that becomes a log: how its values meet": Way(fourth, AFTER, turns_to=NEVER),
-    "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),
-    "a table that becomes a log: its first rows": Way(fourth, AFTER, turns_to=NEVER, passes=2),
-}
-BY_SPARK = {
-    "rows by Spark": Way(fourth, AFTER, engine="spark"),
-    "rows by Spark, a replay": Way(again, REPLAYED, next_txid=4, engine="spark"),
-    "rows of a log by Spark": Way(fourth, AFTER, engine="spark", layout=NEVER),
-    "rows of a log by Spark, a replay": Way(again, REPLAYED, next_txid=4, engine="spark", layout=NEVER),
-}
 
 
 @dataclass(frozen=True)
@@ -129,12 +43,15 @@ class Scene:
     def writes(self) -> None:
         self.way.write(self.state, self.place)
 
+    def adds(self, txid: int, attempt_id: int, words: Mapping[str, int]) -> None:
+        """A transaction without any trick."""
+        adds(self.state, self.place, txid, attempt_id, words, puts=self.way.puts)
+
     def strikes(self, strike: str, times: int = 1) -> None:
         self.adversary.lies_in_wait(getattr(self.others, strike), self.way.passes, times)
 
-    def opened(self, layout: str | LogLayout = "auto") -> DeltaMapState:
-        path, engine = self.others.path, self.way.engine
-        state = DeltaMapState(path, "word string", "count long", engine=engine, layout=layout)
+    def opened(self, layout: Any = "auto") -> DeltaMapState:
+        state = declared(self.way, self.others.path, layout, engine=self.way.engine, **self.way.gained)
         state.open(OWNER, self.place.txids.__getitem__)
         return state
 
@@ -142,26 +59,42 @@ class Scene:
         """What readers see, and that no key has two rows in the table itself, unless it is a log."""
         assert content(self.state) == content(self.opened()) == expected
         table = DeltaTable(self.others.path)
-        if not table.metadata().partition_columns:
+        if not table.metadata().partition_columns and not self.way.declared:
             assert table.count() == len(expected)
+
+
+def declared(way: Way, path: Path, layout: Any, **more: Any) -> DeltaMapState:
+    said = {"key": "word string", "values": "count long", **way.declared, **more}
+    return DeltaMapState(path, layout=layout, **said)
+
+
+def content(state: DeltaMapState) -> dict[str, int]:
+    rows = state.read().select(["word", "count"]).to_pylist()
+    found = {row["word"]: row["count"] for row in rows}
+    assert len(found) == len(rows), "a key has two rows"
+    return found
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
     """The table at its third transaction; those that come about in one way are written once."""
-    folder = tmp_path_factory.mktemp("tables")
+    folder, known = tmp_path_factory.mktemp("tables"), dict[str, Path]()
 
     def table(way: Way) -> Path:
-        path = folder / f"{way.engine}-{way.layout}-{way.by_delta_rs}-{way.is_small}"
-        if not path.exists():
+        name = str((way.engine, way.layout, way.by_delta_rs, way.is_small, way.puts, way.declared, way.is_claimed))
+        if name not in known:
+            known[name] = folder / str(len(known))
             place = Place(way.engine, folder)
-            state = DeltaMapState(path, "word string", "count long", layout=way.layout)
-            state.open(OWNER, place.txids.__getitem__)
-            state.merge(place.attempt(1, 1), counts({"dog": 1}))
-            state.merge(place.attempt(2, 2), counts({"dog": 1, "cat": 1}))
-            state.merge(place.attempt(3, 3), counts({"cow": 1}))
+            state = declared(way, known[name], way.layout)
+            with pytest.MonkeyPatch.context() as earlier:
+                if not way.is_claimed:
+                    earlier.setattr("state.delta.opening.with_owner", lambda properties, _: properties)
+                    earlier.setattr("state.delta.state.claim", lambda _: None)
+                state.open(OWNER, place.txids.__getitem__)
+            for txid, words in enumerate([{"dog": 1}, {"dog": 1, "cat": 1}, {"cow": 1}], 1):
+                adds(state, place, txid, txid, words, puts=way.puts)
             state.close()
-        return path
+        return known[name]
 
     return table
 
@@ -177,16 +110,20 @@ def scene(
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
         write_by(monkeypatch, WayOfWriting.FILES if way.by_files else WayOfWriting.MERGE)
+    if way.is_upkeep:
+        monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
+        monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
+    # However few they are, rows go to a file for each thread, and those of a fold go apart.
+    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 1)
+    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0 if way.is_apart else 1_000)
     place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):
         place.attempt(number, number)
     copytree(tables(way), others.path)
-    state = DeltaMapState(others.path, "word string", "count long", layout=way.layout)
-    if way.is_upkeep:
-        monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
-        monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
-    scene = Scene(way, place, state, Adversary(monkeypatch), others)
-    return replace(scene, state=scene.opened(way.turns_to or way.layout))
+    state = declared(way, others.path, way.turns_to or way.layout, engine=way.engine, **way.gained)
+    if way.is_claimed:
+        state.open(OWNER, place.txids.__getitem__)
+    return Scene(way, place, state, Adversary(monkeypatch), others)
 
 
 def every_way(ways: dict[str, Way]) -> list[object]:
@@ -198,12 +135,25 @@ def every_way(ways: dict[str, Way]) -> list[object]:
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.strikes(strike)
-    scene.writes()
+    is_beyond = scene.way.needs_log and strike.endswith("cleans")
+    with pytest.raises((BeyondKept, OperatingError)) if is_beyond else nullcontext():
+        scene.writes()
     assert scene.adversary.struck == 1
-    scene.check(scene.way.leaves)
+    leaves = BEFORE if is_beyond else scene.way.leaves
+    scene.check(leaves)
     # And it goes on.
-    scene.state.merge(scene.place.attempt(scene.way.next_txid, 20), counts({"dog": 1}))
-    scene.check({**scene.way.leaves, "dog": scene.way.leaves["dog"] + 1})
+    scene.adds(4 if is_beyond else scene.way.next_txid, 20, {"dog": 1})
+    scene.check({**leaves, "dog": leaves["dog"] + 1})
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("scene", WAYS, indirect=True)
+def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene) -> None:
+    """No Delta version comes of it: what was loaded is the newest one, made of entries that are gone."""
+    scene.others.cleans()
+    with pytest.raises(BeyondKept) if scene.way.needs_log else nullcontext():
+        scene.writes()
+    scene.check(BEFORE if scene.way.needs_log else scene.way.leaves)
 
 
 @pytest.mark.sampled(5)
@@ -221,7 +171,7 @@ def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene,
         scene.writes()
     # And it stays stopped.
     with pytest.raises(StoreMismatch, match="which is not the topology's"):
-        scene.state.merge(scene.place.attempt(scene.way.next_txid, 20), counts({"dog": 1}))
+        scene.adds(scene.way.next_txid, 20, {"dog": 1})
     assert scene.adversary.struck == 1
     assert rows_of(scene) == found
 
@@ -233,34 +183,36 @@ def rows_of(scene: Scene) -> list[object]:
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize(
-    "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.turns_to is None], indirect=True
-)
-def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene) -> None:
+@pytest.mark.parametrize("scene", [name for name, way in WAYS.items() if way.is_attempted], indirect=True)
+def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("state.table_state", "state.delta.state"):
+        monkeypatch.setattr(f"{module}.WRITE_TRIES", 3)
     scene.strikes("rewrites", times=ALWAYS)
     with pytest.raises((TableConflict, OperatingError), match="another writer's"):
         scene.writes()
-    assert 1 < scene.adversary.struck < ALWAYS
+    assert scene.adversary.struck == 3
     scene.adversary.lies_in_wait(lambda: None)
     scene.check(BEFORE)
-    scene.state.merge(scene.place.attempt(4, 20), counts({"dog": 1, "bird": 5}))
-    scene.check(AFTER)
+    scene.adds(4, 20, {"dog": 1, "bird": 5})
+    scene.check(scene.way.goes_on_with)
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("scene", [name for name, way in WAYS.items() if not way.is_upkeep], indirect=True)
+@pytest.mark.parametrize(
+    "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.is_claimed], indirect=True
+)
 def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     def takes_over() -> None:
         new = scene.opened()
         scene.place.fence(new, 3, 15)
 
     scene.adversary.lies_in_wait(takes_over, scene.way.passes)
-    with nullcontext() if scene.way.write is fold else pytest.raises(Fenced):
+    with pytest.raises(Fenced) if scene.way.is_fenced else nullcontext():
         scene.writes()
     assert scene.adversary.struck == 1
     scene.check(BEFORE)
     with pytest.raises(Fenced):
-        scene.state.merge(scene.place.attempt(4, 10), counts({"dog": 9}))
+        scene.adds(4, 10, {"dog": 9})
     scene.check(BEFORE)
 
 

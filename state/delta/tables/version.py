@@ -144,13 +144,28 @@ class TableVersion:
         return None if version is None else AttemptId(version)
 
     def version_of(self, app_id: str) -> int | None:
-        """The version of an app id. delta-rs reads the log each time; it is called once per snapshot."""
+        """The version of an app id. delta-rs reads the log each time; it is called once per snapshot.
+
+        Raises `OperatingError`.
+        """
         delta_version = self.delta_version
         if self._versions_at != delta_version:
             self._versions_at, self._versions = delta_version, {}
         if app_id not in self._versions:
-            self._versions[app_id] = self.snapshot.transaction_version(app_id)
+            self._versions[app_id] = self._read_version_of(app_id)
         return self._versions[app_id]
+
+    def _read_version_of(self, app_id: str) -> int | None:
+        at = self.delta_version
+        try:
+            return self.snapshot.transaction_version(app_id)
+        except (DeltaError, OSError):
+            # Somebody has cleaned the log that the snapshot was loaded from; no other Delta version came of that.
+            try:
+                self._catch_up(at)
+                return self._snapshot.transaction_version(app_id)
+            except (DeltaError, OSError) as error:
+                raise unreadable(self.location, error) from None
 
     # --- what it has recorded of floors -----------------------------------------------------------------------------
 
