@@ -130,7 +130,7 @@ def every_way(ways: dict[str, Way]) -> list[object]:
     return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("strike", HARMLESS)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
@@ -146,7 +146,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.check({**leaves, "dog": leaves["dog"] + 1})
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("scene", WAYS, indirect=True)
 def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene) -> None:
     """No Delta version comes of it: what was loaded is the newest one, made of entries that are gone."""
@@ -156,7 +156,7 @@ def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene
     scene.check(BEFORE if scene.way.needs_log else scene.way.leaves)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("strike", HARMFUL)
 @pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
@@ -182,7 +182,7 @@ def rows_of(scene: Scene) -> list[object]:
     return [table.version(), *found.to_pylist()]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("scene", [name for name, way in WAYS.items() if way.is_attempted], indirect=True)
 def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("state.table_state", "state.delta.state"):
@@ -197,7 +197,7 @@ def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, m
     scene.check(scene.way.goes_on_with)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.is_claimed], indirect=True
 )
