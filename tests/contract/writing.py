@@ -129,7 +129,7 @@ def fold_apart(state: DeltaMapState, place: Place) -> None:
     upkeep(state, place)
     table = state._open_table
     assert isinstance(table, SegmentsTable)
-    if (future := table._apart._future) is not None:
+    if (future := table.folds.apart._future) is not None:
         future.exception(timeout=60)
     state.tidy(TxId(4), lambda: True)
 
