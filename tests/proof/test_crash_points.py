@@ -188,8 +188,8 @@ def cover_all(setting: Setting, folder: Path, coverage: Coverage) -> None:
     *crashed, clean = until_clean(setting, folder)
     assert clean.crash_at is not None
     assert [each.crash_at for each in crashed] == points_of(clean.crash_at.number)[: len(crashed)]
-    # Several in flight, and tasks that fail side by side, come in another order in each run: letters of one
-    # transaction lie in one file or in two, which are put together or not.
+    # Several in flight, and the tidying of dead letters beside the attempts that fail, come in another order in each
+    # run, and a little more or less often.
     assert len(crashed) == 2 * len(clean.names) or setting.pending > 1 or setting.shape == "letters"
     coverage.total += len(crashed)
     for each in crashed:
