@@ -86,7 +86,7 @@ class MergedTable(Layout):
         floors: Floors | None = None,
     ) -> None:
         """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
-        self.loaded.settle()
+        self.loaded.disk.settle()
         if self._turn is not None and not is_replay:
             # While the newest transaction may have to be rolled back, what was before it has to stay.
             self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
@@ -347,7 +347,7 @@ class MergedTable(Layout):
         """There is one row per key as it is."""
 
     def _compact(self) -> None:
-        self.loaded.make_durable()
+        self.loaded.disk.make_durable()
         with by_delta_rs(self.loaded) as table:
             if compact(table, self.loaded.location, self.loaded.owner):
                 table.update_incremental()

@@ -109,7 +109,7 @@ def turned(
 ) -> Layout:
     """A table of the merge layout that stands at a committed transaction, in the log layout. Raises `WriteRefused`."""
     table = request.segments()
-    if merged.loaded.is_kept_durable:
+    if merged.loaded.disk.is_kept:
         table.loaded.keep_durable()
     if table.loaded.delta_version != merged.loaded.delta_version:
         raise WriteRefused("the table has moved since it was judged", is_conflict=True)

@@ -188,7 +188,7 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     """Restore the table over the version that was judged, under a new fence. Raises `WriteRefused`, `BeyondKept`."""
     history = TableHistory(table.location, table.owner, table.judged)
     version = version_within_reach(history, target)
-    table.settle()
+    table.disk.settle()
     if version == table.judged:
         return commit_files(table, [], as_attempt(table, fence_id, None))
     then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
@@ -197,7 +197,7 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})
     with by_delta_rs(table) as snapshot:
         snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
-    table.settle()
+    table.disk.settle()
     return None
 
 

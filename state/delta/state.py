@@ -155,11 +155,11 @@ class DeltaMapState(TableState[Layout]):
 
     def unsynced(self) -> Collection[Path]:
         """What has to be synced before all that was written is durable. Raises `OperatingError`."""
-        return self._open_table.loaded.unsynced()
+        return self._open_table.loaded.disk.unsynced()
 
     def synced(self) -> None:
         """Note that what `unsynced` gave is synced."""
-        self._open_table.loaded.synced()
+        self._open_table.loaded.disk.synced()
 
     def last_commit(self) -> CommitFacts | None:
         """What the last write was; its size on a disk of this machine only, where it takes no request."""

@@ -57,7 +57,7 @@ class Folds:
     def make_one(self, fold: Fold, floor: int | None = None) -> None:
         """Make the segments of a fold one, in one Delta commit; without what had expired by the floor. Raises
         `WriteRefused`."""
-        self._loaded.make_durable()
+        self._loaded.disk.make_durable()
         query = self._stored.known_query()
         txid = DATA_FUSION.name(self._loaded.columns.txid)
         rows, order = query.fold(fold, self._stored.base(), floor), query.fold_order(fold)
@@ -95,7 +95,7 @@ class Folds:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""
         if (written := self.apart.written()) is None:
             return
-        self._loaded.make_durable()
+        self._loaded.disk.make_durable()
         try:
             is_committed = folds_apart.commit_fold(self._loaded, written)
         except OperatingError as error:

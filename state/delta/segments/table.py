@@ -94,7 +94,7 @@ class SegmentsTable(Layout):
         floors: Floors | None = None,
     ) -> None:
         """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`."""
-        self.loaded.settle()
+        self.loaded.disk.settle()
         self.settle_combine(combine)
         self.will_record(attempt.attempt_id, floors)
         rows = self._with_floor(rows, floors)
@@ -126,7 +126,7 @@ class SegmentsTable(Layout):
         """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
         location, columns = self.loaded.location, Schema((*self.columns.key, *self.columns.values))
         check_staged(location, attempt, staged)
-        self.loaded.settle()
+        self.loaded.disk.settle()
         self.settle_combine(combine)
         settle_feature(self.loaded, STAGED_FEATURE)
         self.will_record(attempt.attempt_id, floors)
@@ -186,7 +186,7 @@ class SegmentsTable(Layout):
         properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
         commit_overwrite(self.loaded, reader, properties, schema_mode="overwrite", partition_by=partition_by)
-        self.loaded.settle()
+        self.loaded.disk.settle()
 
     # --- sums that fit ----------------------------------------------------------------------------------------------
 

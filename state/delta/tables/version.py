@@ -6,16 +6,15 @@ version that was judged (`state/delta/writing/commit.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.durability import TableSyncs
+from state.delta.tables.disk import TableDisk
 from state.delta.tables.following import KnownFiles
 from state.delta.tables.log import (
     Entry,
@@ -41,7 +40,6 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import Floors, app_transactions, by_app_transactions
 from transactional.attempt import AttemptId
 from transactional.errors import StoreMismatch
-from transactional.plumbing.syncing import sync
 
 FOLLOWED_MAX = 100
 """After so many Delta commits at once, loading the newest version takes no longer."""
@@ -76,7 +74,7 @@ class TableVersion:
         self._floors: tuple[AttemptId | None, Floors] | None = None
         self.says_expiry = False
         """Whether this table is known to say by which column its rows expire."""
-        self._syncs: TableSyncs | None = None
+        self.disk = TableDisk(location)
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
@@ -308,11 +306,6 @@ class TableVersion:
         """Note a Delta version that was written without delta-rs."""
         self._own, self.judged = own, own.delta_version
 
-    def wrote_durably(self) -> None:
-        """Note that entry and files of the version that was written without delta-rs are synced."""
-        if self._syncs is not None:
-            self._syncs.wrote(self.judged)
-
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> Any:
@@ -371,48 +364,9 @@ class TableVersion:
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
 
-    # --- what is on a disk ------------------------------------------------------------------------------------------
-
-    @property
-    def is_kept_durable(self) -> bool:
-        """Whether what is written has to outlive a power cut, and lies on a disk of this machine."""
-        return self._syncs is not None
-
     def keep_durable(self) -> None:
         """Sync what is written from now on, where the table lies on a disk of this machine."""
-        if self.location.scheme == "file":
-            self._syncs = TableSyncs(Path(self.location.uri), self._file_paths)
-
-    def unsynced(self) -> Collection[Path]:
-        """What has to be synced before this Delta version is durable. Raises `OperatingError`."""
-        try:
-            return () if self._syncs is None else self._syncs.unsynced(self.delta_version)
-        except (DeltaError, OSError, ValueError) as error:
-            raise unreadable(self.location, error) from None
-
-    def synced(self) -> None:
-        """Note that what `unsynced` gave is synced."""
-        if self._syncs is not None:
-            self._syncs.synced()
-
-    def make_durable(self) -> None:
-        """Sync what was written. Raises `OSError`, `OperatingError`."""
-        if self._syncs is not None:
-            sync(self.unsynced())
-            self._syncs.synced()
-
-    def settle(self) -> None:
-        """Sync what was written, since what comes next builds on it. Raises `WriteRefused`, `OperatingError`."""
-        try:
-            self.make_durable()
-        except OSError as error:
-            raise WriteRefused(self.location.reason(error), is_conflict=False) from error
-
-    def settle_checkpoint(self) -> None:
-        """What a clean-up deletes is replaced by what may not be lost."""
-        if self._syncs is not None:
-            self.make_durable()
-            self._syncs.sync_checkpoints()
+        self.disk.keep(lambda: self.delta_version, self._file_paths)
 
     def _file_paths(self) -> list[str]:
         paths: list[str] = pa.table(self.snapshot.get_add_actions())["path"].to_pylist()

@@ -149,7 +149,7 @@ def commit_properties(table: TableVersion, values: Mapping[str, str], properties
     with by_delta_rs(table) as snapshot:
         snapshot.alter.set_table_properties(dict(values), raise_if_not_exists=False, commit_properties=properties)
         # A change of properties may make a checkpoint, too.
-        table.settle_checkpoint()
+        table.disk.settle_checkpoint()
 
 
 def settle_columns(table: TableVersion) -> None:
@@ -162,7 +162,7 @@ def settle_columns(table: TableVersion) -> None:
             fields = DeltaSchema.from_arrow(table.lacking).fields
             snapshot.alter.add_columns(fields, commit_properties=under_fence(table))
             # As a change of properties may make a checkpoint.
-            table.settle_checkpoint()
+            table.disk.settle_checkpoint()
     if table.columns.deletes:
         settle_feature(table, DELETES_FEATURE)
 
@@ -255,14 +255,14 @@ def _commit_own(table: TableVersion, attempt: TransactionAttempt, write: Callabl
     note = _note(table.owner, attempt.attempt_id, attempt)
     transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
     try:
-        write(folder, version, transactions=transactions, metadata=note, durable=table.is_kept_durable)
+        write(folder, version, transactions=transactions, metadata=note, durable=table.disk.is_kept)
     except FileExistsError:
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     table.wrote(OwnVersion(version, attempt.attempt_id))
     if is_late(folder, version):
         _judge_late(table)
     else:
-        table.wrote_durably()
+        table.disk.wrote(table.judged)
 
 
 def replace_rows(

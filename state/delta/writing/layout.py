@@ -109,7 +109,7 @@ class Layout(ABC):
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        self.loaded.settle()
+        self.loaded.disk.settle()
         self.will_record(attempt_id, floors)
         commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
 
@@ -231,12 +231,12 @@ class Layout(ABC):
         self._try(self._tend_log, may_go_on)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try(self.delete_old_files, may_go_on)
-        self._try(self.loaded.make_durable)
+        self._try(self.loaded.disk.make_durable)
 
     def delete_old_files(self) -> None:
         """Delete files that are old and no part of the table. Raises `DeltaError`, `OSError`."""
         # What the newest version does not need, the one before it may.
-        self.loaded.make_durable()
+        self.loaded.disk.make_durable()
         delete_old_files(self.loaded.location, self._if_still_own, self._removals, self.held.paths)
 
     def _if_still_own(self) -> DeltaTable | None:
@@ -249,7 +249,7 @@ class Layout(ABC):
         if not self.loaded.log.is_due(self.loaded.delta_version):
             return
         self._removals.follow(self.loaded.delta_version)
-        if self.loaded.log.run(self.loaded.snapshot, self.loaded.settle_checkpoint, self.held.version):
+        if self.loaded.log.run(self.loaded.snapshot, self.loaded.disk.settle_checkpoint, self.held.version):
             # The snapshot may be made of log files that are gone.
             self.loaded.reload()
 
