@@ -27,6 +27,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
+from state.delta.writing.commit import by_delta_rs
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
@@ -295,6 +296,14 @@ class TestValues:
         with pytest.raises(SumOverflow):
             words._open_table.search(TxId(4), pa.table({"word": ["a"]}))
         assert words.read(TxId(1)).to_pydict() == {"word": ["a"], "total": [large]}
+
+    def test_that_can_not_be_read_while_they_are_written_are_refused(self, place: Place) -> None:
+        """On one processor an error of a query comes out of its stream of rows, and is of no class of its own."""
+        version = opened(place)._open_table.loaded
+        with pytest.raises(WriteRefused, match="C Data interface error: out of range"), by_delta_rs(version):
+            raise Exception("C Data interface error: out of range")
+        with pytest.raises(ZeroDivisionError), by_delta_rs(version):
+            raise ZeroDivisionError
 
     def test_meet_in_one_way_for_ever(self, place: Place) -> None:
         words = opened(place)

@@ -90,11 +90,19 @@ def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
         table.check_judged()
         yield snapshot
         _has_written(table, snapshot, began_s)
-    except (DeltaError, OSError, pa.ArrowException) as error:  # the last: a sum that does not fit
+    except Exception as error:
+        if not _is_of_libraries(error):
+            raise
         if isinstance(error, CommitFailedError) or table.has_moved():
             came = f"another writer's Delta commit came between: {table.location.reason(error)}"
             raise WriteRefused(came, is_conflict=True) from None
         raise refused(table.location, error) from None
+
+
+def _is_of_libraries(error: Exception) -> bool:
+    """Whether it is what delta-rs or Arrow raise, as for a sum that does not fit. What a query fails with while its
+    rows are written is of no class of its own where there is one processor: it comes out of the stream of rows."""
+    return isinstance(error, DeltaError | OSError | pa.ArrowException) or type(error) is Exception
 
 
 def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
