@@ -15,7 +15,7 @@ TRANSACTIONAL = [f"T{number}" for number in range(1, 61)]
 KAFKA = [f"K{number}" for number in range(1, 11)]
 TRIDENT = [f"R{number}" for number in range(1, 34)]
 EXAMPLES = ["E1", "E2"]
-CORE = [f"C{number}" for number in (*range(1, 12), 14, 15)]
+CORE = [f"C{number}" for number in range(1, 16)]
 ROWS = [*TRANSACTIONAL, *KAFKA, *TRIDENT, *EXAMPLES, *CORE]
 
 LINE = re.compile(r"^\| (?P<row>[TRCKEO]\d{1,2}[a-z]?) \| (?P<storm>[^|]+) \| (?P<here>[^|]+) \|$", re.MULTILINE)
