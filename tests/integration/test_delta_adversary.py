@@ -63,7 +63,7 @@ class Scene:
             assert table.count() == len(expected)
 
 
-def declared(way: Way, path: Path, layout: Any, **more: Any) -> DeltaMapState:
+def declared(way: Way, path: Path | str, layout: Any, **more: Any) -> DeltaMapState:
     said = {"key": "word string", "values": "count long", **way.declared, **more}
     return DeltaMapState(path, layout=layout, **said)
 
