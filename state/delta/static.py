@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, load_table
+from state.rows.columns import check_key_types
 from transactional.arrow import arrow_schema, declared_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.schema import Schema
@@ -44,6 +45,7 @@ class StaticDeltaTable:
         self._key, self._values = Schema.parse(key), Schema.parse(values)
         if not self._key or not self._values:
             raise ConfigError(f"the static table {self._location} needs columns of a key, and values to look up")
+        check_key_types(self._key, f"the static table {self._location}")
 
     def __repr__(self) -> str:
         return f"StaticDeltaTable({str(self._location)!r}, key={str(self._key)!r}, values={str(self._values)!r})"

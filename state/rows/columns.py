@@ -89,7 +89,7 @@ class StateColumns:
         names += [self.deleted] if self.deletes else []
         names += [] if self.floor is None else [self.floor]
         check_names(names, table)
-        check_key_types(self.key, table)
+        check_key_types(self.key, f"state {table}")
         if self.expires is not None:
             check_time_column(Schema((*self.key, *self.values)), self.expires, table, "expires=")
 
@@ -128,16 +128,16 @@ def check_time_column(columns: Schema, name: str, table: str, what: str) -> None
         )
 
 
-def check_key_types(key: Schema, table: str) -> None:
+def check_key_types(key: Schema, of: str) -> None:
     """Raise `ConfigError` for key columns whose values can't be compared for equality."""
     for column in key:
         if column.type in ("float", "double"):
             raise ConfigError(
-                f"state {table}: key column {column.name!r} is a {column.type}; floating-point numbers are not "
+                f"{of}: key column {column.name!r} is a {column.type}; floating-point numbers are not "
                 "reliably equal: use decimal(p,s), long or string"
             )
         if column.type.startswith(("array", "map", "struct")):
-            raise ConfigError(f"state {table}: key column {column.name!r} is nested; use its parts as key columns")
+            raise ConfigError(f"{of}: key column {column.name!r} is nested; use its parts as key columns")
 
 
 class DeclaredColumns:
@@ -227,7 +227,7 @@ class DeclaredColumns:
             return
         key_names = self.known_key_names or ()
         check_names([*key_names, *(name for name in ("txid", "prev_txid") if name not in self.names)], self.table)
-        check_key_types(self._key or Schema(()), self.table)
+        check_key_types(self._key or Schema(()), f"state {self.table}")
 
 
 def _declared_key(key: str | Sequence[str] | None) -> tuple[tuple[str, ...] | None, Schema | None]:

@@ -17,7 +17,6 @@ from pyarrow import parquet
 
 import state.delta.merging.small
 from state.delta.merged import MergedTable
-from state.delta.merging.places import left_over, places_in
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, rewritten, visible
 from state.delta.merging.ways import Way
@@ -279,7 +278,7 @@ def test_one_key_column_is_found_as_several_are(
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not."""
     monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
-    monkeypatch.setattr("state.delta.merging.places.BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("transactional.aggregates.places.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
@@ -369,21 +368,3 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new
     assert in_order(parquet.read_table(tmp_path / left.name)) == sorted([(n, 3, 3, 2, 2) for n in range(25)], key=str)
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("many", [0, 50_000])
-@pytest.mark.parametrize("number", range(20))
-def test_places_are_found_whichever_side_has_more_rows(monkeypatch: pytest.MonkeyPatch, number: int, many: int) -> None:
-    """In order or not; NULL is a key as well, and what is left over has new keys."""
-    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
-    monkeypatch.setattr("state.delta.merging.places.BLOCK_ROWS", 3)
-    chance = random.Random(number)
-    keys, others = (chance.sample([None, *range(16)], chance.randint(0, 12)) for _ in range(2))
-    if number % 2:
-        keys, others = (sorted(each, key=lambda key: 99 if key is None else key) for each in (keys, others))
-    rows = pa.table({"a": pa.chunked_array([keys[:2], keys[2:]], pa.int64())})
-    source = pa.table({"a": pa.chunked_array([others[:3], others[3:]], pa.int64())})
-    places = places_in(rows, source, ("a",))
-    assert places.to_pylist() == [others.index(key) if key in others else None for key in keys]
-    assert left_over(source, places.drop_null())["a"].to_pylist() == [key for key in others if key not in keys]

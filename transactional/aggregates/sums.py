@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.aggregates.places import comparable
 from transactional.arrow import arrow_schema, spark_type
 from transactional.errors import SumOverflow
 from transactional.schema import Field, Schema
@@ -94,6 +95,9 @@ def reduced(
     if any(how in _ENDS for _, how in steps):
         table = table.append_column(_PLACE, pa.arange(0, table.num_rows))
     width = len(key)
+    for name in key:
+        if pa.types.is_floating(table[name].type):
+            table = table.set_column(table.schema.get_field_index(name), name, comparable(table[name]))
     # Arrow's threads do not preserve the order, and would compete with the executor's other tasks for its cores.
     found = table.group_by(list(key), use_threads=False).aggregate(specs).columns
     for number, (name, how) in enumerate(steps):

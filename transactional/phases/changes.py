@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.absent import ABSENT, Absent
+from transactional.aggregates.places import places_in, rows_at
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
@@ -22,9 +23,6 @@ from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology, committer_of, old_name
 
-_PARTS = (" part", " before", " both")
-"""Where a key stands in each of the three. A blank is in no column's name."""
-
 
 def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, aggregator: Aggregator) -> pa.Table:
     """The rows that a merge of partial aggregates changes, in their order: key, new values, and old ones, NULL in a new
@@ -34,8 +32,7 @@ def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, 
     part = part.select(schema.names).cast(schema)
     before = state.rows_before(attempt, part.select(key)).select(schema.names).cast(schema)
     both = aggregator.combine([before, part]).select(schema.names)
-    _, at_before, at_both = _places(key, (part, before, both))
-    new, old = both.take(at_both), before.take(at_before)
+    new, old = (rows_at(each, places_in(part, each, key, once=True)) for each in (both, before))
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new
@@ -106,17 +103,3 @@ def count_closing(component: Component, passing: Passing) -> int:
         return 0
     rows = update.closing(passing.processed.facts)
     return 0 if rows is None else state.count_between(passing.attempt, *rows)
-
-
-def _places(key: list[str], tables: tuple[pa.Table, pa.Table, pa.Table]) -> list[pa.Array]:
-    """For each key of the first table, in order, where it stands in each of them; NULL where it does not."""
-    rows = []
-    for number, table in enumerate(tables):
-        places = pa.arange(0, table.num_rows)
-        columns = [places if at == number else pa.nulls(table.num_rows, pa.int64()) for at in range(len(_PARTS))]
-        rows.append(pa.table([*(table[name] for name in key), *columns], names=[*key, *_PARTS]))
-    # Joins would not find a NULL in a key.
-    met = pa.concat_tables(rows).group_by(key, use_threads=False).aggregate([(name, "max") for name in _PARTS])
-    columns = met.select([f"{name}_max" for name in _PARTS]).rename_columns(list(_PARTS))
-    asked = columns.filter(columns[_PARTS[0]].is_valid()).sort_by(_PARTS[0])
-    return [asked[name].combine_chunks() for name in _PARTS]

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from state.delta.merging.lanes import Lane, lanes_for, side_by_side
-from state.delta.merging.places import left_over, places_in
 from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
+from transactional.aggregates.places import places_beyond, places_in
 from transactional.attempt import TxId
 
 PART_ROWS = 500_000
@@ -173,7 +173,8 @@ class _Rewriting:
     def done(self) -> Rewritten:
         """Write the new rows, and end the files that are written."""
         change = self._change
-        new = left_over(change.rows, pa.concat_arrays([*self._met, pa.array([], pa.int64())]))
+        met = pa.concat_arrays([*self._met, pa.array([], pa.int64())])
+        new = change.rows.take(places_beyond(met, change.rows.num_rows)) if len(met) else change.rows
         rows = as_new(new, change.columns, change.txid)
         self._write(rows.num_rows, rows.slice)
         lanes = [*self._lanes, self._newest]
@@ -215,7 +216,7 @@ class _Rewriting:
         if is_sortable(self._change.rows, key) and is_sortable(rows, key) and not is_ascending(rows[key[0]]):
             order = order_of(rows[key[0]])
         rows = _taken(rows, order)
-        return part, order, rows, places_in(rows, self._change.rows, key)
+        return part, order, rows, places_in(rows, self._change.rows, key, once=True)
 
     def _is_touched(self, rows: pa.Table, places: pa.Array) -> bool:
         """Whether a row comes, was written by a dead attempt of this transaction, is a tombstone of a dead key, or is

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.merging.places import Places, places_of
 from state.delta.tables.table import features_of, is_known_protocol
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from transactional.aggregates.places import places_beyond, places_in, rows_at
 from transactional.attempt import TxId
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ REWRITTEN_ROWS_MAX = 50_000
 """With more rows than this, those that come included, a table is left to delta-rs."""
 REWRITTEN_BYTES_MAX = 4 * 1024 * 1024
 """And with larger files."""
+Places = tuple[pa.Array | None, pa.Array]
+"""Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,21 @@ def rewritten(
     that it names.
     """
     try:
-        found = places or places_of(rows, source, columns.key.names)
+        found = places or _places_of_all(rows, source, columns.key.names)
         return _Rewriting(rows, source, columns, txid, floors, found).result(combine)
     except pa.ArrowException:
         # Types that are not compared, sums that do not fit: delta-rs reports them.
         return None
+
+
+def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
+    """Where every key of the two stands, the new ones last; NULL: nowhere."""
+    in_source = places_in(rows, source, key, once=True)
+    new = places_beyond(in_source, source.num_rows)
+    if not len(new):
+        return None, in_source
+    in_rows = pa.concat_arrays([pa.arange(0, rows.num_rows), pa.nulls(len(new), pa.int64())])
+    return in_rows, pa.concat_arrays([in_source, new])
 
 
 def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
@@ -180,9 +192,10 @@ class _Rewriting:
         self._floors = floors
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = places
-        self._rows = rows if in_rows is None else rows.take(in_rows)
+        self._rows = rows if in_rows is None else rows_at(rows, in_rows)
         # Where the rows are the table's, so are their keys.
-        self._source = (source if in_rows is not None else source.drop_columns(list(columns.key.names))).take(in_source)
+        given = source if in_rows is not None else source.drop_columns(list(columns.key.names))
+        self._source = rows_at(given, in_source)
         self._keys = [self._key(name, in_source) for name in columns.key.names]
         self._comes = pc.is_valid(in_source)
         self._all_come = in_source.null_count == 0

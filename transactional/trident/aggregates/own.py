@@ -9,16 +9,20 @@ from functools import reduce
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from transactional.aggregates import ValueCheck
+from transactional.aggregates.places import places_in
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.bolts import Tuple
 from transactional.errors import TooManyCollected
 from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
-from transactional.schema import Schema
+from transactional.schema import Field, Schema
 
+_ROW = " row"
+"""Where a row stands. A blank is in no column's name."""
 OWN = "own"
 """How the values of such a column are combined: by its aggregate alone."""
 
@@ -127,11 +131,13 @@ class OwnAggregator:
         steps = [
             (name, step(each) if step else (name, each.combine)) for name, each in self.aggregates if is_built_in(each)
         ]
-        columns = Schema((*self.key, *(self.values[name] for name, _ in steps)))
-        found = (
-            reduced(table, self.key.names, [each for _, each in steps], columns, state=self.label) if columns else None
-        )
-        arrays = {} if found is None else {name: found[name] for name in columns.names}
+        columns = Schema((*self.key, *(self.values[name] for name, _ in steps), Field(_ROW, "long")))
+        numbered = table.append_column(_ROW, pa.arange(0, table.num_rows))
+        # The groups are in the order of their first rows; those that Arrow makes here are in any.
+        found = reduced(
+            numbered, self.key.names, [*(each for _, each in steps), (_ROW, "min")], columns, state=self.label
+        ).sort_by(_ROW)
+        arrays = {name: found[name] for name in columns.names}
         for name, aggregate in self.aggregates:
             if not is_built_in(aggregate):
                 parts = own(table, groups, name, aggregate, self.label)
@@ -159,19 +165,18 @@ def is_built_in(aggregate: Any) -> bool:
 
 
 def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
-    """For each key the numbers of its rows, in order.
-
-    The keys are in the order of Arrow's groups, as `reduced` has them, which is not that of their first rows.
-    """
+    """For each key the numbers of its rows, in order. The keys are in the order of their first rows."""
     if not table.num_rows:
         return []
     if not key:
         return [list(range(table.num_rows))]
-    numbered = table.select(list(key)).append_column(" row", pa.arange(0, table.num_rows))
-    found: list[list[int]] = (
-        numbered.group_by(list(key), use_threads=False).aggregate([(" row", "list")])[" row_list"].to_pylist()
-    )
-    return found
+    firsts = places_in(table, table, key)
+    # Which keeps the order of equal ones.
+    order = pc.sort_indices(firsts)
+    of = firsts.take(order)
+    begins = [0, *pc.add(pc.indices_nonzero(pc.not_equal(of.slice(1), of.slice(0, len(of) - 1))), 1).to_pylist()]
+    rows = order.to_pylist()
+    return [rows[begin:end] for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
 
 
 def rows_of(table: pa.Table, label: str) -> list[Tuple]:

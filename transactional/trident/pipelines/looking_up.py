@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
+from transactional.aggregates.places import places_in, rows_at
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.reading import Lookups, StaticTable
@@ -19,10 +20,8 @@ from transactional.topology.topology import before
 from transactional.trident.pipelines.expressions import evaluated, type_of
 from transactional.trident.pipelines.steps import GatheringStep
 
-_WANTED, _FOUND = " wanted", " found"
-"""Where a tuple and a row of the state stand. A blank is in no column's name."""
 FEW_ROWS = 1_000
-"""So many are matched in Python, which takes less time than to begin in Arrow."""
+"""Of so many equal keys are found in Python, which takes less time than to begin in Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,9 @@ class AppendedValues(GatheringStep):
             return
         wanted = table.select(list(self.on)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
         found = self._found(wanted)
-        values = (
-            found.take(places_of(wanted, found, table.num_rows))
-            if found.num_rows
-            else _nothing(found.schema, table.num_rows)
-        )
+        # Without a column a table has no number of rows.
+        places = places_in(wanted if self.key else table, found, self.key.names)
+        values = rows_at(found, places)
         columns = [*table.columns, *(values[name] for name in [*self.values.names, *self.finished])]
         made = pa.Table.from_arrays(columns, names=list(self.after.names)).cast(arrow_schema(self.after))
         yield from made.combine_chunks().to_batches()
@@ -100,16 +97,12 @@ class LookUpStatic(AppendedValues):
         version = self.versions.get(self.table.table)
         found = self.table.lookup(self.table.newest() if version is None else version, keys)
         names = self.key.names
-        if found.num_rows != found.group_by(names, use_threads=False).aggregate([]).num_rows:
+        if not places_in(found, found, names).equals(pa.arange(0, found.num_rows)):
             raise SchemaMismatch(
                 f"{self.label}: a key ({', '.join(names)}) has several rows in {self.table.table}, so which values it "
                 "has would be chance; use a table with one row for each key, or a key of more columns"
             )
         return found
-
-
-def _nothing(schema: pa.Schema, rows: int) -> pa.Table:
-    return pa.table([pa.nulls(rows, each.type) for each in schema], schema=schema)
 
 
 def _tuples(keys: pa.Table) -> list[tuple[Any, ...]]:
@@ -124,29 +117,6 @@ def _unique(keys: pa.Table) -> pa.Table:
     for place, key in enumerate(_tuples(keys)):
         first.setdefault(key, place)
     return keys if len(first) == keys.num_rows else keys.take(list(first.values()))
-
-
-def places_of(wanted: pa.Table, found: pa.Table, rows: int) -> pa.Array:
-    """For each of so many keys that are looked up, where it stands in `found`; NULL where it does not. NULL equals
-    NULL."""
-    names = wanted.column_names
-    if not names:
-        return pa.nulls(rows, pa.int64()).fill_null(0)
-    if max(rows, found.num_rows) <= FEW_ROWS:
-        place_of = {key: place for place, key in enumerate(_tuples(found.select(names)))}
-        return pa.array([place_of.get(key) for key in _tuples(wanted)], pa.int64())
-    here = wanted.append_column(_WANTED, pa.arange(0, wanted.num_rows))
-    here = here.append_column(_FOUND, pa.nulls(wanted.num_rows, pa.int64()))
-    there = found.select(names).append_column(_WANTED, pa.nulls(found.num_rows, pa.int64()))
-    there = there.append_column(_FOUND, pa.arange(0, found.num_rows))
-    # A join would not find a NULL.
-    steps = [(_WANTED, "list"), (_FOUND, "max")]
-    met = pa.concat_tables([here, there]).group_by(names, use_threads=False).aggregate(steps)
-    lists = met[f"{_WANTED}_list"].combine_chunks()
-    at, of = pc.list_flatten(lists), pc.list_parent_indices(lists)
-    is_wanted = at.is_valid()
-    place = met[f"{_FOUND}_max"].combine_chunks().take(of.filter(is_wanted))
-    return place.take(pc.sort_indices(at.filter(is_wanted)))
 
 
 def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> LookUp:

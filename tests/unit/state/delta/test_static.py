@@ -82,6 +82,7 @@ def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
         ),
         (("users", "id string", ""), "needs columns of a key, and values"),
         (("users", "", "name string"), "needs columns of a key, and values"),
+        (("users", "id double", "name string"), "key column .id. is a double"),
     ],
 )
 def test_what_is_no_static_table_is_refused(given: tuple[Any, ...], told: str) -> None:

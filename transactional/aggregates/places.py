@@ -1,0 +1,152 @@
+"""Where each key of one table stands in another: what merges, changes and look-ups find their rows by.
+
+Keys are equal if all of their columns are: NULL equals NULL and NaN NaN, and -0.0 equals 0.0, as where Spark groups. Of
+Arrow only that is relied on which it promises: its groups come in any order, and its joins find no NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transactional.aggregates.ordered import have_keys_once
+
+BLOCK_ROWS: Final = 16_384
+"""So many keys have a hash table that fits into a processor's cache."""
+MUCH_FEWER: Final = 4
+"""With so many times fewer keys that are looked for a hash table is made of these, though that takes another one."""
+ROOM: Final = 4
+"""For each row so many numbers of keys are worth a table that is indexed by them."""
+NUMBERS_MAX: Final = 2**62
+"""So many numbers fit an integer."""
+
+
+def places_in(wanted: pa.Table, given: pa.Table, key: Sequence[str], *, once: bool = False) -> pa.Array:
+    """For each row of `wanted` where the first row of `given` with its key stands, NULL: there is none.
+
+    Without key columns all keys are equal. `once` says that no key is there twice in `wanted`, which is quicker then.
+    Raises `ArrowException` for types that are not compared.
+    """
+    if not key or not wanted.num_rows or not given.num_rows:
+        nowhere = pa.nulls(wanted.num_rows, pa.int64())
+        return nowhere if key or not given.num_rows else nowhere.fill_null(0)
+    if have_keys_once(wanted, key) and have_keys_once(given, key) and _types(wanted, key) == _types(given, key):
+        return _by_blocks(wanted[key[0]].combine_chunks(), given[key[0]].combine_chunks())
+    columns = [_alike(wanted[name], given[name]) for name in key]
+    if len(columns) == 1:
+        return _by_hash(*columns[0], once=once)
+    return _by_numbers(*_numbered(columns), once=once)
+
+
+def places_beyond(met: pa.Array, many: int) -> pa.Array:
+    """Which of so many places are not among those that are met. NULL is none."""
+    if not many or met.null_count == len(met):
+        return pa.arange(0, many)
+    return pc.indices_nonzero(pc.is_null(pc.inverse_permutation(met, max_index=many - 1))).cast(pa.int64())
+
+
+def rows_at(table: pa.Table, places: pa.Array) -> pa.Table:
+    """The rows of a table at these places, NULL in every column where there is none."""
+    if not table.num_rows:
+        # Of a column without chunks Arrow takes nothing, not even NULLs.
+        return pa.table([pa.nulls(len(places), each.type) for each in table.schema], schema=table.schema)
+    return table.take(places)
+
+
+def _types(table: pa.Table, key: Sequence[str]) -> list[pa.DataType]:
+    return [table.schema.field(name).type for name in key]
+
+
+def _by_blocks(wanted: pa.Array, given: pa.Array) -> pa.Array:
+    """Both are in order: what is looked for in a block is near the block before. NULL is last."""
+    starts = range(0, len(wanted), BLOCK_ROWS)
+    known = given.slice(0, len(given) - given.null_count)
+    firsts = wanted.take(pa.array(starts[1:], pa.int64()))
+    bounds = [0, *pc.fill_null(pc.search_sorted(known, firsts), len(known)).to_pylist(), len(given)]
+    found = [pa.array([], pa.int64())]
+    for start, begin, end in zip(starts, bounds, bounds[1:], strict=False):
+        places = pc.index_in(wanted.slice(start, BLOCK_ROWS), value_set=given.slice(begin, end - begin))
+        found.append(pc.add(places.cast(pa.int64()), begin))
+    return pa.concat_arrays(found)
+
+
+def _by_hash(wanted: pa.ChunkedArray, given: pa.ChunkedArray, *, once: bool) -> pa.Array:
+    """What takes time is the hash table."""
+    if once and len(wanted) < len(given):
+        return _firsts(_whole(pc.index_in(given, value_set=wanted)), len(wanted))
+    if len(wanted) * MUCH_FEWER > len(given):
+        return _whole(pc.index_in(wanted, value_set=given))
+    numbers, values = _encoded(wanted)
+    return _firsts(_whole(pc.index_in(given, value_set=values)), len(values)).take(numbers)
+
+
+def _by_numbers(wanted: pa.Array, given: pa.Array, many: int, *, once: bool) -> pa.Array:
+    """The same, of numbers below `many`."""
+    if many <= ROOM * (len(wanted) + len(given)):
+        return _firsts(given, many).take(wanted)
+    return _by_hash(pa.chunked_array([wanted]), pa.chunked_array([given]), once=once)
+
+
+def _firsts(numbers: pa.Array, many: int) -> pa.Array:
+    """For each number below `many` where it stands first, NULL: nowhere."""
+    found = pc.inverse_permutation(numbers, max_index=many - 1)
+    if len(numbers) - numbers.null_count == many - found.null_count:
+        return found
+    # Of several places the last one is taken.
+    last = len(numbers) - 1
+    backwards = numbers.take(pa.arange(last, -1, -1))
+    return pc.subtract(pa.scalar(last, pa.int64()), pc.inverse_permutation(backwards, max_index=many - 1))
+
+
+def _numbered(columns: Sequence[tuple[pa.ChunkedArray, ...]]) -> tuple[pa.Array, pa.Array, int]:
+    """A number in place of the columns of a key, equal for equal keys, and below what all numbers are; NULL: no key of
+    the other table is equal. The side with fewer rows is numbered, so that no hash table has more keys."""
+    is_fewer = len(columns[0][0]) < len(columns[0][1])
+    numbers, others, many = _numbers_of(columns[0], is_fewer=is_fewer)
+    for each in columns[1:]:
+        more, of_others, size = _numbers_of(each, is_fewer=is_fewer)
+        if many * size > NUMBERS_MAX:
+            numbers, values = _encoded(pa.chunked_array([numbers]))
+            others, many = _whole(pc.index_in(others, value_set=values)), len(values)
+        factor = pa.scalar(size, pa.int64())
+        numbers, others = pc.add(pc.multiply(numbers, factor), more), pc.add(pc.multiply(others, factor), of_others)
+        many *= size
+    return (numbers, others, many) if is_fewer else (others, numbers, many)
+
+
+def _numbers_of(column: tuple[pa.ChunkedArray, ...], *, is_fewer: bool) -> tuple[pa.Array, pa.Array, int]:
+    """The numbers of one column: of the side with fewer rows, of the other one, and how many there are."""
+    few, others = column if is_fewer else column[::-1]
+    numbers, values = _encoded(few)
+    return numbers, _whole(pc.index_in(others, value_set=values)), len(values)
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """For each row the number of its value, NULL's as well, and the values by their numbers."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return _whole(encoded.indices), encoded.dictionary
+
+
+def _whole(places: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return (places.combine_chunks() if isinstance(places, pa.ChunkedArray) else places).cast(pa.int64())
+
+
+def _alike(*columns: pa.ChunkedArray) -> tuple[pa.ChunkedArray, ...]:
+    """Columns of one type, in which values are equal only if they are the same."""
+    plain = [each.cast(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in columns]
+    if len({each.type for each in plain}) > 1:
+        schemas = [pa.schema([("key", each.type)]) for each in plain]
+        common = pa.unify_schemas(schemas, promote_options="permissive").field("key").type
+        plain = [each.cast(common) for each in plain]
+    return tuple(comparable(each) for each in plain)
+
+
+def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values; of floating-point numbers those that are equal have the same bits."""
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = pa.scalar(0, column.type), pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
