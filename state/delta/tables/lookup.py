@@ -140,7 +140,7 @@ def _read_file(path: Path) -> pa.Table:
 
 
 def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
-    # A key that is asked for twice has its rows once, as in `with_keys`.
+    # A key that is wanted twice has its rows once, as in `with_keys`.
     keys = wanted.column(key).unique().drop_null()
     keys = keys.take(pc.array_sort_indices(keys))
     places = pc.search_sorted(rows.column(key), keys, side="left")
