@@ -40,6 +40,7 @@ class Summary:
     p95_ms: float | None
     p99_ms: float | None
     whole_p50_ms: float | None
+    mean_ms: float | None
     phases_ms: dict[str, float]
     """Medians by phase."""
     bytes_per_message: float
@@ -84,6 +85,7 @@ def summarise(rounds: Sequence[Round]) -> Summary:
         p95_ms=percentile(latencies, 95) if latencies else None,
         p99_ms=percentile(latencies, 99) if latencies else None,
         whole_p50_ms=percentile(whole, 50) if whole else None,
+        mean_ms=statistics.mean(latencies) if latencies else None,
         phases_ms={name: statistics.median(batch.phases.get(name, 0) for batch in batches) for name in names},
         bytes_per_message=written / sum(each.messages for each in rounds),
         bytes_per_batch=written / sum(len(each.batches) for each in rounds),

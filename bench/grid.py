@@ -31,6 +31,7 @@ from bench.grid_systems import Course, ExpertOnGrid, MergeOnGrid, OursOnGrid
 from bench.peers import SETTINGS
 from bench.results import Results, heading, save
 from bench.rounds import Round, Stage, WrongResult
+from bench.timed_table import folds_in
 from state import LogLayout
 from transactional.spark_session import spark_session
 
@@ -47,7 +48,7 @@ Point = tuple[int, int]
 
 
 def batches_of(keys: int) -> int:
-    """How many batches a round has."""
+    """How many batches a round has, where nobody says."""
     return 20 if keys <= 10_000 else 5 if keys <= 100_000 else 2 if keys <= 1_000_000 else 1
 
 
@@ -66,6 +67,7 @@ class Measuring:
 
     course: Course
     rounds: int
+    batches: int
     output: Path
     results: Results
     unfinished: list[str] = field(default_factory=list)
@@ -73,19 +75,20 @@ class Measuring:
     def run(self, systems: Sequence[System], stage: Stage) -> None:
         """Fill, let all work in turns, check. Raises `WrongResult`."""
         left = [each for each in systems if self._fills(each)]
-        batches, until = batches_of(self.course.keys), self.course.fills
+        until = self.course.fills
         for number in range(1, self.rounds + 1):
-            until += batches
-            left = [each for each in left if self._works(each, until, batches, stage, number)]
+            until += self.batches
+            left = [each for each in left if self._works(each, until, stage, number)]
         for each in left:
             check(each, self.course, until)
-            self.results.checked.append(f"{each.name}: {self.course.table:,} keys")
+            folds = f", {folds_in(Path(each.path))} folds" if each.name.startswith("ours-log") else ""
+            self.results.checked.append(f"{each.name}: {self.course.table:,} keys{folds}")
         self._write()
 
     def _fills(self, system: System) -> bool:
         return self._in_time(system, lambda: system.run(self._until(self.course.fills), self.course.keys)) is not None
 
-    def _works(self, system: System, until: int, batches: int, stage: Stage, number: int) -> bool:
+    def _works(self, system: System, until: int, stage: Stage, number: int) -> bool:
         processes.reset_peaks(processes.by_part(stage.session))
         before = machine.cpu_time()
         times = self._in_time(system, lambda: system.run(self._until(until), self.course.keys))
@@ -96,7 +99,7 @@ class Measuring:
             work=f"table-{self.course.table}",
             system=system.name,
             batch_messages=self.course.keys,
-            messages=self.course.keys * batches,
+            messages=self.course.keys * self.batches,
             batches=tuple(times),
             others_share=after.others_share_since(before) if before and after else None,
             peaks_mib=processes.peaks_mib(processes.by_part(stage.session)),
@@ -146,9 +149,9 @@ def _weighed(keys: Any, counts: Any) -> int:
     return int(pc.sum(pc.multiply_checked(keys, counts)).as_py())
 
 
-def systems_of(stage: Stage, course: Course) -> list[System]:
-    """By turns: each of ours beside a peer."""
-    folds = LogLayout(fold_after=max(1, batches_of(course.keys) * ROUNDS // FOLDS))
+def systems_of(stage: Stage, course: Course, batches: int) -> list[System]:
+    """By turns: each of ours beside a peer. In all rounds there are so many batches."""
+    folds = LogLayout(fold_after=max(1, batches // FOLDS))
     by_driver = LogLayout(fold_after=folds.fold_after, staged_bytes=None)
     return [
         OursOnGrid(stage, course, "auto", "ours-auto", in_flight=IN_FLIGHT),
@@ -159,14 +162,17 @@ def systems_of(stage: Stage, course: Course) -> list[System]:
     ]
 
 
-def measure(point: Point, rounds: int, only: Sequence[str], folder: Path, output: Path) -> None:
+def measure(options: argparse.Namespace) -> None:
     """One point in this process. Raises `WrongResult`."""
-    course = Course(*point, TASKS)
+    keys, table = options.point
+    course, rounds = Course(keys, table, TASKS), options.rounds
+    batches = options.batches or batches_of(course.keys)
     session = spark_session("grid", master=f"local[{TASKS}]", parallelism=TASKS, conf=SETTINGS)
-    stage = Stage(session, "", folder, TASKS)
-    systems = [each for each in systems_of(stage, course) if not only or each.name in only]
+    stage = Stage(session, "", options.directory, TASKS)
+    every = systems_of(stage, course, batches * rounds)
+    systems = [each for each in every if not options.systems or each.name in options.systems]
     try:
-        Measuring(course, rounds, output, Results("grid", "")).run(systems, stage)
+        Measuring(course, rounds, batches, options.found, Results("grid", "")).run(systems, stage)
     finally:
         session.stop()
 
@@ -205,6 +211,7 @@ def _apart(point: Point, options: argparse.Namespace, left_s: float) -> dict[str
     folder = Path(tempfile.mkdtemp(prefix="grid-", dir=options.directory))
     output = folder / "found.json"
     arguments = ["--point", f"{point[0]}:{point[1]}", "--rounds", str(options.rounds), "--found", str(output)]
+    arguments += ["--batches", str(options.batches)] if options.batches else []
     arguments += ["--systems", ",".join(options.systems)] if options.systems else []
     try:
         subprocess.run(
@@ -241,6 +248,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--points", type=_points, default=every_point(), help="keys in a batch:keys in the table, …")
     parser.add_argument("--systems", type=_words, default=[], help="some of them; else all")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--batches", type=int, help="in each round; else fewer the more keys they have")
     parser.add_argument("--minutes", type=float, default=60, help="after so long nothing more is begun or waited for")
     parser.add_argument("--again", action="store_true", help="also points that are measured")
     parser.add_argument("--load", default="", help="what else the machine did, in words")
@@ -251,7 +259,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     options.command = " ".join(["python -m bench.grid", *(Path(a).name if a[:1] == "/" else a for a in arguments)])
     if options.point:
-        measure(options.point, options.rounds, options.systems, options.directory, options.found)
+        measure(options)
     else:
         run_all(options)
 

@@ -1,9 +1,11 @@
 """Batches with many distinct keys: throughput, commit times and the driver's memory, by how partial aggregates travel.
 
-    python -m bench.keys --keys 1000000 --transactions 6 --way staged
+    python -m bench.keys --keys 1e6 --transactions 30 --way staged --fold-after 12 --master "local-cluster[2,1,1024]"
 
-One run in one process, on Spark with two local executor threads (their JVM is the driver's): each batch has every key
-once, and its keys are spread over all that the table is to hold. The end of the table is checked exactly.
+One run in one process, on Spark: by default with two executor threads in the driver's JVM, with the master
+local-cluster[2,1,1024] with two executors in processes of their own. Each batch has every key once, and its keys are
+spread over all that the table is to hold. At the end the log layout is folded within the measured time, so that raw
+readers see one row per key, and the table is checked exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import json
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -25,9 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench import processes
+from bench.figures import percentile
 from bench.timed_commits import TimedCommitPhase
+from bench.timed_table import folds_in
 from spouts import OpaquePartitionedTransactionalSpout
 from state import DeltaMapState, LogLayout
+from transactional.attempt import TxId
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.spark.executor import SparkExecutor
@@ -35,14 +39,15 @@ from transactional.spark_session import spark_session
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 
-WAYS: dict[str, Any] = {
-    "merge": "merge",
-    "driver": LogLayout(staged_bytes=None),
-    "staged": LogLayout(),
-    "all staged": LogLayout(staged_bytes=0),
+WAYS: dict[str, dict[str, Any] | None] = {
+    "merge": None,
+    "driver": {"staged_bytes": None},
+    "staged": {},
+    "all staged": {"staged_bytes": 0},
 }
-"""How rows come into the table: by delta-rs' MERGE, as segments through the driver, as files that tasks write."""
+"""How rows come into the table: by the driver's MERGE, as segments through the driver, as files that tasks write."""
 PARTITIONS = 2
+LOCAL = f"local[{PARTITIONS}]"
 
 
 class Keys(OpaquePartitionedTransactionalSpout[int]):
@@ -80,52 +85,82 @@ def _numbers(first: int, until: int) -> pa.Array:
     return pa.array(range(first, until, PARTITIONS), pa.int64())
 
 
-def measure(way: str, keys: int, transactions: int, vocabulary: int, folder: Path) -> dict[str, Any]:
+def layout_of(way: str, fold_after: int) -> str | LogLayout:
+    """The table's layout."""
+    options = WAYS[way]
+    return "merge" if options is None else LogLayout(fold_after=fold_after, **options)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run. Raises `AssertionError` if the table is wrong."""
+    keys, transactions, vocabulary = options.keys, options.transactions, max(options.vocabulary, options.keys)
     builder = TransactionalTopologyBuilder("keys", "keys", Keys(keys, transactions, vocabulary), parallelism=PARTITIONS)
-    state = DeltaMapState(folder / "t", "key long", "count long", layout=WAYS[way])
+    layout = layout_of(options.way, options.fold_after)
+    state = DeltaMapState(folder / "t", "key long", "count long", layout=layout)
     builder.set_committer_bolt("count", state.count()).fields_grouping("keys", "key")
     topology = builder.build()
-    session = spark_session("keys", master=f"local[{PARTITIONS}]", parallelism=PARTITIONS)
+    session = spark_session("keys", master=options.master, parallelism=PARTITIONS)
     phase, config = TimedCommitPhase(topology), TopologyConfig(stop_when_drained=True, max_spout_pending=2)
     parts = processes.by_part(session)
     processes.reset_peaks(parts)
-    began, used = perf_counter(), time.process_time()
+    began, used = perf_counter(), processes.cpu_seconds(parts)
     executor = SparkExecutor(topology, session)
     TopologyDriver(topology, MemoryCoordinatorStore(), executor, config, commit_phase=phase).run()
-    elapsed, used = perf_counter() - began, time.process_time() - used
-    parts = processes.by_part(session)
-    peaks = processes.peaks_mib(parts)
+    ended = perf_counter()
+    fold_all(folder / "t", layout, transactions)
+    folded, now = perf_counter(), processes.cpu_seconds(parts)
+    peaks = processes.peaks_mib(processes.by_part(session))
     counts = state.read()["count"]
     assert pc.sum(counts).as_py() == keys * transactions, "the table is wrong"
-    times = sorted(phase.times_ms[1:])
+    driver_s = {part: (now[part] - used[part]) / transactions for part in (processes.DRIVER, processes.JVM)}
+    times = phase.times_ms[1:]
     return {
-        "way": way,
+        "way": options.way,
+        "master": options.master,
         "keys": keys,
         "transactions": transactions,
         "vocabulary": vocabulary,
-        "messages_per_s": round(keys * transactions / elapsed),
-        "commit_p50_ms": round(statistics.median(times), 1),
-        "commit_max_ms": round(times[-1], 1),
-        "driver_cpu_s_per_transaction": round(used / transactions, 3),
+        "folds": folds_in(folder / "t"),
+        "messages_per_s": round(keys * transactions / (folded - began)),
+        "commit_mean_ms": round(statistics.mean(times), 1),
+        "commit_p50_ms": round(percentile(times, 50), 1),
+        "commit_p99_ms": round(percentile(times, 99), 1),
+        "last_fold_ms": round((folded - ended) * 1e3, 1),
+        "driver_cpu_s_per_transaction": round(driver_s[processes.DRIVER], 3),
+        "jvm_cpu_s_per_transaction": round(driver_s[processes.JVM], 3),
         "peak_driver_mib": peaks[processes.DRIVER],
         "peak_jvm_mib": peaks.get(processes.JVM, 0),
         "rows": len(counts),
     }
 
 
-def main() -> None:
-    """Print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def fold_all(path: Path, layout: str | LogLayout, committed: int) -> None:
+    """Fold what a run has left, all of it: its last transaction is committed, and nobody replaces it any more."""
+    left = DeltaMapState(path, "key long", "count long", layout=layout)
+    left.open("keys/count", lambda attempt_id: TxId(committed + 1))
+    try:
+        left.fold()
+    finally:
+        left.close()
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.keys", description=__doc__)
     parser.add_argument("--way", choices=list(WAYS), default="staged")
-    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=lambda text: int(float(text)), default=1_000_000)
     parser.add_argument("--transactions", type=int, default=6)
     parser.add_argument("--vocabulary", type=int, default=0, help="keys in all; by default those of one batch")
-    options = parser.parse_args()
+    parser.add_argument("--fold-after", type=int, default=50, help="so many transactions are folded into one segment")
+    parser.add_argument("--master", default=LOCAL)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Print one line of JSON."""
     folder = Path(tempfile.mkdtemp(prefix="keys-"))
     try:
-        vocabulary = max(options.vocabulary, options.keys)
-        print(json.dumps(measure(options.way, options.keys, options.transactions, vocabulary, folder)))
+        print(json.dumps(measure(options_of(), folder)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import model
+from bench.scale_targets import scale_targets
 from bench.targets import Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
@@ -191,6 +192,7 @@ def grid_sheet(documents: Documents) -> Sheet:
         "system",
         "1,000 messages/s",
         "p50",
+        "mean",
         "p99",
         "against the better peer",
         "",
@@ -202,14 +204,19 @@ def grid_sheet(documents: Documents) -> Sheet:
             ratio = _ratio(point, each["system"], better)
             verdict = MET[None if ratio is None else ratio["max"] >= NO_CLIFF]
             shown = "-" if ratio is None else f"{_spread(ratio)} times {better}"
-            times = (_ms(each["p50_ms"]), _ms(each["p99_ms"]))
+            times = [_ms(each.get(name)) for name in ("p50_ms", "mean_ms", "p99_ms")]
             speed = _thousands(each["messages_per_second"])
             rows.append((f"{point['keys']:,}", f"{point['table']:,}", each["system"], speed, *times, shown, verdict))
-        unfinished = [(f"{point['keys']:,}", f"{point['table']:,}", each) for each in point["unfinished"]]
-        rows += [
-            (keys, table, each.split(":")[0], "not finished", "-", "-", "-", "-") for keys, table, each in unfinished
-        ]
+        of = (f"{point['keys']:,}", f"{point['table']:,}")
+        rows += [(*of, each.split(":")[0], "not finished", *["-"] * 5) for each in point["unfinished"]]
     return Sheet("Keys in a batch, and in the table", columns, rows)
+
+
+def scale_sheet(documents: Documents) -> Sheet:
+    """What large batches and large tables may cost, and do cost."""
+    found = scale_targets(documents) if "scale" in documents else ()
+    rows = [(each.what, each.wanted, each.shown, MET[each.is_met]) for each in found]
+    return Sheet("Large batches, large tables", ("what", "target", "reached", ""), rows)
 
 
 def failures_sheet(documents: Documents) -> Sheet:
@@ -241,10 +248,10 @@ def _ratio(point: Mapping[str, Any], system: str, peer: str) -> Mapping[str, flo
     return found[0]["throughput"] if found else None
 
 
-def _loads(documents: Documents) -> str:
-    """What else the machine did, point by point."""
-    points = documents.get("grid", {}).get("points", [])
-    said = {each["load"] for each in points if each.get("load")}
+def _loads(part: str, documents: Documents) -> str:
+    """What else the machine did, figure by figure."""
+    found = documents.get(part, {})
+    said = {each["load"] for each in found.get("points", found.get("figures", [])) if each.get("load")}
     return "".join(f"Measured with {each}.\n\n" for each in sorted(said))
 
 
@@ -260,7 +267,8 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "steady": lambda: shown(steady_sheet(documents)),
         "profile": lambda: shown(profile_sheet(documents)),
         "tables": lambda: shown(table_sheet(documents)),
-        "grid": lambda: _linked("grid", documents) + _loads(documents) + shown(grid_sheet(documents)),
+        "grid": lambda: _linked("grid", documents) + _loads("grid", documents) + shown(grid_sheet(documents)),
+        "scale": lambda: _linked("scale", documents) + _loads("scale", documents) + shown(scale_sheet(documents)),
         "failures": lambda: shown(failures_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
@@ -285,6 +293,7 @@ def all_sheets(documents: Documents) -> Iterator[Sheet]:
         yield from _contest(part, documents)
     yield from (
         grid_sheet(documents),
+        scale_sheet(documents),
         steady_sheet(documents),
         table_sheet(documents),
         profile_sheet(documents),

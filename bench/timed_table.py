@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.delta.segments.folding import LogLayout
+from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -21,6 +23,9 @@ from transactional.ports import Partials
 KEYS = 20_000
 """Keys that a transaction touches."""
 OWNER = "bench/tables"
+FOLD_S = 600
+"""A fold takes no longer."""
+_FOLDED = re.compile(r"#fold\"[^}]*?\"version\"\s*:\s*(\d+)")
 RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 BATCHES = 40
 """Different batches, which are used again and again."""
@@ -102,3 +107,17 @@ class Table:
             raise ValueError(
                 f"{self.path} holds {table.num_rows} keys, {pc.sum(table['count'])} in all, not {expected}"
             )
+
+
+def finish_fold(state: DeltaMapState, newest: int) -> None:
+    """Wait for a fold that is written apart, and commit it."""
+    table = state._open_table
+    if isinstance(table, SegmentsTable) and table._apart._future is not None:
+        table._apart._future.exception(timeout=FOLD_S)
+        state.tidy(TxId(newest), lambda: True)
+
+
+def folds_in(table: Path) -> int:
+    """How many folds have been committed to a table, by the transactions in its log that they reached."""
+    entries = (path.read_text("utf-8") for path in (table / "_delta_log").glob("*.json"))
+    return len({reached for entry in entries for reached in _FOLDED.findall(entry)})
