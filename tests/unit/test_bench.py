@@ -25,9 +25,7 @@ from bench.figures import Spread, compare, percentile, summarise
 from bench.grid_systems import Course
 from bench.results import Results, load
 from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, bytes_of_new, files_below
-from bench.scale import PARTS, cases, lines_of
-from bench.scale_targets import scale_targets
-from bench.sheets import all_sheets, grid_sheet, scale_sheet
+from bench.sheets import all_sheets, grid_sheet
 from bench.steady import TimedDriver
 from bench.targets import Target, formatted, targets
 from bench.workload import departures, timed, zipf
@@ -434,57 +432,6 @@ def test_the_grid_compares_with_the_better_peer_and_names_who_did_not_finish() -
         ("8", "expert", "-", "-"),
         ("8", "merge", "-", "-"),
     ]
-
-
-def test_large_batches_and_tables_are_held_against_their_targets() -> None:
-    commits = [
-        {"rows": 1_000, "files": 2, "folds": 2, "wall_p50_ms": 10.0, "wall_p99_ms": 20.0},
-        {"rows": 10_000_000, "files": 2, "folds": 3, "wall_p50_ms": 14.0, "wall_p99_ms": 60.0},
-        {"rows": 1_000_000, "files": 200, "folds": 3, "wall_p50_ms": 30.0, "wall_p99_ms": 61.0},
-    ]
-    driver = {"peak_jvm_mib": 300.0, "driver_cpu_s_per_transaction": 0.05, "jvm_cpu_s_per_transaction": 0.05}
-    memory = [
-        {**driver, "keys": 1_000_000, "peak_driver_mib": 200.0, "messages_per_s": 500_000},
-        {**driver, "keys": 1_000, "peak_driver_mib": 100.0, "messages_per_s": 2_000},
-    ]
-    slower = {f"{number} in round 1": [{"messages_per_s": speed}] for number, speed in (("1", 10), ("2", 9))}
-    count = {"work": "count", "folds": 2, "p50_ms": 10.0, "mean_with_base_folds_ms": 9.0}
-    tables = [{**count, "keys": 1_000_000, "p99_ms": 10.0}, {**count, "keys": 100_000_000, "p99_ms": 21.0}]
-    found: dict[str, dict[str, Any]] = {
-        "commits": {"commits": commits},
-        "memory": {"all": memory},
-        "executors": slower,
-        "tables": {"count": tables},
-    }
-    figures = [{"part": part, "case": case, "tables": each} for part in found for case, each in found[part].items()]
-    of_peers = point(1_000_000, *rounds("ours-auto", 100), *rounds("expert", 250), *rounds("merge", 1_500))
-    documents = {"scale": {"figures": figures}, "grid": {"points": [of_peers]}}
-    verdicts = {each.what.split(",")[0]: [] for each in scale_targets(documents)}  # type: ignore[var-annotated]
-    for each in scale_targets(documents):
-        verdicts[each.what.split(",")[0]].append(each.is_met)
-    assert verdicts == {
-        "a million keys a batch": [False, True],
-        "staged commit": [True, False],
-        "staged commit of 20 files": [None],
-        "staged commit of 200 files": [None],
-        "driver's peak memory": [False],
-        "driver's share of a transaction's time": [True],
-        "throughput of 2 executors against 1": [False],
-        "throughput of 4 executors against 2": [None],
-        "count": [True, False, True],
-        "read-modify-write into 10⁸ keys: p50": [None],
-        "read-modify-write into 10⁸ keys: p99": [None],
-        "read-modify-write into 10⁸ keys: mean with folds": [None],
-    }
-    assert len(scale_sheet(documents).rows) == 16
-    assert not scale_sheet({}).rows
-
-
-def test_every_measurement_of_a_part_has_a_name_of_its_own() -> None:
-    for part in PARTS:
-        named = [case.name for case in cases(part)]
-        assert len(set(named)) == len(named) > 0
-    assert lines_of('starting Spark\n{"rows": 1}\nended\n') == [{"rows": 1}]
 
 
 @pytest.mark.sampled(4)
