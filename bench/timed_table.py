@@ -112,8 +112,8 @@ class Table:
 def finish_fold(state: DeltaMapState, newest: int) -> None:
     """Wait for a fold that is written apart, and commit it."""
     table = state._open_table
-    if isinstance(table, SegmentsTable) and table._apart._future is not None:
-        table._apart._future.exception(timeout=FOLD_S)
+    if isinstance(table, SegmentsTable) and table.folds.apart._future is not None:
+        table.folds.apart._future.exception(timeout=FOLD_S)
         state.tidy(TxId(newest), lambda: True)
 
 

@@ -89,7 +89,8 @@ class Folds:
             return
         combine = self._stored.known_query().combine
         settle_feature(self._loaded, STAGED_FEATURE)
-        self.apart.start(writer_of(folds_apart.fold_task(self._loaded, combine, fold, segments, floor)))
+        task = folds_apart.fold_task(self._loaded, combine, fold, segments, floor)
+        self.apart.start(writer_of(task, executors_write=self.settings.staged_bytes is not None))
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""

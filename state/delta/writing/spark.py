@@ -86,6 +86,11 @@ def can_fold() -> bool:
     return True
 
 
+def has_executors_apart() -> bool:
+    """Whether jobs run in other processes than the JVM of the driver."""
+    return not re.fullmatch(r"local(\[.*\])?", delta_session().sparkContext.master or "")
+
+
 class SparkMerge:
     """Writes a transaction to a table of the merge layout."""
 
