@@ -31,6 +31,7 @@ WORDS: Sequence[Sequence[Word]] = (
 )
 TAKE, OTHER_TAKE = 2, 3
 BUCKET_SIZE = 2
+PAIRS = 40
 NOON, WINDOW = datetime(2020, 5, 1, 12, tzinfo=UTC), timedelta(seconds=2)
 AFTER = timedelta(seconds=2)
 """When keys expire."""
@@ -127,6 +128,23 @@ def add_count(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaM
     """One table."""
     del folder
     builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
+
+
+def pairs(words: Sequence[Word]) -> Contents:
+    return {"per-pair": Counter((word, number) for word in words for number in range(PAIRS))}
+
+
+def paired(row: Tuple) -> list[tuple[str, int]]:
+    """So many keys of two columns that Arrow does not group them in their order."""
+    return [(row["word"], number) for number in range(PAIRS)]
+
+
+def add_pairs(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
+    """One table whose key has two columns."""
+    del folder
+    builder.set_bolt("pairs", paired, 2, output="word string, number long").shuffle_grouping("words")
+    counts = state("per-pair", ("word", "number")).count()
+    builder.set_committer_bolt("per-pair", counts, 2).fields_grouping("pairs", "word", "number")
 
 
 def buckets(words: Sequence[Word]) -> Contents:
@@ -281,6 +299,7 @@ SHAPES = {
     "windows": Shape(lambda *_: None, windows, met=once),
     "counts": Shape(add_counts, count),
     "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
+    "pairs": Shape(add_pairs, pairs),
     "words": Shape(add_buckets, buckets),
     "letters": Shape(add_letters, letters),
     "stateful": Shape(add_stateful, left_of_threes),

@@ -37,6 +37,8 @@ SETTINGS += [Setting("stateful", *each, layout="staged") for each in ((False, 1)
 SETTINGS += [Setting("words", is_opaque=True, pending=2, layout="staged")]
 SETTINGS += [Setting("new values", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("new values", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
+SETTINGS += [Setting("pairs", *each) for each in ((False, 2), (True, 1))]
+SETTINGS += [Setting("pairs", is_opaque=False, pending=3, layout="staged")]
 SETTINGS += [Setting("windows", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("windows", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
 SETTINGS += [Setting("expiring", *each) for each in ((False, 1), (True, 2), (True, 3))]
