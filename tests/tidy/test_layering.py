@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,7 +16,19 @@ from pathlib import Path
 import pytest
 
 from tests.tidy.parsing import nodes_of, parsed
-from tests.tidy.rooms import ASK_THE_VERIFIER, ASKS_THE_DISK, DOORS, FLOORS, FOR_ADAPTERS, HOMES, IMPURE, PACKAGES, PURE
+from tests.tidy.rooms import (
+    ASK_THE_VERIFIER,
+    ASKS_THE_DISK,
+    DOORS,
+    FILES_MAX,
+    FLOORS,
+    FOR_ADAPTERS,
+    HOMES,
+    IMPURE,
+    PACKAGES,
+    PURE,
+    ROOMY,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +107,12 @@ def complaints(module: str, source: str) -> list[str]:
 def test_every_import_respects_the_rooms() -> None:
     found = [text for module, path in FILES.items() for text in complaints(module, path.read_text("utf-8"))]
     assert not found, "\n".join(["imports against the rooms:", *found])
+
+
+def test_no_room_is_a_hall() -> None:
+    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in FILES.values() if path.name != "__init__.py")
+    halls = {room: files for room, files in sizes.items() if files > ROOMY.get(room, FILES_MAX)}
+    assert halls == {}, f"divide them: a folder has at most {FILES_MAX} files"
 
 
 def test_there_is_no_circle_not_even_for_types() -> None:
