@@ -57,7 +57,7 @@ def test_another_owner_is_refused_while_the_lease_holds(storage: Storage, store:
     acquire(store)
     before = content(store)
     with pytest.raises(
-        TopologyInUse, match=r"'carriers' is coordinated by 'first'.*epoch 1.*is valid until 20.*Z, \d+ ms"
+        TopologyInUse, match=r"'carriers' is coordinated by 'first'.*epoch 1.*is valid until 20.*Z, \d+ ms.*--standby"
     ):
         acquire(storage.open(), "second")
     assert content(store) == before
