@@ -20,7 +20,7 @@ from tests.integration.redis_server import RedisServer
 from transactional.ports import StateKind
 
 HISTORIES = 1_000
-TOGETHER = {"memory": 1, "sqlite": 1, "redis": 1}
+TOGETHER = {"memory": 1}
 """So many share a table, with keys of their own, and with it the transactions and the dead attempts; of other engines
 ten: what takes time there is a commit, whatever is in it."""
 TRANSACTIONS = 5
