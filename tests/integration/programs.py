@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from spouts.local_broker_jvm import end_watched, start_watched
+from tests.integration.signals import PATIENCE_S
 
 CLI = (sys.executable, "-m", "transactional.commands.main")
 # No web page; and executors exchange over the network, as if each were on a host of its own.
@@ -55,7 +56,7 @@ class Program:
         """All that was printed so far."""
         return "\n".join(self.lines)
 
-    def await_line(self, pattern: str, *, timeout_s: float = 60) -> re.Match[str]:
+    def await_line(self, pattern: str, *, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """The next line in which the pattern is found; lines are looked at once."""
         with self._changed:
             while True:
@@ -67,7 +68,7 @@ class Program:
                 assert not self._has_ended, f"it ended without a line like {pattern!r}:\n{self.text}"
                 assert self._changed.wait(timeout_s), f"no line like {pattern!r} in {timeout_s} s:\n{self.text}"
 
-    def wait(self, *, timeout_s: float = 60) -> int:
+    def wait(self, *, timeout_s: float = PATIENCE_S) -> int:
         """Wait until it has ended and all it printed is read; its exit code, negative for a signal."""
         code = self._process.wait(timeout_s)
         self._reader.join(timeout_s)

@@ -12,6 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+PATIENCE_S = 180
+"""So long a line or an end is waited for: with ten others at work a start of Spark alone takes a minute. What hangs is
+stopped by pytest, before that unless a test has asked for longer."""
+
 
 def send(pipe: str, line: str) -> None:
     """Send the test a line; a short one is never mixed with another's."""
@@ -55,7 +59,7 @@ class Signals:
         self._descriptor = os.open(self.pipe, os.O_RDWR)
         self._unread = b""
 
-    def receive(self, *, timeout_s: float = 60) -> str:
+    def receive(self, *, timeout_s: float = PATIENCE_S) -> str:
         """The next line."""
         while b"\n" not in self._unread:
             readable, _, _ = select.select([self._descriptor], [], [], timeout_s)
