@@ -108,8 +108,6 @@ class FencedSqlTable:
             if is_replay:
                 self._rows.roll_back(connection, attempt.txid)
             self._rows.remove_deleted(connection, attempt.txid)
-            if floors is not None:
-                self._rows.remove_expired(connection, floors.before)
             self._rows.apply(connection, attempt.txid, new, check, None if floors is None else floors.floor)
 
     def write_version(
@@ -118,6 +116,19 @@ class FencedSqlTable:
         """Write the version and no row. Raises `WriteRefused`."""
         with self._moving(attempt_id, floors):
             pass
+
+    def remove_expired(self, committed_txid: TxId) -> None:
+        """Remove the rows that had expired for the transaction before the newest one, if that is committed; those that
+        it has written itself stay, as a rewind may need what was before. Raises `OperatingError`, `ConfigError`.
+
+        Nothing is removed if another writer has come: it removes them.
+        """
+        floors = self._floors
+        if floors.txid != committed_txid or floors.before is None:
+            return
+        with raising_ours(self._name), self._database.writing() as connection:
+            if self._loaded is not None and self._registration.move(connection, self._loaded, self._loaded):
+                self._rows.remove_expired(connection, floors.before, committed_txid)
 
     def go_back(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the transaction after the target's, and write the fence. Raises `WriteRefused`, `BeyondKept`."""

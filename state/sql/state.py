@@ -32,6 +32,10 @@ from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
 
+REMOVAL = 8
+"""Rows that have expired are removed after so many transactions."""
+
+
 class SqlMapState(TableState[FencedSqlTable]):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
@@ -64,7 +68,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         after: Duration | None = None,
     ) -> None:
         self._database = Database(url, timeout_ms=timeout_ms)
-        self._table_name = table
+        self._table_name, self._tidied = table, 0
         name = f"{table!r} in {self._database}"
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         check_name(table, self.table)
@@ -130,6 +134,14 @@ class SqlMapState(TableState[FencedSqlTable]):
         table = FencedSqlTable(self._database, rows, registration, self.columns, self.table)
         table.is_complete = is_complete
         self._opened = table
+
+    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        """Remove rows that have expired, now and then: those of several transactions lie in the same pages."""
+        if self._expiry is None or self._opened is None:
+            return
+        self._tidied += 1
+        if self._tidied % REMOVAL == 0:
+            self._opened.remove_expired(committed_txid)
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
         """Key and value columns of all rows. The state need not be open.

@@ -172,11 +172,11 @@ class StateTable:
         for deleted in self._deleted:
             connection.execute(delete(self.table).where(deleted.is_(True), self._txid < txid))
 
-    def remove_expired(self, connection: Connection, floor: int | None) -> None:
-        """Remove the rows at or below the floor of the transaction before, once this one's are rolled back."""
-        if floor is not None and self._expiry is not None:
+    def remove_expired(self, connection: Connection, floor: int, txid: TxId) -> None:
+        """Remove the rows at or below a floor that were written before a transaction."""
+        if self._expiry is not None:
             expiry = [*self._key, *self._values][self._expiry]
-            connection.execute(delete(self.table).where(expiry <= moment(floor)))
+            connection.execute(delete(self.table).where(expiry <= moment(floor), self._txid < txid))
 
     def apply(
         self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck, floor: int | None = None

@@ -16,6 +16,7 @@ import pytest
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.rows.expiring import Floors
+from state.sql.state import SqlMapState
 from state.values import StoredValue
 from tests.contract.places import ENGINES, place_of
 from tests.contract.states import FOLD_AFTER, OWNER, AnyState, Place, content
@@ -85,6 +86,12 @@ def merged(stored: Row | None, partial: Row) -> Row:
     return (sum(sums) if sums else None), max(times, default=None)
 
 
+@pytest.fixture(autouse=True)
+def removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of SQL tables that have expired are removed after each transaction."""
+    monkeypatch.setattr("state.sql.state.REMOVAL", 1)
+
+
 @dataclass(slots=True)
 class History:
     """Transactions over one table, with dead attempts, and what there has to be after each."""
@@ -125,6 +132,10 @@ class History:
                 # An opaque replay is planned anew, maybe on a machine whose clock is behind.
                 clock = now if self.kind is StateKind.TRANSACTIONAL else now + random.choice((-4, 0, 0, 4))
                 after, floor = self.attempted(state, attempt, clock, Random(seed))
+                self.check(state, txid, after)
+            if isinstance(state, SqlMapState):
+                # A reader of the transaction before does not miss what is removed.
+                state.tidy(TxId(txid), lambda: True)
                 self.check(state, txid, after)
             self.model, self.floor = after, floor
         self.pin(state, None)
@@ -243,6 +254,8 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
         state.put(attempt, new)
         assert "cat" not in content(state) or txid == 1
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
+    if isinstance(state, SqlMapState):
+        state.tidy(TxId(3), lambda: True)
     if place.engine != "spark":  # which leaves a file alone that has no key of the batch
         assert stored_rows(state) == (3 if is_log(place) else 1), "folds remove it from a log"
 

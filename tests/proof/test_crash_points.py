@@ -42,7 +42,7 @@ SETTINGS += [Setting("pairs", is_opaque=False, pending=3, layout="staged")]
 SETTINGS += [Setting("windows", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("windows", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
 SETTINGS += [Setting("expiring", *each) for each in ((False, 1), (True, 2), (True, 3))]
-SETTINGS += [Setting("expiring", is_opaque=True, pending=1, layout="log")]
+SETTINGS += [Setting("expiring", is_opaque=True, pending=2, layout="log")]
 SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
