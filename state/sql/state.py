@@ -31,7 +31,6 @@ from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
-
 REMOVAL = 8
 """Rows that have expired are removed after so many transactions."""
 
