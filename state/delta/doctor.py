@@ -19,10 +19,10 @@ from deltalake.fs import DeltaStorageHandler
 from state.delta.left_over import left_over
 from state.delta.tables.durability import Torn, set_aside, torn_files
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
-from state.delta.tables.table import DeltaLocation, is_known_protocol
+from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol
 from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
-from transactional.errors import OperatingError
+from transactional.errors import OperatingError, SchemaMismatch
 from transactional.names import owner_of, repair_of
 from transactional.ports.examining import Diagnosis, Problem, in_words
 
@@ -51,10 +51,13 @@ class Shape:
 
 
 class ExaminedDelta:
-    """A state's Delta table, as recorded in its log at one moment."""
+    """A state's Delta table, as recorded in its log at one moment. `expires` is the column by which the state declares
+    that its rows expire."""
 
-    def __init__(self, location: DeltaLocation, topology_id: str, component_id: str) -> None:
-        self.location, self.owner = location, owner_of(topology_id, component_id)
+    def __init__(
+        self, location: DeltaLocation, topology_id: str, component_id: str, expires: str | None = None
+    ) -> None:
+        self.location, self.owner, self._expires = location, owner_of(topology_id, component_id), expires
         self.where, self._component = in_words(component_id, location), component_id
         self._commits: Sequence[Entry] = ()
         self._torn: Sequence[Torn] = ()
@@ -118,6 +121,11 @@ class ExaminedDelta:
         return Diagnosis(problem, self.where, what, remedy, self._component, **more)
 
     def _of_shape(self) -> Iterator[Diagnosis]:
+        try:
+            properties = self._table.metadata().configuration if self._table else {}
+            check_expiry(self._expires, properties, str(self.location))
+        except SchemaMismatch as refusal:
+            yield self._diagnosis(Problem.TABLE_FOREIGN, str(refusal), "as it says")
         kept = self._table.metadata().configuration.get(RETENTION_PROPERTY, "false") if self._table else "false"
         if kept != "false":
             what = f"it has {RETENTION_PROPERTY}={kept}: it forgets which attempt wrote it"

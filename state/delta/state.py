@@ -117,7 +117,10 @@ class DeltaMapState(TableState[Layout]):
         """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""
         from state.delta.doctor import ExaminedDelta  # nobody else needs it
 
-        return None if self.location.is_catalog_name else ExaminedDelta(self.location, topology_id, component_id)
+        expires = None if self._expiry is None else self._expiry.column
+        return (
+            None if self.location.is_catalog_name else ExaminedDelta(self.location, topology_id, component_id, expires)
+        )
 
     def identity(self) -> Mapping[str, str]:
         """Location, key, values, kind."""

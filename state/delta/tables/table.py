@@ -158,7 +158,7 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
     gain; their order does not matter."""
     check_properties(properties, table)
     _check_version(properties, table)
-    _check_expiry(columns, properties, table)
+    check_expiry(columns.expires, properties, table)
     wanted = delta_schema(columns)
     expected = {column.name: column.type for column in wanted}
     actual = {column.name: column.type for column in found}
@@ -186,10 +186,11 @@ def _check_version(properties: Mapping[str, str], table: str) -> None:
     )
 
 
-def _check_expiry(columns: StateColumns, properties: Mapping[str, str], table: str) -> None:
+def check_expiry(expires: str | None, properties: Mapping[str, str], table: str) -> None:
+    """Raise `SchemaMismatch` for a table whose rows expire, unless the state declares that they do so."""
     stored = properties.get(EXPIRES_PROPERTY)
-    if stored is not None and stored != columns.expires:
-        now = f"expires={columns.expires!r}" if columns.expires is not None else "no expires="
+    if stored is not None and stored != expires:
+        now = f"expires={expires!r}" if expires is not None else "no expires="
         raise SchemaMismatch(
             f"Delta table {table} has rows that expire by the column {stored!r}, and its state is declared with {now}: "
             f"declare expires={stored!r}, or use another table"
