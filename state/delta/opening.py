@@ -122,16 +122,17 @@ def turned(
 def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
     """The table of a state that is only read, whether or not it says that keys may be deleted, or expire, and whose it
     is. Raises `OperatingError` where there is no table."""
-    if is_there(location):
-        properties = load_table(location).metadata().configuration
-        expires = properties.get(EXPIRES_PROPERTY)
-        columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
-        owner = owner or str(properties.get(OWNER_PROPERTY, ""))
-    if is_log(location, columns):
-        loaded = TableVersion(location, owner, segment_columns(columns))
+    snapshot = load_table(location)
+    metadata = snapshot.metadata()
+    properties = metadata.configuration
+    expires = properties.get(EXPIRES_PROPERTY)
+    columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
+    owner = owner or str(properties.get(OWNER_PROPERTY, ""))
+    if metadata.partition_columns == [columns.txid]:
+        loaded = TableVersion(location, owner, segment_columns(columns), snapshot)
         loaded.follows = True
         return SegmentsTable(loaded, str(location))
-    return MergedTable(TableVersion(location, owner, columns), str(location))
+    return MergedTable(TableVersion(location, owner, columns, snapshot), str(location))
 
 
 def segment_columns(columns: StateColumns) -> SegmentColumns:

@@ -183,6 +183,24 @@ def test_an_older_transaction_of_a_delta_table(tmp_path: Path, layout: str) -> N
         other.pin(TxId(1))
 
 
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_a_table_that_is_read_is_loaded_once(layout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time is a walk through its log."""
+    place, loads = Place("delta-rs", tmp_path), list[DeltaTable]()
+    words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
+    words.open(OWNER, place.txids.__getitem__)
+    words.merge(place.attempt(1, 1), counts({"dog": 1}))
+    load = DeltaTable.__init__
+
+    def noted(table: DeltaTable, *given: Any, **named: Any) -> None:
+        loads.append(table)
+        load(table, *given, **named)
+
+    monkeypatch.setattr(DeltaTable, "__init__", noted)
+    assert DeltaMapState(tmp_path / "t", "word string", "count long").read().num_rows == 1
+    assert len(loads) == 1
+
+
 def test_memory_has_its_newest_transactions_only() -> None:
     """There is nothing else to pin."""
     assert not MemoryMapState("word string", "n long").reader(OWNER).has_history

@@ -56,9 +56,12 @@ class OwnVersion:
 class TableVersion:
     """A Delta version of a state's table, for the one thread that writes the table, or for one reader."""
 
-    def __init__(self, location: DeltaLocation, owner: str, columns: StateColumns) -> None:
+    def __init__(
+        self, location: DeltaLocation, owner: str, columns: StateColumns, snapshot: DeltaTable | None = None
+    ) -> None:
+        """The newest one, unless a snapshot is given."""
         self.location, self.owner, self.columns = location, owner, columns
-        self._snapshot = load_table(location)
+        self._snapshot = load_table(location) if snapshot is None else snapshot
         self._own: OwnVersion | None = None
         self._ahead: int | None = None
         self.follows = False
