@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,16 @@ _BETWEEN = "/"
 """In the name of a source: stream, then the spout's own name. No stream has it in its name."""
 
 
-def of_stream(stream: str, partition: PartitionId) -> PartitionId:
-    """A spout's partition as one of the topology."""
-    return replace(partition, source=f"{stream}{_BETWEEN}{partition.source}")
+def of_stream(stream: str, partition: PartitionId, first: str) -> PartitionId:
+    """A spout's partition as one of the topology. The first one's keep their names, under which their positions are
+    recorded while it is the only one."""
+    return partition if stream == first else replace(partition, source=f"{stream}{_BETWEEN}{partition.source}")
 
 
-def taken_apart(partition: PartitionId) -> tuple[str, PartitionId]:
+def taken_apart(partition: PartitionId, streams: Collection[str], first: str) -> tuple[str, PartitionId]:
     """The stream, and the partition as the spout knows it."""
-    stream, _, source = partition.source.partition(_BETWEEN)
-    return stream, replace(partition, source=source)
+    stream, between, source = partition.source.partition(_BETWEEN)
+    return (stream, replace(partition, source=source)) if between and stream in streams else (first, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class SeveralReaders:
 
     def stream_of(self, partition: PartitionId) -> str:
         """The first spout has the default stream."""
-        stream, _ = taken_apart(partition)
+        stream, _ = taken_apart(partition, self.readers, self.first)
         return DEFAULT_STREAM if stream == self.first else stream
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """As the spout's own reader."""
-        stream, own = taken_apart(partition)
+        stream, own = taken_apart(partition, self.readers, self.first)
         return self.readers[stream].read(own, offsets, metadata)
 
 
@@ -99,13 +100,25 @@ class SeveralSpouts:
             return None
         parts = {name: batch if batch is not None else _nothing(before[name]) for name, batch in planned.items()}
         splits = [batch.split_records for batch in parts.values() if batch.split_records is not None]
+        self._check_names(parts[self.first])
         return BatchMetadata(
-            {of_stream(name, at): offsets for name, batch in parts.items() for at, offsets in batch.ranges.items()},
-            metadata={
-                of_stream(name, at): kept for name, batch in parts.items() for at, kept in batch.metadata.items()
-            },
+            {self._of(name, at): offsets for name, batch in parts.items() for at, offsets in batch.ranges.items()},
+            metadata={self._of(name, at): kept for name, batch in parts.items() for at, kept in batch.metadata.items()},
             split_records=min(splits, default=None),
         )
+
+    def _of(self, name: str, partition: PartitionId) -> PartitionId:
+        return of_stream(name, partition, self.first)
+
+    def _check_names(self, first: BatchMetadata) -> None:
+        """Raise `ConfigError` for a source of the first stream that would be taken for another one's."""
+        for at in first.ranges:
+            stream, own = taken_apart(at, self.spouts, self.first)
+            if own != at:
+                raise ConfigError(
+                    f"stream {self.first!r}: its source {at.source!r} begins as those of stream {stream!r} do: give "
+                    "that stream another name"
+                )
 
     def check_replay(self, batch: BatchMetadata) -> None:
         """Raise `BatchLost` if one of them can't read its part again."""
@@ -139,8 +152,10 @@ class SeveralSpouts:
 
     def _part(self, name: str, batch: BatchMetadata) -> BatchMetadata:
         def own(of_partitions: Mapping[PartitionId, Any]) -> dict[PartitionId, Any]:
-            apart = ((taken_apart(partition), value) for partition, value in of_partitions.items())
-            return {partition: value for (stream, partition), value in apart if stream == name}
+            apart = {at: taken_apart(at, self.spouts, self.first) for at in of_partitions}
+            # Where progress has the first stream's under both names, the one without the stream is newer.
+            newest_last = sorted(apart, key=lambda at: apart[at][1] == at)
+            return {apart[at][1]: of_partitions[at] for at in newest_last if apart[at][0] == name}
 
         return replace(batch, ranges=own(batch.ranges), digests=own(batch.digests), metadata=own(batch.metadata))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -13,13 +14,17 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.fakes import stored
-from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
+from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
-from transactional.errors import ConfigError, FailedException
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import ConfigError, FailedException, RetriesExhausted, TopologyChanged
+from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.testing import complete_topology
+from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.stages import plan_stages
+from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology, field
 from transactional.trident.several import SeveralSpouts
 
@@ -73,7 +78,7 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
         }
     )
     both.open()
-    one, two = PartitionId("s0/memory", 0), PartitionId("s1/memory", 0)
+    one, two = PartitionId("memory", 0), PartitionId("s1/memory", 0)
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
     assert first.ranges == {one: offsets(0, 1), two: offsets(0, 1)}
@@ -81,9 +86,58 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
     assert second is not None
     assert second.ranges == {one: offsets(1, 1), two: offsets(1, 2)}
     assert both.plan(second, replay=False) is None
+    under_its_stream = PartitionId("s0/memory", 0)
+    for ranges in ({under_its_stream: offsets(0, 1)}, {one: offsets(0, 1), under_its_stream: offsets(0, 0)}):
+        assert both.plan(BatchMetadata({**ranges, two: offsets(0, 1)}), replay=False) == second
+    assert both.reader().stream_of(under_its_stream) == "default"
     assert both.lag(first) == 1
     assert both.reader().stream_of(one) == "default"
     assert both.reader().stream_of(two) == "s1"
+
+
+@pytest.mark.parametrize("kind", [MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_topology_gains_a_stream_and_reads_nothing_again(kind: Any, *, fails: bool) -> None:
+    """Positions of the first one, and a batch that is recorded and not committed, are where they were."""
+    store, table = MemoryCoordinatorStore(), MemoryTable("counts")
+
+    def counted(rows: Any, more: Any) -> Topology:
+        topology = TridentTopology("gains")
+        words = topology.new_stream("words", kind([rows], WORD, 1)).filter(Flaky())
+        if more:
+            others = topology.new_stream("others", MemoryTransactionalSpout([more], "other string", 1))
+            words = words.merge(others.rename(word="other"))
+        words.group_by("word").persistent_aggregate(MemoryMapState(table=table), Count(), name="counts")
+        return topology.build(strict=True)
+
+    Flaky.left = Counter({("b",): 9} if fails else {})
+    config = TopologyConfig(attempts_max=2, retry_pause_ms=1, stop_when_drained=True, idle_pause_ms=1, tick_ms=1)
+
+    def live(topology: Topology, *, accept_changes: bool = False) -> None:
+        executor = LocalExecutor(topology)
+        TopologyDriver(topology, store, executor, config, owner="test", accept_changes=accept_changes).run()
+
+    with contextlib.suppress(RetriesExhausted):
+        live(counted([("a",), ("a",), ("b",)], []))
+    Flaky.left = Counter()
+    gained = counted([("a",), ("a",), ("b",), ("c",)], [("c",), ("d",)])
+    with pytest.raises(TopologyChanged):
+        live(gained)
+    live(gained, accept_changes=True)
+    assert stored(table) == {"a": 2, "b": 1, "c": 2, "d": 1}
+
+
+def test_a_source_of_the_first_stream_that_is_named_as_another_stream_is_refused() -> None:
+    class Named(MemoryTransactionalSpout):
+        def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+            return BatchMetadata({PartitionId("s1/memory", 0): offsets(0, 1)})
+
+    both = SeveralSpouts(
+        {f"s{n}": kind([[("a",)]], WORD, 1) for n, kind in enumerate((Named, MemoryTransactionalSpout))}
+    )
+    both.open()
+    with pytest.raises(ConfigError, match="stream 's0': its source 's1/memory' begins as those of stream 's1' do"):
+        both.plan(EMPTY_BATCH, replay=False)
 
 
 def test_it_replays_exactly_if_all_of_them_do() -> None:
