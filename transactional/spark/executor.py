@@ -320,5 +320,8 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
 
 
 def _first_lines(error: Exception, count: int = 12) -> str:
+    """What Java reports, first: a log shows one line. Py4J puts before it which method of the gateway was called."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        lines = [lines[1].removeprefix(": "), *lines[2:]]
     return "\n".join(lines[:count])
