@@ -15,6 +15,7 @@ import json
 import os
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,9 +101,12 @@ def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
 
 
 def _is_of_libraries(error: Exception) -> bool:
-    """Whether it is what delta-rs or Arrow raise, as for a sum that does not fit. What a query fails with while its
-    rows are written is of no class of its own where there is one processor: it comes out of the stream of rows."""
-    return isinstance(error, DeltaError | OSError | pa.ArrowException) or type(error) is Exception
+    """Whether it is what delta-rs or Arrow raise, as for a sum that does not fit. Where there is one processor, what a
+    query fails with has no class of its own: a merge raises a `ValueError` there, a stream of rows an `Exception`."""
+    if isinstance(error, DeltaError | OSError | pa.ArrowException) or type(error) is Exception:
+        return True
+    *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
+    return str(raised_in.f_globals.get("__name__")).startswith("deltalake.")
 
 
 def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
