@@ -176,14 +176,14 @@ def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.Monkey
     assert is_found(world=BoltWorld)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", range(0, 12, CHUNK))
 def test_windows_by_count_are_full_once(first: int) -> None:
     reached = run_seeds(first, CHUNK, None, CountWorld)
     assert reached["transactions"] > CHUNK
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_windows_by_count_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
     parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))

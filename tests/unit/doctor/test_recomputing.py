@@ -109,6 +109,7 @@ def test_the_code_is_needed(clicks: Command) -> None:
     assert "pass it as MODULE:TOPOLOGY" in clicks("verify", "clicks", "--windows").err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("column", ["first", "last", "sum_n", "count_n"])
 def test_what_is_first_last_and_on_average_is_computed_again(clicks: Command, column: str) -> None:
     DeltaTable("others").update({column: f"{column} + 1"})

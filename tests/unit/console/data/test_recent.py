@@ -99,7 +99,7 @@ def test_attempts_that_fail_in_the_commit_phase_and_another_run_after_it(monkeyp
         compared = Compared(live, world.store, 2)
         world.run(world.topology(words([part[:count] for part in MANY])), observers=[live, compared])
         assert FAILED in compared.phases
-    assert len(world.store.times("words", limit=RECENT)) > 20
+    assert len(world.store.times("words", limit=RECENT)) > 10
 
 
 def test_only_what_was_in_flight_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
