@@ -24,12 +24,17 @@ def check_executors(context: SparkContext) -> None:
 
     def probe(numbers: Iterable[int]) -> Iterator[str]:
         import importlib.util
+        import os
+        import sys
 
         # A worker whose input is not exhausted is not used again.
         for _ in numbers:
             pass
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        if not missing:
+        if missing:
+            # Nothing of ours is there to end quietly with: what the worker's end prints would stand beside the refusal.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        else:
             from transactional.spark.workers import end_quietly
 
             end_quietly()
