@@ -130,9 +130,6 @@ def _failed(_request: Request, error: Exception) -> Response:
     return HTMLResponse(content, 503 if is_away else 500, headers={"retry-after": "5"} if is_away else None)
 
 
-_FAILURES: Final = {TransactionalError: _failed, Exception: _failed}
-
-
 class Pages:
     """The endpoints. Those that read the store are called in threads."""
 

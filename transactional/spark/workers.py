@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 
+from transactional.plumbing.garbage import keep_what_is_loaded
 from transactional.spark_internals import DAEMON, silence_closed_pipes
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -21,8 +22,7 @@ def collect_less_garbage() -> None:
     a fifth of the time of reading Kafka.
     """
     # `functools.cache` makes it once: Python's own count of frozen objects takes as long as a collection.
-    gc.collect()
-    gc.freeze()
+    keep_what_is_loaded()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
 
 
