@@ -8,6 +8,7 @@ while tests of others wait for what they have started.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -97,12 +98,13 @@ class Queue:
             yield from self._files[int.from_bytes(token, "little")]
 
 
-def keep_to_one_processor(number: int) -> None:
-    """Keep a process' threads together: those that wake each other on another processor cost twice as much, as in
-    delta-rs. Where there are no servers to run beside, that makes the tests a fifth cheaper."""
+def keep_to_one_processor(number: int, pid: int = 0) -> None:
+    """Keep a process' threads together, by default of this one: those that wake each other on another processor cost
+    twice as much, as in delta-rs. Where there are no servers to run beside, that makes the tests a fifth cheaper."""
     if hasattr(os, "sched_setaffinity"):
         there = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {there[number % len(there)]})
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(pid, {there[number % len(there)]})
 
 
 def file_of_both() -> IO[str]:

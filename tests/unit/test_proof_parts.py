@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -19,7 +20,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The parts that were run; `long` fails the first time."""
     names = list[str]()
 
-    def run(part: Part, seed: int, folder: Path) -> Outcome:
+    def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
         names.append(part.name)
         if passed := "long" not in part.name or names.count(part.name) > 1:
             part.file(folder).write_text("1 passed")
@@ -56,6 +57,25 @@ def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_file() -> None:
     found = {part.name: part.tests for part in proof.grouped(tests)}
     short = {"a.py": ("a.py::short", "a.py::other")}
     assert found == {"a.py::long[1]": ("a.py::long[1]",), "a.py::long[2]": ("a.py::long[2]",), **short}
+
+
+def test_one_part_with_servers_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parts = [*PARTS, *(Part(f"tests/proof/test_soak.py::{name}", ()) for name in ("one", "two", "three"))]
+    meeting, running, seen = Barrier(2, timeout=10), list[Part](), list[list[Part]]()
+
+    def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
+        running.append(part)
+        if len(seen) < 2 * len(PARTS):
+            meeting.wait()
+            seen.append([*running])
+            meeting.wait()
+        running.remove(part)
+        return Outcome(part, True, 0.0, "")
+
+    monkeypatch.setattr(proof, "run", run)
+    ended = [each.part for each in proof.run_all(parts, 7, tmp_path, 2, float("inf"))]
+    assert sorted(part.name for part in ended) == sorted(part.name for part in parts)
+    assert all(sum(part.has_servers for part in each) == 1 for each in seen)
 
 
 def test_the_command_finds_its_parts(tmp_path: Path) -> None:
