@@ -26,11 +26,10 @@ from transactional.commands.output.display import (
     plain_line,
     print_attempts,
     print_table,
-    statuses_table,
-    troubles_of,
 )
 from transactional.commands.output.logs import Logs, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
+from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
@@ -166,7 +165,7 @@ def status(
         for each in found:
             plain_line(json.dumps(status_json(each, steps[each.topology_id], ways[each.topology_id])))
         return
-    print_table(statuses_table(found))
+    print_statuses(found)
     for line in troubles_of(found):
         plain_line(line)
     for topology, places in steps.items():

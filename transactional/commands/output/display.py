@@ -29,12 +29,9 @@ from transactional.core.protocol import (
     ResumeRequested,
     StopRequested,
 )
-from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.plumbing.redaction import without_controls, without_login
-from transactional.store import AttemptRecord, TopologyStatus
-from transactional.store.history import EndedHow
-from transactional.store.rules import state_of
+from transactional.store import AttemptRecord
 from transactional.topology.describing import table_rows
 from transactional.topology.topology import Topology
 
@@ -188,63 +185,6 @@ class Display:
             offsets = flight.batch.offset_count if flight.batch is not None else 0
             table.add_row(txid, attempt_id, flight.step, str(offsets), f"{at_ms - flight.since.wall_ms} ms")
         return table
-
-
-def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
-    """The topologies of a store."""
-    now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
-    table = Table("topology", "name", "state", "committed", "ago", "lag", "desired", "owner", "epoch")
-    table.columns[4].min_width = len("59 min")  # keeps the table from getting wider over time
-    for status in statuses:
-        table.add_row(
-            status.topology_id,
-            status.name or status.topology_id,
-            state_of(status),
-            str(status.committed_txid),
-            _age(status.committed_at_ms, now_ms),
-            "-" if status.lag is None else str(status.lag),
-            status.desired.value,
-            status.owner or "-",
-            str(status.epoch),
-        )
-    return table
-
-
-def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
-    """A line for each topology that is failing, whose last run ended with an error, or that was taken back since."""
-    lines = []
-    for status in statuses:
-        trouble, end = status.trouble, status.run.end if status.run is not None else None
-        if trouble is not None:
-            since = f"has been failing since {_moment(trouble.since_ms)} at transaction {trouble.txid}"
-            lines.append(f"{status.topology_id} {since}: {first_line(trouble.error)}")
-        if status.run is not None and end is not None and end.code is not None and not status.is_leased:
-            ended = f"its last run ended {_moment(status.run.ended_at_ms)}"
-            lines.append(f"{status.topology_id}: {ended} with {end.code}: {first_line(end.reason)}")
-        if status.rewinding_to is not None:
-            todo = "which is not finished: the same `transactional rewind` finishes it"
-            lines.append(f"{status.topology_id} is being taken back to transaction {status.rewinding_to}, {todo}")
-        elif status.run is not None and end is not None and end.how is EndedHow.REWOUND:
-            when = _moment(status.run.ended_at_ms)
-            lines.append(f"{status.topology_id}: it was taken back {when}, {first_line(end.reason)}")
-    return lines
-
-
-def _age(at_ms: int | None, now_ms: int) -> str:
-    """How long ago, in a suitable unit."""
-    if at_ms is None:
-        return "-"
-    seconds = max(now_ms - at_ms, 0) // 1_000
-    unit, length = next((unit, length) for unit, length in _UNITS if seconds >= length or length == 1)
-    return f"{seconds // length} {unit}"
-
-
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-def _moment(at_ms: int | None) -> str:
-    """Day and time, in UTC."""
-    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def settings_table(settings: Sequence[Setting]) -> Table:

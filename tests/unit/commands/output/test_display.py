@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,9 +27,8 @@ from transactional.commands.output.display import (
     print_table,
     rows_per_second,
     settings_table,
-    statuses_table,
-    troubles_of,
 )
+from transactional.commands.output.statuses import print_statuses, statuses_table, troubles_of
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
     AbortAttempt,
@@ -231,6 +232,48 @@ def test_statuses(capsys: pytest.CaptureFixture[str]) -> None:
         f"orders has been failing since {day} at transaction 8: planning: TX301 no broker answers",
         "gone: its last run ended 2023-11-14 22:14:20 with TX406: the topic is gone",
     ]
+
+
+def on_a_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def seen(capsys: pytest.CaptureFixture[str]) -> str:
+    """What is printed, without what makes it bold."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("topology_id", ["flights", "flights-" * 12])
+def test_statuses_are_cut_at_no_width(
+    topology_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = "runner-7d9f4c6b58-x2x7q:1234567:0a1b2c3d"
+    first = TopologyStatus(topology_id, Epoch(12), owner, 5_000, True, TxId(12_345_678), AttemptId(9), {}, topology_id)
+    since = replace(first, committed_at_ms=1_000, lag=123_456_789)
+    stopped = TopologyStatus("words", Epoch(1), None, None, False, TxId(0), AttemptId(1), {}, "deploy-7")
+    on_a_terminal(80, monkeypatch)
+    print_statuses([since, stopped], 3_541_000)
+    lines = seen(capsys).splitlines()
+    assert max(map(len, lines[:-2])) <= 80
+    assert lines[0].split() == ["topology", "state", "committed", "ago", "lag", "desired", "epoch"]
+    assert lines[1].split()[1:] == ["running", "12345678", "59", "min", "123456789", "active", "12"]
+    assert lines[-3].split() == ["words", "not", "running", "0", "-", "-", "active", "1"]
+    assert "".join(line.split()[0] for line in lines[1:-3]) == topology_id
+    assert lines[-2:] == [f"{topology_id}: owner {owner}", "words: name deploy-7"]
+
+
+@pytest.mark.parametrize(("columns", "heads"), [(89, 7), (90, 9)])
+def test_statuses_have_all_columns_where_these_have_room(
+    columns: int, heads: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statuses = [TopologyStatus("words", Epoch(1), None, None, False, TxId(0), AttemptId(1), {}, "deploy-7")]
+    on_a_terminal(columns, monkeypatch)
+    print_statuses(statuses)
+    lines = seen(capsys).splitlines()
+    assert len(re.findall(r"\w+", next(line for line in lines if "topology" in line))) == heads
+    assert max(map(len, lines)) <= columns
 
 
 def test_settings_are_plain_columns_when_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
