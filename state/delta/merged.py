@@ -23,7 +23,7 @@ from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
 from state.delta.merging.ways import Chosen, Way, Ways
-from state.delta.tables.files import compact
+from state.delta.tables.files import TARGET_BYTES, compact
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
 from state.delta.tables.table import delta_schema, refused, unreadable
@@ -48,6 +48,10 @@ REMOVAL_INTERVAL = 50
 """Merges between two that remove what has expired: files that have such a row are written again."""
 FILES_MAX = 32
 """So many files a table may have; a merge reads them all."""
+TIME_ROWS = 50_000
+"""Where rows lie by time, files are combined up to so many rows, or a part of the table's."""
+TIMES_MAX = 16
+"""Such a table is divided into about so many parts."""
 SEARCHES_BEFORE_COPY = 20
 """So many times a large table is read through for keys before it is copied, sorted by key: that takes as long."""
 MERGED_ROWS_TARGET = 1_000_000
@@ -204,7 +208,7 @@ class MergedTable(Layout):
         """Rewrite the files that are touched; False: it has to be left to delta-rs."""
         folder = Path(self.loaded.location.uri)
         try:
-            rewritten = rewrite_files(folder, reached.touched, self.loaded.column_names, change)
+            rewritten = rewrite_files(folder, reached.touched, self.loaded.column_names, change, reached.aging)
         except NotAlike:
             return False
         written, old = self.loaded.judged + 1, [*rewritten.old, *reached.past]
@@ -348,6 +352,20 @@ class MergedTable(Layout):
 
     def _compact(self) -> None:
         self.loaded.disk.make_durable()
+        runs = self._runs()
         with by_delta_rs(self.loaded) as table:
-            if compact(table, self.loaded.location, self.loaded.owner):
+            if compact(table, self.loaded.location, self.loaded.owner, runs):
                 table.update_incremental()
+
+    def _runs(self) -> list[set[str]] | None:
+        """The files to combine, by name, where rows lie by time: so that what closes is in few of them, and a file goes
+        as a whole. None: the smallest."""
+        files = self._rewritable_files() if self.columns.is_by_time else None
+        if files is None:
+            return None
+        rows_max = max(TIME_ROWS, (self._stored_rows() or 0) // TIMES_MAX)
+        try:
+            runs = self._footers.adjacent(files, rows_max, TARGET_BYTES)
+        except (OSError, pa.ArrowException):
+            return None
+        return [{file.name for file in run} for run in runs]

@@ -26,6 +26,11 @@ class StateColumns:
     """The column, of the key or the values, with the time from which the row's age is counted; None: rows stay."""
 
     @property
+    def is_by_time(self) -> bool:
+        """Whether rows expire by a column of the key, as windows do: such a row's time never changes."""
+        return self.expires is not None and self.expires in self.key.names
+
+    @property
     def written(self) -> Schema:
         """What a transaction writes of a row: key and values, and whether it is deleted, if it can be."""
         deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()

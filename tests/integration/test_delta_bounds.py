@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from state.delta.merged import MergedTable
 from state.delta.merging import bounds
-from state.delta.merging.bounds import Footers, Reached
+from state.delta.merging.bounds import Bounds, FileBounds, Footers, Reached
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import Change, rewrite_files
 from state.delta.merging.small import DataFile
@@ -120,7 +120,7 @@ class World:
         """What is left, and what was reached."""
         files = self.written(folder)
         reached = Footers(folder, self.columns).reached(files, self.change)
-        found = rewrite_files(folder, reached.touched, self.schema.names, self.change)
+        found = rewrite_files(folder, reached.touched, self.schema.names, self.change, reached.aging)
         left = [each.name for each in files if each not in (*found.old, *reached.past)]
         names = [*left, *(file.name for file in found.new)]
         tables = [parquet.read_table(folder / name).cast(self.schema) for name in names]
@@ -273,3 +273,54 @@ def test_a_table_that_is_only_appended_to_is_not_given_to_delta_rs(
         closed.merge(place.attempt(txid, txid), counts(("a", txid), ("b", txid)))
         assert closed.way_taken().startswith(f"{Way.FILES.value}: 0 of {2 * txid - 2} rows")
     assert len(content(closed)) == 12
+
+
+# --- what lies by time ----------------------------------------------------------------------------------------------
+
+
+def times_of_files(state: Any) -> list[list[int]]:
+    """The times that each file of the table has, in order."""
+    files = [parquet.read_table(uri, columns=["start"]) for uri in DeltaTable(state.location.uri).file_uris()]
+    return sorted(sorted(int(time.timestamp()) for time in file["start"].to_pylist()) for file in files)
+
+
+def test_files_are_combined_with_those_beside_them_in_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_by(monkeypatch, Way.FILES)
+    state = opened(place)
+    for txid, second in enumerate((30, 10, 31, 20, 11, 32, 21, 12), 1):
+        merge(state, place, txid, None, ("a", second))
+    before = content(state)
+    for limit, value in {"COMPACTION_INTERVAL": 1, "FILES_MAX": 1, "TIME_ROWS": 4}.items():
+        monkeypatch.setattr(f"state.delta.merged.{limit}", value)
+    state.tidy(TxId(8), lambda: True)
+    assert times_of_files(state) == [[10, 11, 12, 20], [21, 30, 31, 32]]
+    assert content(state) == before
+    assert content(state, 7) == {key: 1 for key in before if key != ("a", at(12))}
+
+
+def test_large_files_and_those_with_nothing_beside_them_stay_as_they_are(tmp_path: Path) -> None:
+    def file(greatest: int | None, rows: int) -> FileBounds:
+        return FileBounds(rows, {} if greatest is None else {"start": Bounds(0, greatest)}, frozenset())
+
+    known = {"a": file(5, 1), "b": file(None, 2), "c": file(3, 2), "d": file(4, 9), "e": file(2, 3), "f": file(6, 4)}
+    columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
+    files = [DataFile(name, 100 if name == "f" else 1) for name in known]
+    runs = Footers(tmp_path, columns, known).adjacent(files, 8, 150)
+    assert [[each.name for each in run] for run in runs] == [["e", "c"]]
+    runs = Footers(tmp_path, columns, known).adjacent(files, 8, 1_000)
+    assert [[each.name for each in run] for run in runs] == [["e", "c"], ["a", "f", "b"]]
+
+
+def test_a_file_is_rewritten_for_what_has_expired_by_itself_and_once_it_is_half_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_by(monkeypatch, Way.FILES)
+    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
+    state = opened(place)
+    merge(state, place, 1, None, ("a", 1), ("a", 2), ("a", 3), ("a", 4), ("a", 9))
+    merge(state, place, 2, 1, ("a", 9))
+    merge(state, place, 3, 2, ("a", 9))
+    assert times_of_files(state) == [[1, 2, 3, 4], [9]], "one of four had expired for the transaction before"
+    merge(state, place, 4, 2, ("a", 8), ("a", 9))
+    assert times_of_files(state) == [[3, 4], [8], [9]]
+    assert content(state) == {("a", at(3)): 1, ("a", at(4)): 1, ("a", at(8)): 1, ("a", at(9)): 4}

@@ -51,17 +51,19 @@ class FileBounds:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The files that a transaction reaches: those that have to be looked into, and those that only have past rows."""
+    """The files that a transaction reaches: those that have to be looked into, those that only have past rows, and,
+    where rows lie by time, those that are looked into for the past rows that they have beside others."""
 
     touched: list[DataFile]
     past: list[DataFile]
+    aging: list[DataFile]
     rows: Mapping[DataFile, int]
     """How many rows each file of the table has."""
 
     @property
     def rows_touched(self) -> int:
         """How many rows are in files that have to be looked into."""
-        return sum(self.rows[file] for file in self.touched)
+        return sum(self.rows[file] for file in (*self.touched, *self.aging))
 
 
 @dataclass(slots=True)
@@ -84,13 +86,15 @@ class Footers:
     def reached(self, files: Sequence[DataFile], change: Change) -> Reached:
         """What a transaction reaches of these files, which are all there are. Raises `OSError`, `ArrowException`."""
         reach = _Reach(change, _coming(change.columns, change.rows))
-        found = Reached([], [], {file: bounds.rows for file, bounds in zip(files, self._of(files), strict=True)})
+        found = Reached([], [], [], {file: bounds.rows for file, bounds in zip(files, self._of(files), strict=True)})
         for file in files:
             bounds = self._known[file.name]
             if reach.leaves_nothing(bounds):
                 found.past.append(file)
             elif reach.may_touch(bounds):
                 found.touched.append(file)
+            elif reach.may_have_past(bounds):
+                (found.aging if self.columns.is_by_time else found.touched).append(file)
         return found
 
     def between(self, files: Sequence[DataFile], wanted: TimeRange) -> list[DataFile]:
@@ -103,6 +107,26 @@ class Footers:
             return known.least <= wanted.until and (wanted.after is None or known.greatest > wanted.after)
 
         return [file for file, bounds in zip(files, self._of(files), strict=True) if may_have(bounds)]
+
+    def adjacent(self, files: Sequence[DataFile], rows_max: int, bytes_max: int) -> list[list[DataFile]]:
+        """Small files side by side in time, in runs that together are not too large. `files` are all there are, of a
+        table whose rows expire by a column of the key. Raises `OSError`, `ArrowException`."""
+        known = dict(zip(files, self._of(files), strict=True))
+        runs, rows, size_bytes = [list[DataFile]()], 0, 0
+        for file in sorted(files, key=lambda each: self._greatest(known[each])):
+            more = known[file].rows
+            is_large = 2 * more > rows_max or 2 * file.size_bytes > bytes_max
+            if is_large or rows + more > rows_max or size_bytes + file.size_bytes > bytes_max:
+                runs, rows, size_bytes = [*runs, []], 0, 0
+            if not is_large:
+                runs[-1].append(file)
+                rows, size_bytes = rows + more, size_bytes + file.size_bytes
+        return [run for run in runs if len(run) > 1]
+
+    def _greatest(self, file: FileBounds) -> tuple[bool, int]:
+        """The place of a file by time; the last ones are those of which it is not known."""
+        bounds = file.columns.get(self.columns.expires or "")
+        return (True, 0) if bounds is None else (False, bounds.greatest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +144,10 @@ class _Reach:
         return expiry.greatest <= floor and not self._may_be_own(file)
 
     def may_touch(self, file: FileBounds) -> bool:
-        """Whether a file may have a key that comes, or a row that goes for another reason: see `rewrite_files`."""
+        """Whether a file may have a key that comes, or a row that a dead attempt or a tombstone is."""
         return (
             self._may_be_own(file)
             or self._may_have_tombstones(file)
-            or (self.change.removes and self._may_have_past(file))
             or all(known.meets(self.coming[name]) for name, known in file.columns.items() if name in self.coming)
         )
 
@@ -140,9 +163,10 @@ class _Reach:
         deleted = file.columns.get(columns.deleted)
         return deleted is None or deleted.greatest > 0
 
-    def _may_have_past(self, file: FileBounds) -> bool:
+    def may_have_past(self, file: FileBounds) -> bool:
+        """Whether a file may have rows that are removed as they had expired for the transaction before."""
         floor, expires = self.change.floors.before, self.change.columns.expires
-        if floor is None or expires is None:
+        if not self.change.removes or floor is None or expires is None:
             return False
         expiry = file.columns.get(expires)
         return expiry is None or expiry.least <= floor

@@ -29,6 +29,8 @@ from transactional.attempt import TxId
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows, or as many as come: each is looked for in a
 hash table of its own."""
+PAST_SHARE = 0.5
+"""A file whose rows lie by time is written again once so many of them have expired: no more are written than go."""
 
 
 class NotAlike(Exception):
@@ -53,7 +55,7 @@ class Change:
     combine: Mapping[str, str]
     floors: Floors = NO_FLOORS
     removes: bool = False
-    """Whether every row goes that had expired for the transaction before."""
+    """Whether rows go that had expired for the transaction before, also of files that have no key that comes."""
 
     def applied(self, rows: pa.Table, in_source: pa.Array) -> pa.Table:
         """What becomes of stored rows. Raises `NotAlike`."""
@@ -64,14 +66,20 @@ class Change:
         return found
 
 
-def rewrite_files(folder: Path, files: Sequence[DataFile], names: Sequence[str], change: Change) -> Rewritten:
-    """Write what becomes of the files of a table, whose columns are `names` in order.
+def rewrite_files(
+    folder: Path, files: Sequence[DataFile], names: Sequence[str], change: Change, aging: Sequence[DataFile] = ()
+) -> Rewritten:
+    """Write what becomes of the files of a table, whose columns are `names` in order; of those that are `aging`, which
+    have no key that comes, each by itself, so that rows of other times stay in other files.
 
     Nothing is left where it does not work out. Raises `NotAlike`, `OSError`.
     """
     rows = in_order(change.rows, change.columns.key.names).combine_chunks()
     work = _Rewriting(folder, names, replace(change, rows=rows))
     try:
+        for unit in _units(folder, aging, 0):
+            work.take(unit)
+            work.close()
         for unit in _units(folder, files, max(PART_ROWS, change.rows.num_rows)):
             work.take(unit)
         return work.done()
@@ -177,9 +185,12 @@ class _Rewriting:
         new = change.rows.take(places_beyond(met, change.rows.num_rows)) if len(met) else change.rows
         rows = as_new(new, change.columns, change.txid)
         self._write(rows.num_rows, rows.slice)
-        lanes = [*self._lanes, self._newest]
-        side_by_side([lane.close for lane in lanes])
-        return Rewritten(self._old, [file for lane in lanes for file in lane.written])
+        self.close()
+        return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written])
+
+    def close(self) -> None:
+        """End the files: what is written from now on goes to others."""
+        side_by_side([lane.close for lane in (*self._lanes, self._newest)])
 
     def undo(self) -> None:
         """Delete what was written."""
@@ -231,15 +242,16 @@ class _Rewriting:
         expires, floor = self._change.columns.expires, self._change.floors.before
         if not self._change.removes or expires is None or floor is None:
             return False
-        return bool(pc.any(pc.less_equal(rows[expires], time_scalar(floor))).as_py())
+        past = pc.sum(pc.less_equal(rows[expires], time_scalar(floor)), min_count=0).as_py()
+        # Where rows lie by the time in their key, a file goes as a whole before long.
+        return bool(past) and (not self._change.columns.is_by_time or past >= PAST_SHARE * rows.num_rows)
 
 
 def _latest(change: Change) -> pa.Scalar | None:
     """The latest time of the keys that come, where rows expire by it; None: they do not."""
-    expires = change.columns.expires
-    if expires is None or expires not in change.columns.key.names or not change.rows.num_rows:
+    if not change.columns.is_by_time or not change.rows.num_rows:
         return None
-    latest = pc.max(change.rows[expires])
+    latest = pc.max(change.rows[change.columns.expires])
     return latest if latest.is_valid else None
 
 

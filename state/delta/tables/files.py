@@ -35,31 +35,47 @@ _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _SCRATCH_LOG = "00000000000000000001.json"
 
 
-def compact(table: DeltaTable, location: DeltaLocation, owner: str) -> int:
-    """Replace the smallest files of the handle's snapshot by fewer ones with the same rows; how many are replaced.
+def compact(
+    table: DeltaTable, location: DeltaLocation, owner: str, runs: Sequence[Collection[str]] | None = None
+) -> int:
+    """Replace small files of the handle's snapshot by fewer ones with the same rows; how many are replaced.
+
+    `runs` are the names of those that are combined, each run into files of its own; None: the smallest ones.
 
     delta-rs' own compaction takes no condition: the one of a coordinator that was taken over meanwhile would still be
     written. So delta-rs puts copies of the files together in a scratch table, and the Delta commit is made here, with
     no retry: it is the next one after the snapshot, or it is refused. The handle stays where it was. Raises
     `CommitFailedError` when it is refused, `DeltaError` or `OSError` when a file can't be read or written.
     """
-    small = _smallest(pa.table(table.get_add_actions()).to_pylist())
-    if len(small) < 2:
-        return 0
-    files = _files(location)
-    with TemporaryDirectory(prefix="compaction-") as scratch:
-        _bring(files, small, table, Path(scratch))
-        DeltaTable(scratch).optimize.compact(target_size=TARGET_BYTES)
-        actions = _actions(Path(scratch))
-        added = [_taken_over(files, Path(scratch), action["add"]) for action in actions if "add" in action]
-        # A file that is alone in its partition was left alone.
-        gone = [small[int(Path(action["remove"]["path"]).stem)] for action in actions if "remove" in action]
+    there = pa.table(table.get_add_actions()).to_pylist()
+    chosen = [_smallest(there)] if runs is None else [[file for file in there if file["path"] in run] for run in runs]
+    added, gone = list[AddAction](), list[dict[str, Any]]()
+    for small in chosen:
+        if len(small) > 1:
+            _put_together(_files(location), small, table, added, gone)
     if not gone:
         return 0
     at_ms = max(each.modification_time for each in added)
     removed = [RemoveAction(each["path"], False, at_ms, each["size_bytes"], _partition(each)) for each in gone]
     _replace(table, [*removed, *added], {OWNER_NOTE: owner, PUT_TOGETHER_NOTE: len(gone), FILES_MADE_NOTE: len(added)})
     return len(gone)
+
+
+def _put_together(
+    files: FileSystem,
+    small: list[dict[str, Any]],
+    table: DeltaTable,
+    added: list[AddAction],
+    gone: list[dict[str, Any]],
+) -> None:
+    """Add what some files become, and which of them have become it."""
+    with TemporaryDirectory(prefix="compaction-") as scratch:
+        _bring(files, small, table, Path(scratch))
+        DeltaTable(scratch).optimize.compact(target_size=TARGET_BYTES)
+        actions = _actions(Path(scratch))
+        added += [_taken_over(files, Path(scratch), action["add"]) for action in actions if "add" in action]
+        # A file that is alone in its partition was left alone.
+        gone += [small[int(Path(action["remove"]["path"]).stem)] for action in actions if "remove" in action]
 
 
 def _smallest(files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
