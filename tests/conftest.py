@@ -15,6 +15,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.bill import Bill
 from tests.quick_protocols import keep_members
 from tests.quick_statements import share_statements
+from tests.quick_tracebacks import keep_anchors
 
 if TYPE_CHECKING:
     from spouts.local_broker import LocalBroker
@@ -67,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(refuse_servers)
     keep_members()
     share_statements()
+    keep_anchors()
     config.pluginmanager.register(Bill(), "bill")
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")

@@ -5,6 +5,7 @@ To run one seed with its event log: `python -m tests.simulation --seed N --log`.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,21 +14,36 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import log_of
+from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.mutants import StartsAttemptsAnew
-from tests.simulation.sweep import run_some
+from tests.simulation.sweep import Sweep, run_some
+from transactional.core.protocol import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 25
+
+
+@functools.cache
+def swept(first: int) -> tuple[Sweep, list[tuple[int, str]]]:
+    """Once for all tests."""
+    return run_some(first, CHUNK)
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", range(0, 200, CHUNK))
 def test_seeds(first: int) -> None:
     """The first of those that `make test` sweeps through in two processes; the sweep also sees what was reached."""
-    sweep, failed = run_some(first, CHUNK)
+    sweep, failed = swept(first)
     assert failed == []
     assert sweep.transactions > CHUNK
+
+
+def test_most_is_reached_by_a_few_seeds() -> None:
+    """All of it by many, which `make test` runs."""
+    sweep, failed = swept(0)
+    assert failed == []
+    assert len(sweep.missing()) < 0.2 * (len(RATES_MAX) + len(CONSEQUENCES) + len(TRANSITIONS))
 
 
 def test_one_seed_is_one_event_log_to_the_byte() -> None:

@@ -281,6 +281,7 @@ def test_a_signal_drains_the_run(module: str, number: signal.Signals) -> None:
     assert out.splitlines()[-1] == "2 transactions committed, the last is 2; 0 attempts failed"
 
 
+@pytest.mark.long("the first signal: test_a_signal_drains_the_run")
 def test_a_second_signal_ends_what_hangs(module: str) -> None:
     with started(f"{module}:hanging") as process:
         wait_for(process, "hangs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -211,12 +211,16 @@ def test_events_need_a_coordinator() -> None:
     assert replay(lines, paused) == 1
 
 
-def test_the_command_line_replays_a_file(journal: JournalWriter, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
+def test_the_command_line_replays_a_file(
+    journal: JournalWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     World().run(observers=[journal])
-    command = [sys.executable, "-m", "transactional.engine.history.replay", str(tmp_path / "journal")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    monkeypatch.setattr(sys, "argv", ["replay", str(tmp_path / "journal")])
+    capsys.readouterr()
+    runpy.run_module(replay.__module__, run_name="__main__")
     count = len((tmp_path / "journal").read_text().splitlines()) - 1
-    assert done.stdout == f"{count} events, every action the same\n"
+    assert capsys.readouterr().out == f"{count} events, every action the same\n"
 
 
 # --- what can't be read -------------------------------------------------------------------------------------------
