@@ -28,7 +28,7 @@ from state.delta.opening import (
 )
 from state.delta.reading import DeltaReader
 from state.delta.scratch import FileScratch
-from state.delta.segments.folding import LAYOUTS, LogLayout
+from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
@@ -94,6 +94,8 @@ class DeltaMapState(TableState[Layout]):
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         self._engine = _checked_engine(engine, self.location)
         self._layout, self._folding = _checked_layout(layout, self.location)
+        if self._folding is not None:
+            check_folder((columns or {}).get("txid", "txid"), self.table)
         self._properties = dict(properties or {})
         check_properties(self._properties, self.table)
         self._resolved = self.location

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,9 @@ from transactional.ports import COMBINES
 from transactional.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
+_OF_DELTA_RS = "__delta_rs_"
+_UNPRINTED = frozenset({"Cc", "Cs"})
+"""Unicode's control characters, and what UTF-8 can't encode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,13 @@ def check_names(names: Sequence[str], table: str) -> None:
             raise ConfigError(
                 f"state {table}: column name {name!r} is empty, or contains a space, a quote or one of ,;{{}}()=."
             )
+        if not _UNPRINTED.isdisjoint(map(unicodedata.category, name)):
+            raise ConfigError(
+                f"state {table}: column name {name!r} contains a control character, or half of a surrogate pair; name "
+                "the column otherwise"
+            )
+        if name.lower().startswith(_OF_DELTA_RS):
+            raise ConfigError(f"state {table}: column name {name!r} is one of delta-rs' own; name the column otherwise")
         if name.lower() in seen:
             raise ConfigError(
                 f"state {table}: columns {seen[name.lower()]!r} and {name!r} collide; rename yours, or the state's own "

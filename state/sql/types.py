@@ -29,6 +29,8 @@ from transactional.schema import Field
 
 NAME_BYTES_MAX: Final = 63
 """PostgreSQL truncates longer names."""
+_OF_POSTGRES: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Each of its tables has these."""
 
 
 class _DecimalText(TypeDecorator[Decimal]):
@@ -113,6 +115,10 @@ def check_columns(columns: Iterable[Field], table: str) -> None:
     """Raise `ConfigError` for columns that a SQL table can't hold."""
     for column in columns:
         check_name(column.name, table)
+        if column.name in _OF_POSTGRES:
+            raise ConfigError(
+                f"state {table}: PostgreSQL has a column {column.name!r} of its own; name yours otherwise"
+            )
         if column.type not in _TYPES and not column.type.startswith("decimal"):
             raise ConfigError(
                 f"state {table}: column {column.name!r} is a {column.type}, which a SQL table can't store; use its "

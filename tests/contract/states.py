@@ -185,9 +185,11 @@ class Place:
         expires: str | None = None,
         after: str | None = None,
         expiry: Expiry | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> AnyState:
         """One process' handle of the table, opened."""
         goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
+        goes |= {} if columns is None else {"columns": columns}
         if self.engine == "memory":
             state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, **goes)
         elif self.url:

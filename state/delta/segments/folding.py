@@ -23,6 +23,8 @@ from transactional.schema import Schema
 LAYOUTS = ("auto", "merge", "log")
 SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
+FOLDER_BYTES_MAX = 200
+"""File systems take 255; what follows the name is a txid."""
 _PREFIX = "datafusion"
 
 
@@ -52,6 +54,16 @@ class LogLayout:
             raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2, base_share above 0")
         if self.fold_files < 1 or (self.staged_bytes is not None and self.staged_bytes < 0):
             raise ConfigError(f"{self}: fold_files is at least 1, staged_bytes at least 0 or None")
+
+
+def check_folder(txid: str, table: str) -> None:
+    """Raise `ConfigError` for a txid column that can't name folders: each segment lies in `<column>=<txid>`."""
+    if {":", "/"} & set(txid) or len(txid.encode()) > FOLDER_BYTES_MAX:
+        raise ConfigError(
+            f"state {table}: in the log layout the txid column names folders, so {txid!r} can't be its name: it must "
+            f"have at most {FOLDER_BYTES_MAX} bytes, and neither ':' nor '/'; rename it with columns={{'txid': …}}, or "
+            "use layout='merge'"
+        )
 
 
 class SegmentColumns(StateColumns):

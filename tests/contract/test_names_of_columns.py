@@ -1,0 +1,73 @@
+"""Every name of a column either works wherever a table is kept, in each of its places, or is refused when the state is
+built: by the name, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.places import place_of
+from tests.contract.states import OWNER, AnyState, Place, always, content
+from transactional.absent import ABSENT
+from transactional.attempt import TxId
+from transactional.errors import ConfigError
+
+pytestmark = pytest.mark.sampled(5)
+NAMES = {
+    **{each: each for each in ("a:b", "file:", "http://a", "a%20b#?", "_a-[0]", "SELECT", "é🐈\u202e", "ctid")},
+    "__delta_rs_source": "__delta_rs_source",
+    "empty": "",
+    "a return": "a\rb",
+    "a zero byte": "a\0b",
+    "half a pair": "\ud800",
+    "64 bytes": "x" * 64,
+    "255 bytes": "x" * 255,
+}
+REFUSED = ("empty", "a return", "a zero byte", "half a pair", "__delta_rs_source")
+"""Everywhere; others where they can't be."""
+
+
+@pytest.fixture(
+    params=[
+        *("sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs", "delta-rs/merge"),
+        *("delta-rs/log", "delta-rs/staged and folded"),
+    ]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    with place_of(request, tmp_path) as place:
+        yield place
+
+
+def opened(place: Place, name: str) -> AnyState:
+    """The state whose column for the txid is called so, and its others nearly so."""
+    prev = {f"prev_{name}v": f"{name}o"}
+    columns = {"txid": name, "prev_txid": f"{name}p", "deleted": f"{name}d", **prev}
+    return place.state(f"`{name}k` string", f"`{name}v` long", deletes=True, columns=columns)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_works_or_is_refused(place: Place, name: str) -> None:
+    try:
+        state = opened(place, NAMES[name])
+    except ConfigError as refused:
+        error: ConfigError | None = refused
+    else:
+        error = None
+    if name in REFUSED or error is not None:
+        assert NAMES[name].encode("unicode_escape").decode() in str(error)
+        assert not list(place.folder.iterdir())
+        return
+    for txid, rows in enumerate([{"a": (1,), "": (1,)}, {"a": (2,), "é": (1,)}, {"": ABSENT}, {"a": (3,)}], start=1):
+        state.put(place.attempt(txid, txid), {(word,): row for word, row in rows.items()})
+        state.tidy(TxId(txid), always)
+    expected = {"a": 3, "é": 1}
+    again = opened(place, NAMES[name])
+    assert content(again) == expected
+    assert again.get(place.attempt(5, 5), [("a",), ("",), ("é",)]) == {("a",): (3,), ("é",): (1,)}
+    reader = again.reader(OWNER)
+    reader.pin()
+    assert len(reader.rows(TxId(4))) == 2
+    reader.close()
