@@ -10,11 +10,13 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.segments.folding import LogLayout
+from state.delta.segments.folds_apart import FoldTask, WrittenFold
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_staged import live, merge, opened, place, segments
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TxId
+from transactional.errors import OperatingError
 
 __all__ = ["place"]
 
@@ -54,6 +56,23 @@ class TestFoldsApart:
         state.tidy(TxId(4), lambda: True)
         assert (segments(state).folded_txid, content(state)) == (3, {"c": 1})
         assert DeltaTable(state.location.uri).count() == 1, "all that was folded is deleted"
+
+    def test_the_state_tells_that_jobs_fail(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(task: FoldTask) -> WrittenFold:
+            raise OperatingError("executor 3 does not see the folder")
+
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
+        monkeypatch.setattr("state.delta.segments.fold_writers.is_job", lambda *_, **__: True)
+        monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", fails)
+        state = opened(place, fold_after=2, fan_out=2)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
+        assert state.way_taken() == ""
+        state.tidy(TxId(3), lambda: True)
+        self.wait(state)
+        assert state.way_taken().startswith("large folds by the driver, since as a Spark job the last one failed: exec")
+        state.tidy(TxId(3), lambda: True)
+        assert (segments(state).folded_txid, content(state)) == (2, self.EXPECTED)
 
     @pytest.mark.parametrize("txid", ["größe", "tx#1"])
     def test_where_the_log_has_other_paths_than_the_disk_all_goes_through_the_driver(

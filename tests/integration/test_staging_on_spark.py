@@ -128,6 +128,7 @@ def test_spark_folds_and_the_driver_commits(
     assert made
     assert all(file["path"].startswith(RUNS) and file["num_records"] for file in made)
     assert not list((tmp_path / "t" / RUNS).glob("job-*"))
+    assert not [each.name for each in spark.catalog.listTables() if each.isTemporary and each.name.startswith("fold_")]
 
 
 VALUES = "count long, most int, least string, total decimal(20,2)"

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from state.delta.segments.folds_apart import FoldTask, WrittenFold
 from state.fence import WriteRefused
@@ -15,31 +16,62 @@ SPARK_ROWS = 20_000_000
 """Folds of so many rows are Spark jobs where executors are threads of the driver's JVM. Where they are processes of
 their own, all large ones are: a thread would take memory for them that the driver does not have to have."""
 
+PAUSE_FOLDS_MAX: Final = 64
+"""After failures of jobs in a row, the driver writes 1, 2, 4, … large folds before another job is tried; at most so
+many."""
+
 _log = logging.getLogger(__name__)
 
 
-def writer_of(task: FoldTask, *, executors_write: bool) -> Callable[[], WrittenFold]:
-    """What writes a fold: Spark, if it is running with Delta and saves the driver something, else a thread of this
-    process. `executors_write`: whether executors write into the table's folder, as far as its layout says."""
+def is_job(task: FoldTask, *, executors_write: bool) -> bool:
+    """Whether Spark is to write a fold: it is running with Delta, and saves the driver something. `executors_write`:
+    whether executors write into the table's folder, as far as its layout says."""
     if "pyspark" not in sys.modules:
-        return task.write
+        return False
     from state.delta.writing import spark
 
     if not spark.can_fold():
-        return task.write
-    is_job = executors_write if spark.has_executors_apart() else task.fold.rows >= SPARK_ROWS
-    return partial(_by_spark, task) if is_job else task.write
+        return False
+    return executors_write if spark.has_executors_apart() else task.fold.rows >= SPARK_ROWS
 
 
-def _by_spark(task: FoldTask) -> WrittenFold:
-    """By a job. If Spark can't, as where executors do not see the table's folder, by this process."""
-    from state.delta.segments import spark_folds
+class FoldWriters:
+    """What writes the large folds of one table. A job that fails, as where executors do not see the table's folder, is
+    followed by folds of the driver, and tried again less and less often. The user is warned of the first."""
 
-    try:
-        return spark_folds.write_by_spark(task)
-    except (WriteRefused, OperatingError, OSError) as error:
-        _log.warning(
-            "Delta table %s: a fold up to transaction %d did not succeed as a Spark job, the driver writes it: %s",
+    def __init__(self) -> None:
+        self.trouble = ""
+        self._failed, self._left_to_driver = 0, 0
+
+    def writer_of(self, task: FoldTask, *, executors_write: bool) -> Callable[[], WrittenFold]:
+        """What writes a fold: a job, or a thread of this process."""
+        if not is_job(task, executors_write=executors_write):
+            return task.write
+        if self._left_to_driver:
+            self._left_to_driver -= 1
+            return task.write
+        return partial(self._by_spark, task)
+
+    def _by_spark(self, task: FoldTask) -> WrittenFold:
+        from state.delta.segments import spark_folds
+
+        try:
+            written = spark_folds.write_by_spark(task)
+        except (WriteRefused, OperatingError, OSError) as error:
+            self._note_failure(task, error)
+            return task.write()
+        if self._failed:
+            _log.info("Delta table %s: large folds succeed as Spark jobs again", task.location)
+        self.trouble, self._failed = "", 0
+        return written
+
+    def _note_failure(self, task: FoldTask, error: Exception) -> None:
+        self._left_to_driver = min(2**self._failed, PAUSE_FOLDS_MAX)
+        self._failed += 1
+        self.trouble = f"large folds by the driver, since as a Spark job the last one failed: {error}"
+        _log.log(
+            logging.WARNING if self._failed == 1 else logging.DEBUG,
+            "Delta table %s: a fold up to transaction %d did not succeed as a Spark job, the driver writes it and "
+            "takes memory for it; jobs are tried again less and less often, and `transactional status` tells of it: %s",
             *(task.location, task.fold.until, error),
         )
-        return task.write()

@@ -10,7 +10,7 @@ from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
 from state.delta.segments import folds_apart
-from state.delta.segments.fold_writers import writer_of
+from state.delta.segments.fold_writers import FoldWriters
 from state.delta.segments.folding import Fold, LogLayout, due_fold, is_time, join_settings, whole_fold
 from state.delta.segments.folds_apart import FoldsApart
 from state.delta.segments.stored import StoredSegments
@@ -31,7 +31,7 @@ class Folds:
 
     def __init__(self, stored: StoredSegments, settings: LogLayout) -> None:
         self._stored, self._loaded, self.settings = stored, stored.loaded, settings
-        self.apart = FoldsApart()
+        self.apart, self.writers = FoldsApart(), FoldWriters()
         self._came, self._folded_rows, self._files = 0, 0, 0
 
     def note_write(self, rows: int, *, staged_files: int = 0) -> None:
@@ -90,7 +90,7 @@ class Folds:
         combine = self._stored.known_query().combine
         settle_feature(self._loaded, STAGED_FEATURE)
         task = folds_apart.fold_task(self._loaded, combine, fold, segments, floor)
-        self.apart.start(writer_of(task, executors_write=self.settings.staged_bytes is not None))
+        self.apart.start(self.writers.writer_of(task, executors_write=self.settings.staged_bytes is not None))
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""

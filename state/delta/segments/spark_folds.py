@@ -49,12 +49,15 @@ def _write(task: FoldTask, table: TableVersion, folder: Path) -> None:
     rows = session.read.format("delta").option("versionAsOf", table.delta_version).load(task.location.uri)
     source = f"fold_{uuid.uuid4().hex}"
     rows.createTempView(source)
-    folded = session.sql(
-        SegmentQuery(task.columns, task.combine, SPARK_SQL, source).fold(task.fold, task.base, task.floor)
-    )
-    types, name = rows.schema, SPARK_SQL.name
-    cast = folded.select(*(folded[name(n)].cast(types[n].dataType).alias(n) for n in task.schema.names))
-    cast.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(folder))
+    try:
+        folded = session.sql(
+            SegmentQuery(task.columns, task.combine, SPARK_SQL, source).fold(task.fold, task.base, task.floor)
+        )
+        types, name = rows.schema, SPARK_SQL.name
+        cast = folded.select(*(folded[name(n)].cast(types[n].dataType).alias(n) for n in task.schema.names))
+        cast.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(folder))
+    finally:
+        session.catalog.dropTempView(source)
 
 
 def _named(task: FoldTask, home: Path, attempt: TransactionAttempt, part: Path) -> StagedFile:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from state.delta.segments.fold_writers import SPARK_ROWS, writer_of
+from state.delta.segments.fold_writers import PAUSE_FOLDS_MAX, SPARK_ROWS, FoldWriters, is_job
 from state.delta.segments.folding import Fold
 from state.delta.segments.folds_apart import APART_ROWS, FoldTask, WrittenFold
 from state.delta.tables.table import DeltaLocation
@@ -47,18 +47,58 @@ def test_the_drivers_memory_is_spared_where_executors_have_their_own(
 ) -> None:
     on_spark(monkeypatch, master)
     tasks = [task_of(rows) for rows in (APART_ROWS, SPARK_ROWS)]
-    assert [writer_of(each, executors_write=executors_write) != each.write for each in tasks] == jobs
+    assert [is_job(each, executors_write=executors_write) for each in tasks] == jobs
 
 
-def test_what_does_not_succeed_as_a_job_the_driver_writes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(task: FoldTask) -> WrittenFold:
-        raise WriteRefused("no such file", is_conflict=False)
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether jobs succeed, from the last one on; with executors that are processes of their own."""
+    jobs = [False]
 
-    written = WrittenFold(task_of(1).fold, frozenset(), ())
+    def by_spark(task: FoldTask) -> WrittenFold:
+        if not jobs[-1]:
+            raise WriteRefused("no such file", is_conflict=False)
+        return BY_JOB
+
     on_spark(monkeypatch, "spark://host:7077")
-    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", fails)
-    monkeypatch.setattr(FoldTask, "write", lambda task: written)
-    assert writer_of(task_of(APART_ROWS), executors_write=True)() is written
-    assert "as a Spark job, the driver writes it: no such file" in caplog.text
+    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", by_spark)
+    monkeypatch.setattr(FoldTask, "write", lambda task: BY_DRIVER)
+    return jobs
+
+
+BY_JOB, BY_DRIVER = (WrittenFold(Fold(TxId(0), TxId(3), 3, rows), frozenset(), ()) for rows in (1, 2))
+
+
+def fold(writers: FoldWriters) -> WrittenFold:
+    return writers.writer_of(task_of(APART_ROWS), executors_write=True)()
+
+
+def test_what_does_not_succeed_as_a_job_the_driver_writes_and_says_so_once(
+    jobs: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = FoldWriters()
+    assert [fold(writers) for _ in range(20)] == [BY_DRIVER] * 20
+    assert writers.trouble == "large folds by the driver, since as a Spark job the last one failed: no such file"
+    [warned] = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "as a Spark job, the driver writes it" in warned
+    assert warned.endswith("no such file")
+
+
+def test_a_job_that_fails_is_tried_again_less_and_less_often(
+    jobs: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    writers, tried = FoldWriters(), list[int]()
+    for number in range(300):
+        writer = writers.writer_of(task_of(APART_ROWS), executors_write=True)
+        if writer() is BY_DRIVER and getattr(writer, "func", None) == writers._by_spark:
+            tried.append(number)
+    assert tried == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
+    assert tried[-1] - tried[-2] == PAUSE_FOLDS_MAX + 1
+    jobs.append(True)
+    assert BY_JOB in [fold(writers) for _ in range(PAUSE_FOLDS_MAX + 1)]
+    assert (writers.trouble, fold(writers)) == ("", BY_JOB)
+    caplog.clear()
+    jobs.append(False)
+    assert fold(writers) is BY_DRIVER
+    assert fold(writers) is BY_DRIVER
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
