@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, always, content
-from transactional.absent import ABSENT
+from transactional.absent import ABSENT, Absent
 from transactional.attempt import TxId
 from transactional.errors import ConfigError
 
@@ -27,6 +27,12 @@ NAMES = {
 }
 REFUSED = ("empty", "a return", "a zero byte", "half a pair", "__delta_rs_source")
 """Everywhere; others where they can't be."""
+HISTORY: list[dict[str, tuple[int] | Absent]] = [
+    {"a": (1,), "": (1,)},
+    {"a": (2,), "é": (1,)},
+    {"": ABSENT},
+    {"a": (3,)},
+]
 
 
 @pytest.fixture(
@@ -48,19 +54,22 @@ def opened(place: Place, name: str) -> AnyState:
     return place.state(f"`{name}k` string", f"`{name}v` long", deletes=True, columns=columns)
 
 
+def built(place: Place, name: str) -> AnyState | ConfigError:
+    try:
+        return opened(place, name)
+    except ConfigError as error:
+        return error
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_works_or_is_refused(place: Place, name: str) -> None:
-    try:
-        state = opened(place, NAMES[name])
-    except ConfigError as refused:
-        error: ConfigError | None = refused
-    else:
-        error = None
-    if name in REFUSED or error is not None:
-        assert NAMES[name].encode("unicode_escape").decode() in str(error)
+    state = built(place, NAMES[name])
+    if name in REFUSED or isinstance(state, ConfigError):
+        assert NAMES[name].encode("unicode_escape").decode() in str(state)
+        assert isinstance(state, ConfigError)
         assert not list(place.folder.iterdir())
         return
-    for txid, rows in enumerate([{"a": (1,), "": (1,)}, {"a": (2,), "é": (1,)}, {"": ABSENT}, {"a": (3,)}], start=1):
+    for txid, rows in enumerate(HISTORY, start=1):
         state.put(place.attempt(txid, txid), {(word,): row for word, row in rows.items()})
         state.tidy(TxId(txid), always)
     expected = {"a": 3, "é": 1}
