@@ -32,7 +32,7 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
 from transactional.engine.tidying import Targets, Tidying
-from transactional.errors import AttemptLost, ConfigError, FatalError, TransactionalError
+from transactional.errors import BoltFailed, ConfigError, FatalError, TransactionalError
 from transactional.facts import BatchFacts, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
@@ -303,9 +303,10 @@ class PhaseRunner:
         pending, given_up = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
         if not isinstance(self.topology.spout, AckedSpout):
             if len(processed.failed) + len(batch.pending) > PENDING_MAX:
-                raise AttemptLost(
-                    f"{len(processed.failed)} messages of one batch failed, more than the {PENDING_MAX} that are "
-                    f"recorded: all are processed again; the first error: {processed.failed[0].error}"
+                raise BoltFailed(
+                    f"{len(processed.failed)} messages of one batch failed and {len(batch.pending)} wait, more than "
+                    f"the {PENDING_MAX} that are recorded: the whole batch is processed again, without counting their "
+                    f"retries; the first error: {processed.failed[0].error}"
                 )
             pending, given_up = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
         if given_up and self.topology.dead_letters is not None:

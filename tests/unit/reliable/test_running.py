@@ -16,7 +16,7 @@ from tests.unit.reliable.runs import committed, fresh, mails, run
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.engine.letter_spout import LetterSpout, all_letters
-from transactional.errors import BoltFailed, ConfigError, OperatingError
+from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
 from transactional.execution.failing.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.reliable import TopologyBuilder
@@ -68,6 +68,15 @@ def test_a_message_is_given_up_after_its_retries_and_counted() -> None:
     store = run(mails("at-least-once", LINES).build(), message_retries_max=3)
     assert given.split["c bad"] == 1 + 3
     assert sum(batch.lost for batch in committed(store).values()) == 1
+
+
+def test_more_failed_messages_than_are_recorded_are_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the bolt, not an outage: it counts against `attempts_max`."""
+    monkeypatch.setattr("transactional.engine.runner.PENDING_MAX", 1)
+    given = fresh(lambda word, times: word in ("b", "bad"))
+    with pytest.raises(RetriesExhausted, match="TX302 2 messages of one batch failed and 0 wait, more than the 1 that"):
+        run(mails("at-least-once", LINES).build(), attempts_max=3, message_retries_max=0)
+    assert given.split["c bad"] == 3
 
 
 def test_a_message_that_is_given_up_is_a_dead_letter_if_there_is_a_table() -> None:
