@@ -31,12 +31,14 @@ class TaskInput:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What tasks do that close windows: read the rows in a range, and make windows of their part."""
+    """What tasks do that close windows: read the rows in a range, and make windows of their part, in an order that
+    matters to somebody or, where that is (), in any."""
 
     column: str
     after: int | None
     until: int
     closer: Closer
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from transactional.ports import (
     WindowedAggregate,
 )
 from transactional.ports.dead_letters import letter_rows
+from transactional.ports.split import SplitWindows
 from transactional.ports.staged import Scratch
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step, plan_steps
@@ -235,7 +236,10 @@ class CommitPhase:
         wanted = [stream for stream, schema in component.outputs.items() if schema]
         emitted = dict[str, pa.Table]()
         if closes and CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
-            emitted[CLOSED] = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
+            closed = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
+            if step.in_order and isinstance(component.bolt, SplitWindows):
+                closed = in_order_of_tasks(closed, step.split_by, step.tasks, component.bolt.window_key)
+            emitted[CLOSED] = closed
         if isinstance(component.bolt, MergingAggregate):
             merged = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
             passing.written[component.id] = merged.changed.num_rows + merged.gone.num_rows

@@ -36,9 +36,11 @@ def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in by])
 
 
-def in_order_of_tasks(rows: pa.Table, by: Sequence[str], tasks: int) -> pa.Table:
-    """The same rows as a job of so many tasks gives them: so that it does not matter where an update has run."""
-    return pa.concat_tables(in_order(part, by) for part in split_rows(rows, by, tasks))
+def in_order_of_tasks(rows: pa.Table, by: Sequence[str], tasks: int, key: Sequence[str] = ()) -> pa.Table:
+    """The same rows as a job of so many tasks gives them, so that it does not matter where an update has run: each
+    task's in the order of `key`, or of what they are split by."""
+    parts = split_rows(rows, by, tasks) if by else [rows]
+    return pa.concat_tables(in_order(part, key or by) for part in parts)
 
 
 def whole(waiting: Iterable[Waits], scratch: Scratch | None) -> list[pa.Table]:

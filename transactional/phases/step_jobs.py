@@ -58,7 +58,8 @@ def close_as_job(
     part, rows = state.for_tasks(attempt), component.bolt.closing(facts)
     if part is None or rows is None:
         return part is not None
-    inputs, closing = tuple(TaskInput(task, ()) for task in range(step.tasks)), Closing(*rows, windows.closer())
+    order = windows.window_key if step.in_order else ()
+    inputs, closing = tuple(TaskInput(task, ()) for task in range(step.tasks)), Closing(*rows, windows.closer(), order)
     work = StepWork(attempt, component.id, step.tasks, step.split_by, part, inputs, facts=facts, closing=closing)
     answers = sorted(jobs.run_step(work), key=lambda each: each.task)
     # All have read the same rows, and each has kept some.

@@ -26,8 +26,8 @@ class Step:
 
     `stays` is why it always runs in the driver; empty: it may run as a Spark job over its tasks. Its keys are then
     split among them by `split_by`, columns of its state's key; a bolt without a state has none.
-    `changes`: it is a state's update that emits what it changes; `in_order`: somebody reads that to whom the order of
-    keys may matter.
+    `changes`: it is a state's update that emits what it changes; `in_order`: somebody reads that, or the windows that
+    it closes, to whom the order of keys may matter.
     """
 
     component: str
@@ -86,7 +86,11 @@ def _closing_step(topology: Topology, component: Component, update: WindowedAggr
         stays = "it has one task"
     elif not isinstance(component.state, SplitState):
         stays = "its state can be read in the driver only"
-    return Step(component.id, tasks, () if stays else split_by, stays)
+    in_order = isinstance(update, SplitWindows) and any(
+        _depends_on_order(each) and not _has_one_row_of_each(each, update.window_key)
+        for each in topology.subscribers(component.id)
+    )
+    return Step(component.id, tasks, () if stays else split_by, stays, in_order=in_order)
 
 
 def _changing_step(topology: Topology, component: Component) -> Step:
@@ -111,6 +115,11 @@ def _depends_on_order(component: Component) -> bool:
     if isinstance(component.bolt, Bolt | BoltFunction):
         return True
     return not set(component.bolt.aggregator().combine_kinds.values()) <= STAGEABLE
+
+
+def _has_one_row_of_each(component: Component, window_key: tuple[str, ...]) -> bool:
+    """Whether it is an update that never gets two windows with the same key."""
+    return component.is_update and component.state is not None and set(window_key) <= set(component.state.key.names)
 
 
 def _feeding(topology: Topology, component: Component) -> int:

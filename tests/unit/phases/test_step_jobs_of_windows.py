@@ -29,7 +29,7 @@ from transactional.phases.step_tasks import run_step_task
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import CLOSED, Topology
-from transactional.trident import Count, Max, TridentTopology, sliding, tumbling
+from transactional.trident import Count, Last, Max, TridentTopology, sliding, tumbling
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 FIELDS = "page string, at timestamp, user long"
@@ -48,9 +48,9 @@ def clicks(seed: int) -> list[tuple[Any, ...]]:
 
 
 def topology_of(
-    make: Callable[[str, Any], Any], window: Any, rows: list[tuple[Any, ...]], *, tasks: int = 3
+    make: Callable[[str, Any], Any], window: Any, rows: list[tuple[Any, ...]], *, tasks: int = 3, last: bool = False
 ) -> Topology:
-    """Windows that close are put, and counted, in a state each."""
+    """Windows that close are put, and counted, in a state each; maybe the `last` of a page is kept, too."""
     topology = TridentTopology("windows", parallelism=tasks)
     spout = OpaqueMemoryTransactionalSpout([rows[::2], rows[1::2]], FIELDS, take=15)
     stream = topology.new_stream("clicks", spout, event_time="at", max_delay="1 second")
@@ -61,6 +61,8 @@ def topology_of(
     )
     counts.closed().persist(make("closed", ("page", "window_start")), name="closed")
     counts.closed().group_by("page").persistent_aggregate(make("windows", None), Count(), name="windows")
+    if last:
+        counts.closed().group_by("page").persistent_aggregate(make("last", None), Last("n"), name="last")
     return topology.build(strict=True)
 
 
@@ -82,8 +84,10 @@ class Executor(LocalExecutor):
 Change = Callable[[Executor, StepWork], list[TaskDone]]
 
 
-def found(topology: Topology, choice: str, change: Change | None = None) -> dict[str, list[Any]]:
-    """The tables, and what has closed, sorted: tasks have no order among them."""
+def found(
+    topology: Topology, choice: str, change: Change | None = None, *, is_sorted: bool = True
+) -> dict[str, list[Any]]:
+    """The tables, and what has closed, sorted, as nobody depends on the order, or as it was emitted."""
     closed = list[Any]()
 
     def record(attempt: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch) -> None:
@@ -97,7 +101,7 @@ def found(topology: Topology, choice: str, change: Change | None = None) -> dict
     assert bool(executor.steps) == (choice == "jobs")
     states: dict[str, Any] = {component.id: component.state for component in topology.committers}
     tables = {name: in_order(map(dict.values, state.read().to_pylist())) for name, state in states.items()}
-    return {**tables, "emitted": in_order(closed)}
+    return {**tables, "emitted": in_order(closed) if is_sorted else list(map(list, closed))}
 
 
 def in_order(rows: Any) -> list[Any]:
@@ -123,6 +127,20 @@ def test_tasks_close_what_the_driver_closes(shape: str, seed: int, layout: Any, 
 
 def staged(folder: Path) -> Callable[[str, Any], Any]:
     return lambda name, key: DeltaMapState(folder / name, key, layout=LogLayout(staged_bytes=0, fold_after=None))
+
+
+def test_where_the_order_matters_it_is_that_of_their_starts_wherever_they_close() -> None:
+    rows = [*clicks(3), ("page 1", START + timedelta(minutes=5), 1)]
+    by_driver, by_tasks = (
+        found(topology_of(in_memory, WINDOWS["sliding"], rows, last=True), choice, is_sorted=False)
+        for choice in ("driver", "jobs")
+    )
+    assert by_driver == by_tasks
+    starts: dict[Any, list[Any]] = {}
+    for page, start, *_ in by_tasks["emitted"]:
+        starts.setdefault(page, []).append(start)
+    assert starts
+    assert all(each == sorted(each) for each in starts.values())
 
 
 def test_nothing_of_what_closes_passes_the_driver(tmp_path: Path) -> None:
