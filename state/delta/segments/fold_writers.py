@@ -72,6 +72,6 @@ class FoldWriters:
         _log.log(
             logging.WARNING if self._failed == 1 else logging.DEBUG,
             "Delta table %s: a fold up to transaction %d did not succeed as a Spark job, the driver writes it and "
-            "takes memory for it; jobs are tried again less and less often, and `transactional status` tells of it: %s",
+            "takes memory for it; jobs are tried again less and less often, and `transactional status` shows why: %s",
             *(task.location, task.fold.until, error),
         )
