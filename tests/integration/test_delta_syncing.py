@@ -111,17 +111,22 @@ def test_all_that_a_committed_transaction_needs_is_synced(
     assert len(seen) == 8
 
 
-@pytest.mark.sampled(2)
+def synced(disk: Disk, folder: Path) -> list[Path]:
+    """All of the tables that was synced."""
+    return [path for path in (folder / "new").rglob("*") if path.stat().st_ino in disk.synced]
+
+
+@pytest.mark.long("a MERGE: test_what_a_process_has_left_unsynced_is_synced_by_the_next_one")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_is_synced_where_only_the_process_may_die(tmp_path: Path, disk: Disk, layout: str) -> None:
     run(tmp_path, layout, lambda _: None, "process")
-    tables = [path for path in (tmp_path / "new").rglob("*") if path.stat().st_ino in disk.synced]
-    assert not tables
+    assert not synced(disk, tmp_path)
 
 
 def test_what_a_process_has_left_unsynced_is_synced_by_the_next_one(tmp_path: Path, disk: Disk) -> None:
     run(tmp_path, "merge", lambda _: None, "process")
     assert disk.unsynced(tmp_path / "new")
+    assert not synced(disk, tmp_path)
     run(tmp_path, "merge", lambda _: None)
     for name in ("one", "other", "letters"):
         entries = sorted((tmp_path / "new" / name / "_delta_log").glob("*.json"))[:-1]
