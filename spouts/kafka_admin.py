@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented there, but not marked as exported
+from confluent_kafka.admin import (
     AdminClient,
     ClusterMetadata,
     NewPartitions,

@@ -33,7 +33,7 @@ class MemoryPartitionReader:
     partitions: Mapping[int, Rows]
     output: Schema
 
-    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range. Raises `ReplayMismatch` if not all of them exist."""
         rows = self.partitions.get(partition.index, ())
         if len(rows) < offsets.until:
@@ -47,7 +47,7 @@ class MemoryPartitionReader:
             yield batch_from_rows([tuple(row) for row in part], schema, component=str(partition))
 
     def read_with_offsets(
-        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """Yield the rows of the range with their indices."""
         start = int(offsets.start)

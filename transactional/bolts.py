@@ -140,13 +140,13 @@ def _made(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) 
 class OutputCollector(Protocol):
     """Receives what a bolt emits, on its default stream or another one declared in `streams`."""
 
-    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple: a value for each field of the stream, in order."""
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
         """Emit many tuples at once, as Arrow columns named like the stream's fields."""
 
-    def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
 
 
@@ -157,7 +157,7 @@ class MapState(Protocol):
     transaction commit, all or none of them. A timestamp without a time zone is in UTC.
     """
 
-    def get(self, *key: Any) -> Any:
+    def get(self, *key: object) -> Any:
         """The value of one key: None if it does not exist, a tuple if the state has several value columns.
 
         `get("a", 1)` and `get(("a", 1))` read the same key.
@@ -166,10 +166,10 @@ class MapState(Protocol):
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """The values of several keys, in order, read at once."""
 
-    def put(self, key: Key | Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of one key."""
 
-    def delete(self, *key: Any) -> None:
+    def delete(self, *key: object) -> None:
         """Delete one key, whether or not it exists. The state needs `deletes=True`."""
 
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:

@@ -79,7 +79,7 @@ Layer = Mapping[str, Given]
 
 
 def load_config(
-    code: TopologyConfig | Mapping[str, Any] | None = None,
+    code: TopologyConfig | Mapping[str, object] | None = None,
     *,
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -132,7 +132,7 @@ def _file_layer(file: Path | None) -> Layer:
     return {name: _checked(str(path), name, value) for name, value in table.items()}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -167,7 +167,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
             raise ConfigError(f"no option is set by the environment variable {variable}{meant}; unset it")
 
 
-def _code_layer(code: TopologyConfig | Mapping[str, Any] | None) -> Layer:
+def _code_layer(code: TopologyConfig | Mapping[str, object] | None) -> Layer:
     if isinstance(code, TopologyConfig):
         return {name: Given(getattr(code, name), CODE) for name in OPTIONS}
     return {name: _checked(CODE, name, value) for name, value in (code or {}).items()}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import ResolvedConfig, load_config
@@ -31,7 +31,7 @@ def run_topology(
     topology: Topology,
     *,
     store: str = "sqlite:///transactional.db",
-    config: TopologyConfig | Mapping[str, Any] | None = None,
+    config: TopologyConfig | Mapping[str, object] | None = None,
     session: SparkSession | None = None,
     master: str = "local[*]",
     observers: Sequence[Observer] = (),

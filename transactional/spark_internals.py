@@ -42,6 +42,8 @@ for line in sys.stdin.buffer:
 """
 
 
+_launch: Callable[[SparkConf, dict[str, IO[bytes]]], Any] = launch_gateway  # it has no types of its own
+
 # --- sessions ---------------------------------------------------------------------------------------------------
 
 
@@ -59,7 +61,7 @@ def start_jvm(settings: Mapping[str, str], log: Path | None = None) -> None:
         conf.set(name, value)
     if log is not None:
         with _appending(log) as noise:
-            kept: Any = launch_gateway(conf, {"stdout": noise, "stderr": noise})  # type: ignore[no-untyped-call]
+            kept = _launch(conf, {"stdout": noise, "stderr": noise})
         SparkContext._ensure_initialized(gateway=kept)
         return
     # In a session of its own: Ctrl-C in a terminal is not for it, as it is not for the JVM.
@@ -67,7 +69,7 @@ def start_jvm(settings: Mapping[str, str], log: Path | None = None) -> None:
     passing_on = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     assert passing_on.stdin is not None
     with passing_on.stdin as heard:  # afterwards the JVM alone holds that end
-        gateway: Any = launch_gateway(conf, {"stderr": heard})  # type: ignore[no-untyped-call]
+        gateway = _launch(conf, {"stderr": heard})
     gateway.passing_on = passing_on  # it ends with the JVM
     SparkContext._ensure_initialized(gateway=gateway)
 

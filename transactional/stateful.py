@@ -17,19 +17,19 @@ class KeyValueState(Protocol):
     zone is in UTC.
     """
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: Any = None) -> Any:
         """The value of a key; `default` if the key does not exist."""
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of a key."""
 
-    def delete(self, key: Any) -> None:
+    def delete(self, key: object) -> None:
         """Delete a key, whether or not it exists. The state needs `deletes=True`."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values, in order of the keys. Reads the whole table."""
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         """Whether a key exists."""
 
 

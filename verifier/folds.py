@@ -20,7 +20,7 @@ from verifier.rows import RowColumns, shown
 COMBINE_PROPERTY = "transactional.combine"
 FEATURES_PROPERTY, STAGED = "transactional.features", "staged"
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
 
 
 def combined_by(log: TableLog) -> dict[str, str]:
@@ -82,9 +82,9 @@ def check_folds(
 
 def _put_together(
     storage: Storage, files: list[DataFile], columns: RowColumns, how: Mapping[str, str]
-) -> dict[Key, list[Any]]:
+) -> dict[Key, list[object]]:
     """Key → values, of the combined rows of some files."""
-    found: dict[Key, list[Any]] = {}
+    found: dict[Key, list[object]] = {}
     names = (*columns.values, *(() if columns.deleted is None else (columns.deleted,)))
     kinds = [how.get(name, "last") for name in names]
     for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
@@ -101,19 +101,19 @@ def _put_together(
     return found
 
 
-def _is_gone(key: Key, values: Sequence[Any], columns: RowColumns, floor: int | None) -> bool:
+def _is_gone(key: Key, values: Sequence[object], columns: RowColumns, floor: int | None) -> bool:
     """Whether a row of key and combined values is a tombstone, or had expired by a floor."""
     if columns.deleted is not None and values[-1]:
         return True
     return columns.expires is not None and is_past(_expiry(key, values, columns), floor)
 
 
-def _has_expired(key: Key, values: Sequence[Any], columns: RowColumns, floor: Any) -> bool:
+def _has_expired(key: Key, values: Sequence[object], columns: RowColumns, floor: Any) -> bool:
     expiry = _expiry(key, values, columns)
     return expiry is not None and bool(expiry <= floor)
 
 
-def _expiry(key: Key, values: Sequence[Any], columns: RowColumns) -> Any:
+def _expiry(key: Key, values: Sequence[object], columns: RowColumns) -> Any:
     assert columns.expires is not None
     return (*key, *values)[(*columns.key, *columns.values).index(columns.expires)]
 
@@ -131,7 +131,7 @@ def _reaches_back_behind(log: TableLog, fold: DeltaCommit, columns: RowColumns) 
     return min(txids.values(), default=0) < min((txids[path] for path in fold.removed if path in txids), default=0)
 
 
-def _met(how: str, before: Any, value: Any) -> Any:
+def _met(how: str, before: Any, value: Any) -> object:
     """NULL counts as nothing, except for `last`."""
     if how == "last" or before is None:
         return value
@@ -142,15 +142,15 @@ def _met(how: str, before: Any, value: Any) -> Any:
     return min(before, value) if how == "min" else max(before, value)
 
 
-def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[object, ...]]:
     """The rows of some columns. NaN, which is not equal to itself, is replaced by its name."""
     if not names:
         return [()] * int(table.num_rows)
     return list(zip(*(_values(table.column(name)) for name in names), strict=True))
 
 
-def _values(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def _values(column: Any) -> list[object]:
+    values: list[object] = column.to_pylist()
     if str(column.type) in ("float", "double"):
         return ["NaN" if value != value else value for value in values]
     return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from verifier.evidence.store import CommittedBatch
 from verifier.floors import Expires, is_past
@@ -15,8 +14,8 @@ from verifier.windows import Values, both, value_of
 class KeyedTuple:
     """A tuple: its key, and the fields that are aggregated."""
 
-    key: tuple[Any, ...]
-    fields: Mapping[str, Any]
+    key: tuple[object, ...]
+    fields: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -31,7 +30,7 @@ class RecomputedKeys:
     columns: Mapping[str, tuple[str, str | None]]
     expires: Expires
     floor: int | None = None
-    known: dict[tuple[Any, ...], Values] = field(default_factory=dict)
+    known: dict[tuple[object, ...], Values] = field(default_factory=dict)
 
     def commit(self, batch: CommittedBatch | None, tuples: Iterable[KeyedTuple]) -> None:
         """The next transaction: what has expired for it is gone, whatever comes for its key is new."""
@@ -45,7 +44,7 @@ class RecomputedKeys:
             self.known[each.key] = rows
         self._leave_out()
 
-    def rows(self) -> Mapping[tuple[Any, ...], Values]:
+    def rows(self) -> Mapping[tuple[object, ...], Values]:
         """What a reader sees of the table."""
         return self.known
 

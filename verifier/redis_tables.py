@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -83,7 +83,7 @@ def _read(url: str, table: str, what: str) -> tuple[dict[str, str | None], dict[
     return {name: None if each is None else each.decode() for name, each in zip(_META, told, strict=True)}, stored
 
 
-def _row(key: bytes, row: bytes, keys: int, values: int) -> tuple[Any, ...]:
+def _row(key: bytes, row: bytes, keys: int, values: int) -> tuple[object, ...]:
     """Key, values, txid, previous txid, previous values, and whether it is a tombstone. One that can't be read has no
     txid, which no row may lack."""
     try:
@@ -100,7 +100,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-def _fill(connection: Connection, table: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+def _fill(connection: Connection, table: str, names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
     def quoted(name: str) -> str:
         doubled = name.replace('"', '""')
         return f'"{doubled}"'

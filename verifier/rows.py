@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,8 +82,8 @@ class Sums:
     """Sums over the rows of a table. `newest` is over those of the table's transaction."""
 
     rows: int = 0
-    counted: Any = 0
-    newest: Any = 0
+    counted: object = 0
+    newest: object = 0
     per_txid: Counter[int] = field(default_factory=Counter)
 
 
@@ -255,7 +254,7 @@ def check_count(
     _compare(where, f"transaction {table_txid}", records[table_txid], sums.newest, findings)
 
 
-def _compare(where: str, of: str, expected: int, found: Any, findings: Findings) -> None:
+def _compare(where: str, of: str, expected: int, found: object, findings: Findings) -> None:
     if found != expected:
         findings.add(Kind.WRONG_COUNT, f"{where}, {of}", f"{expected}, as many as records were read", found)
 

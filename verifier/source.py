@@ -31,7 +31,7 @@ class KafkaSource:
     """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every existing range."""
 
     bootstrap_servers: str
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
     isolation: str = "read_committed"
     timeout_s: float = 10.0
     reads_records: bool = False

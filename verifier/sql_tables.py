@@ -222,7 +222,7 @@ class _Rows:
     ) -> None:
         self._where, self._counts = f"rows of {table.component!r}", table.counts
         self._connection, self._columns, self._table_txid, self._findings = connection, columns, table_txid, to
-        named: list[Column[Any]] = [Column(quoted_name(name, True)) for name in columns.all]
+        named: list[Column[object]] = [Column(quoted_name(name, True)) for name in columns.all]
         self._table = Table(quoted_name(table.table, True), MetaData(), *named)
 
     def check(self) -> Sums:

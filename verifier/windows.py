@@ -15,7 +15,7 @@ from verifier.evidence.findings import Findings, Kind
 SHOWN_MAX = 20
 """Findings per table."""
 Values = dict[str, Any]
-COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
+COMBINED: Mapping[str, Callable[[Any, Any], object]] = {
     "sum": lambda one, other: one + other,
     "min": min,
     "max": max,
@@ -46,9 +46,9 @@ class WindowRules:
 class TimedTuple:
     """A tuple: its key, its time in microseconds since 1970, and the fields that are aggregated."""
 
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
     us: int
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -57,8 +57,8 @@ class Recomputed:
 
     rules: WindowRules
     open: dict[tuple[Any, ...], Values] = field(default_factory=dict)
-    closed: dict[tuple[Any, ...], Values] = field(default_factory=dict)
-    ends: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    closed: dict[tuple[object, ...], Values] = field(default_factory=dict)
+    ends: dict[tuple[object, ...], int] = field(default_factory=dict)
     """Of sessions."""
     panes: dict[tuple[Any, ...], Values] = field(default_factory=dict)
     """What overlapping windows have in common."""
@@ -83,11 +83,11 @@ class Recomputed:
         for each in tuples:
             self._add(each, closed_until_us)
 
-    def rows(self) -> Mapping[tuple[Any, ...], Values]:
+    def rows(self) -> Mapping[tuple[object, ...], Values]:
         """What the table of open windows has."""
         return self.open if self.rules.gap_us is not None else self.panes
 
-    def closed_rows(self) -> Mapping[tuple[Any, ...], Values]:
+    def closed_rows(self) -> Mapping[tuple[object, ...], Values]:
         """What a table of closed windows has."""
         return self.closed
 
@@ -136,14 +136,14 @@ class Recomputed:
         return {name: both(how, known[name], more[name]) for name, (how, _) in self.rules.columns.items()}
 
 
-def value_of(how: str, of: str | None, fields: Mapping[str, Any]) -> Any:
+def value_of(how: str, of: str | None, fields: Mapping[str, object]) -> object:
     """What one tuple counts as."""
     if of is None:
         return 1
     return int(fields[of] is not None) if how == "count" else fields[of]
 
 
-def both(how: str, one: Any, other: Any) -> Any:
+def both(how: str, one: object, other: object) -> object:
     """Mostly NULL counts as nothing."""
     if how not in _WITH_NULL and (one is None or other is None):
         return one if other is None else other
@@ -152,8 +152,8 @@ def both(how: str, one: Any, other: Any) -> Any:
 
 def check_windows(
     where: str,
-    expected: Mapping[tuple[Any, ...], Values],
-    found: Mapping[tuple[Any, ...], Values],
+    expected: Mapping[tuple[object, ...], Values],
+    found: Mapping[tuple[object, ...], Values],
     findings: Findings,
     what: str = "window",
 ) -> None:
@@ -176,14 +176,14 @@ def _is_alike(expected: Values | None, found: Values | None) -> bool:
     return all(_is_close(expected[name], found.get(name)) for name in expected)
 
 
-def _is_close(one: Any, other: Any) -> bool:
+def _is_close(one: object, other: object) -> bool:
     """Sums of floating-point numbers depend on their order."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) <= 1e-9 * max(abs(one), abs(other)) or (one != one and other != other)
     return bool(one == other)
 
 
-def _shown(row: tuple[Any, ...]) -> str:
+def _shown(row: tuple[object, ...]) -> str:
     return ", ".join(map(str, row))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spouts.kafka.cluster import KafkaConnection, described, topic_of
 from spouts.kafka.topics import Warn
@@ -17,6 +17,9 @@ from transactional.errors import SourceUnavailable
 
 Queried = Mapping[PartitionId, TopicPartition]
 """The partitions in our terms and in Kafka's."""
+
+_earliest: Callable[[], OffsetSpec] = OffsetSpec.earliest  # without types of their own
+_latest: Callable[[], OffsetSpec] = OffsetSpec.latest
 
 
 def topic_partitions(partitions: Any) -> dict[PartitionId, TopicPartition]:
@@ -37,8 +40,8 @@ class OffsetReader:
         """
         if not queried:
             return {}
-        earliest = self._list(queried, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        latest = self._list(queried, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        earliest = self._list(queried, _earliest())
+        latest = self._list(queried, _latest())
         logs = {p: self._log_of(p, earliest[tp], latest[tp]) for p, tp in queried.items()}
         if not any(logs.values()):
             topics = ", ".join(sorted({tp.topic for tp in queried.values()}))

@@ -31,13 +31,13 @@ class KafkaPartitionReader:
     output: Schema
     translator: Translator | None = None
 
-    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         """As `read_or_refuse`, without refused records."""
         for read in self.read_or_refuse(partition, offsets, metadata):
             if isinstance(read, pa.RecordBatch):
                 yield read
 
-    def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+    def read_again(self, values: Mapping[str, object]) -> Iterator[pa.RecordBatch | RefusedRecord]:
         """The tuple of a record that was refused earlier, by the current translator."""
         schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
         try:
@@ -49,7 +49,7 @@ class KafkaPartitionReader:
             yield RefusedRecord(values, str(error))
 
     def read_or_refuse(
-        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         """Yield the existing records of the range, in order: control records and aborted ones leave gaps.
 
@@ -62,7 +62,7 @@ class KafkaPartitionReader:
             yield from self._tuples(messages)
 
     def read_with_offsets(
-        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """As `read`, with the offsets of the tuples. A record without a tuple leaves a gap."""
         for messages in self._messages(partition, offsets):
@@ -93,7 +93,7 @@ class KafkaPartitionReader:
             yield from self._translated(records, lambda position: _as_letter(messages[position]))
 
     def _translated(
-        self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, Any]]
+        self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, object]]
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         assert self.translator is not None
         records = records.select(list(self.translator.fields))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics
 from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPattern

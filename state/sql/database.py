@@ -138,7 +138,7 @@ class Database:
                 connection.begin()
             yield connection
 
-    def answer(self, query: QuickQuery, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """What a small query finds, in a transaction of its own. Raises `DatabaseFailed`."""
         self._leave_what_is_gone()
         dialect = self._engine.dialect

@@ -20,12 +20,12 @@ class QuickQuery:
         self.query = query
         self._texts: dict[str, tuple[str, list[str] | None]] = {}
 
-    def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def rows(self, connection: Connection, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """What it finds within the transaction that has begun. Raises what SQLAlchemy raises."""
         return self.on(connection.dialect, connection.connection, parameters)
 
     def on(
-        self, dialect: Dialect, connection: PoolProxiedConnection, parameters: Mapping[str, Any]
+        self, dialect: Dialect, connection: PoolProxiedConnection, parameters: Mapping[str, object]
     ) -> list[tuple[Any, ...]]:
         """As `rows`, on a connection of a pool."""
         text, names = self._texts.get(dialect.name) or self._made(dialect)

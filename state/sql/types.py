@@ -64,7 +64,7 @@ class _DoubleOrNan(UserDefinedType[float]):
 
     cache_ok = True
 
-    def get_col_spec(self, **_options: Any) -> str:
+    def get_col_spec(self, **_options: object) -> str:
         return "DOUBLE"
 
     def bind_processor(self, dialect: Dialect) -> Callable[[float | None], float | str | None]:

@@ -109,7 +109,7 @@ class SqlStoreReader:
             return [part_of(row, since_ms, each_ms) for row in rows]
         return [minute_of(row) for row in self._rows(history.MINUTES, key)]
 
-    def _rows(self, statement: Executable, key: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    def _rows(self, statement: Executable, key: Mapping[str, object]) -> Sequence[Row[Any]]:
         """All rows. They are made into records afterwards: PostgreSQL ends a transaction in which nothing happens for
         as long as many thousand of them take."""
         with self._database.reading() as connection:

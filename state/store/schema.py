@@ -162,12 +162,12 @@ class NowMs(FunctionElement[int]):
 
 
 @compiles(NowMs, "sqlite")
-def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: object) -> str:
     return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
 @compiles(NowMs, "postgresql")
-def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: Any) -> str:
+def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: object) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
@@ -229,7 +229,7 @@ class StoreDatabase:
                     self._look(connection)
                 yield connection
 
-    def answer(self, query: QuickQuery, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """What a small query finds, in a transaction of its own. Raises `StoreUnavailable`."""
         if not self._is_ready:
             with self.reading() as connection:

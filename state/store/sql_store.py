@@ -70,7 +70,7 @@ class SqlCoordinatorStore(SqlStoreReader):
     def acquire(
         self,
         topology_id: str,
-        fingerprint: Mapping[str, Any],
+        fingerprint: Mapping[str, object],
         *,
         owner: str,
         lease_ms: int,
@@ -112,7 +112,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             history.begin_run(connection, lease, name, about or RunAbout())
             return lease
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, object]) -> None:
         """Store the fingerprint of a run that has started successfully."""
         with self._database.writing() as connection:
             _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint))
@@ -174,7 +174,7 @@ class SqlCoordinatorStore(SqlStoreReader):
         processed_at_ms: int,
         started_at_ms: int,
         at_ms: int,
-        details: Mapping[str, Any] | None = None,
+        details: Mapping[str, object] | None = None,
         minute: MinuteRecord | None = None,
         keep: Keep | None = None,
     ) -> None:
@@ -351,7 +351,7 @@ def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
 
 
 def _changed(
-    connection: Connection, statement: Update | Delete, lease: Lease, attempt: TransactionAttempt, **values: Any
+    connection: Connection, statement: Update | Delete, lease: Lease, attempt: TransactionAttempt, **values: object
 ) -> bool:
     """Change what the store holds of one attempt; return whether there was something to change."""
     key = {"topology": lease.topology_id, "id": attempt.attempt_id, "number": attempt.txid}

@@ -60,7 +60,7 @@ def _check_structs(values: Sequence[Any], type_: pa.DataType, path: str) -> None
         check_values([row[field.name] for row in rows], field.type, f"{path}.{field.name}")
 
 
-def _as_dict(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
+def _as_dict(value: Any, names: Sequence[str]) -> Mapping[str, object]:
     """A struct is given as a mapping, as a tuple in order, or as pairs."""
     if isinstance(value, tuple):
         more = (f"field {number}" for number in range(len(names), len(value)))

@@ -7,7 +7,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -149,7 +149,7 @@ class Pages:
         """One topology at a glance."""
         span = request.query_params.get("charts", "")
 
-        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
             return views.topology(store, status, now_ms, history=self._history, span=span, live=self._console.live)
 
         return self._of_topology(request, "topology.html", view)
@@ -176,7 +176,7 @@ class Pages:
             raise NotThere("Transactions are numbered 1, 2, 3, …")
         txid = TxId(number)
 
-        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
             found = views.transaction(store, status, txid, now_ms)
             if found is None:
                 raise NotThere(
@@ -220,7 +220,7 @@ class Pages:
     def doctor(self, request: Request) -> Response:
         """What is wrong; with `?examine=1` after an examination, which reads the whole history and all tables."""
 
-        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, Any]:
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
             known = self._console.topologies.get(status.topology_id)
             examines = request.query_params.get("examine") == "1"
             url = self._console.store_url
@@ -298,7 +298,7 @@ class Pages:
         self,
         request: Request,
         template: str,
-        view: Callable[[StoreReader, TopologyStatus, int], Mapping[str, Any]],
+        view: Callable[[StoreReader, TopologyStatus, int], Mapping[str, object]],
     ) -> Response:
         began_s = time.thread_time()
         status, now_ms = self._status(request), self._now_ms()
@@ -317,11 +317,11 @@ class Pages:
     def _feed_of(self, topology_id: str) -> Feed | None:
         return self._feed if self._feed is not None and self._feed.live.topology_id == topology_id else None
 
-    def _page(self, template: str, current: TopologyStatus | None, **values: Any) -> Response:
+    def _page(self, template: str, current: TopologyStatus | None, **values: object) -> Response:
         statuses = values.pop("statuses", None) or self._store.status()
         return HTMLResponse(render(template, statuses=statuses, current=current, **values))
 
-    def _redirect(self, request: Request, name: str, **values: Any) -> Response:
+    def _redirect(self, request: Request, name: str, **values: object) -> Response:
         return RedirectResponse(request.url_for(name, slug=request.path_params["slug"], **values).path, 303)
 
     def _status(self, request: Request) -> TopologyStatus:

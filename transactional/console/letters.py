@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from transactional.console.data.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
@@ -23,7 +23,7 @@ TRANSACTIONS_MAX: Final = 100
 class LettersTable:
     """The rows of the table of dead letters, newest first, at most `LETTERS_MAX`; or why they can't be shown."""
 
-    rows: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[Mapping[str, object]] = ()
     total: int = 0
     waiting: int = 0
     problem: str = ""

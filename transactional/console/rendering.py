@@ -56,7 +56,7 @@ def _environment() -> jinja2.Environment:
 _ENVIRONMENT: Final = _environment()
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """A page. A value that a template uses and is not given is an error."""
     text: str = _ENVIRONMENT.get_template(template).render(**values)
     return text

@@ -55,7 +55,7 @@ class Leadership:
         owner: str | None = None,
         accept_changes: bool = False,
         name: str | None = None,
-        sources: Mapping[str, Any] | None = None,
+        sources: Mapping[str, object] | None = None,
         notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self._sources = sources or {}
@@ -136,7 +136,7 @@ class Leadership:
         with suppress(StoreUnavailable):  # then the lease ends by itself
             self.store.release(self.lease, is_done=is_done, end=end)
 
-    def record(self, action: Action, timeline: Timeline, at_ms: int, known: Mapping[str, Any]) -> None:
+    def record(self, action: Action, timeline: Timeline, at_ms: int, known: Mapping[str, object]) -> None:
         """Write what an action wants to be written, with `known` about a transaction commit. It is durable when this
         returns."""
         store, lease = self.store, self.lease
@@ -205,7 +205,7 @@ class Standby:
         self,
         store: CoordinatorStore,
         topology_id: str,
-        fingerprint: Mapping[str, Any] | None,
+        fingerprint: Mapping[str, object] | None,
         config: TopologyConfig,
         *,
         owner: str,

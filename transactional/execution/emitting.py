@@ -51,7 +51,7 @@ class _Stream:
         self.emitted = 0
         self.record: Callable[[str, pa.RecordBatch], None] | None = None
 
-    def refuse(self, values: tuple[Any, ...]) -> NoReturn:
+    def refuse(self, values: tuple[object, ...]) -> NoReturn:
         """There are more values than fields, or fewer."""
         with guarded(self.component):
             stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
@@ -72,7 +72,7 @@ class _Stream:
             self._count(target, batch.num_rows)
             self._note(batch)
 
-    def check(self, values: tuple[Any, ...]) -> None:
+    def check(self, values: tuple[object, ...]) -> None:
         """Fail for values that do not match, or that a state behind would refuse."""
         with guarded(self.component):
             self.check_batch(batch_from_rows([values], self.schema, component=self.component))
@@ -176,7 +176,7 @@ class Emitter:
         self.streams[stream].gates[operator.component] = operator
         return partial(self.streams[stream].keep, operator.component)
 
-    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Take one tuple."""
         to = self._default if stream is DEFAULT_STREAM else self._stream(stream)
         if len(values) != to.width:
@@ -195,7 +195,7 @@ class Emitter:
         for part in parts:
             to.hand_on(part)
 
-    def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Take one tuple for one task of a bolt."""
         to = self._stream(stream)
         if len(values) != to.width:
@@ -210,7 +210,7 @@ class Emitter:
             spreader.check_task(task)
         to.direct_values.setdefault((component, task), []).extend(values)
 
-    def _emit_checked(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def _emit_checked(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """As `emit`; a value that does not match the declared types fails here, not when many are combined."""
         to = self._stream(stream)
         if len(values) == to.width:
@@ -224,7 +224,7 @@ class Emitter:
                 to.check_batch(part)
         Emitter.emit_batch(self, batch, stream=stream)
 
-    def _emit_direct_checked(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def _emit_direct_checked(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
         to = self._stream(stream)
         if len(values) == to.width:
             to.check(values)
@@ -239,7 +239,7 @@ class Emitter:
         """Refuse what is emitted from now on: what was emitted has been passed on."""
         self.emit = self.emit_batch = self.emit_direct = self._refuse_late  # type: ignore[method-assign]
 
-    def _refuse_late(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse_late(self, *_: Any, **__: object) -> NoReturn:
         with guarded(self.component):
             raise ConfigError(
                 f"{self.component!r} emitted in pre_commit, when all states were written already: emit in execute or "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,7 @@ def followed(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch]]
     assert isinstance(reader, MessageReader)
     known = reader
 
-    def read(partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+    def read(partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         for batch, places in known.read_with_offsets(partition, offsets, metadata):
             yield with_roots(batch, partition, places)
 

@@ -44,7 +44,7 @@ class DeferredState:
     def __init__(self, component: str) -> None:
         self.component = component
 
-    def get(self, *key: Any) -> Any:
+    def get(self, *key: object) -> Any:
         """Refused."""
         self._refuse()
 
@@ -52,11 +52,11 @@ class DeferredState:
         """Refused."""
         self._refuse()
 
-    def put(self, key: Key | Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Refused."""
         self._refuse()
 
-    def delete(self, *key: Any) -> None:
+    def delete(self, *key: object) -> None:
         """Refused."""
         self._refuse()
 
@@ -113,7 +113,7 @@ class MapStateView:
             self._read.update({key: found.get(key) for key in unread})
         return [self._value(self.written.get(key, self._read.get(key))) for key in wanted]
 
-    def put(self, key: Key | Any, value: Any) -> None:
+    def put(self, key: object, value: Any) -> None:
         """Set the value of one key."""
         values = (value,) if self._single else tuple(value)
         if len(values) != len(self._state.values):
@@ -123,7 +123,7 @@ class MapStateView:
             )
         self.written[self._as_key(key)] = values
 
-    def delete(self, *key: Any) -> None:
+    def delete(self, *key: object) -> None:
         """Delete a key, whether or not it exists."""
         self.written[self._as_key(key[0] if len(key) == 1 else key)] = ABSENT
 
@@ -139,7 +139,7 @@ class MapStateView:
     def close(self) -> None:
         """The state is written."""
 
-    def _as_key(self, key: Key | Any) -> Key:
+    def _as_key(self, key: object) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
         if len(values) != len(self._state.key):
             raise SchemaMismatch(

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from transactional.bolts import OutputCollector
 from transactional.errors import ConfigError
 from transactional.execution.map_state import DeferredLookups, DeferredState
+
+if TYPE_CHECKING:  # cloudpickle ships no types; its pickler is one of pickle's
+    from pickle import Pickler
+else:
+    from cloudpickle import Pickler
 
 _ADVICE = "open connections, locks and the like in prepare"
 
@@ -41,12 +46,12 @@ def load_instance(data: bytes, collector: OutputCollector, state: object, lookup
     return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state, "lookups": lookups}).load()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     def __init__(self, buffer: io.BytesIO, collector: OutputCollector) -> None:
         super().__init__(buffer)
         self._collector = collector
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: object) -> str | None:
         if obj is self._collector:
             return "collector"
         if isinstance(obj, DeferredLookups):

@@ -42,7 +42,7 @@ class KeyValues:
 
     # --- for the bolt -----------------------------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: Any = None) -> Any:
         """The value of a key, `default` if it does not exist."""
         try:
             found = self._known[key]
@@ -50,13 +50,13 @@ class KeyValues:
             found = self._look_up(key)
         return default if found is ABSENT else found
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of a key."""
         if not self._has_one_value:
             value = self._checked_values(value)
         self._known[key] = self._written[key] = value
 
-    def delete(self, key: Any) -> None:
+    def delete(self, key: object) -> None:
         """Delete a key."""
         self._known[key] = self._written[key] = ABSENT
 
@@ -68,7 +68,7 @@ class KeyValues:
         there = [(key, value) for key, value in found.items() if value is not ABSENT]
         return iter(sorted(there, key=_order))
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return self.get(key, ABSENT) is not ABSENT
 
     # --- for the commit phase ---------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ class KeyValues:
 class _NormalizedKeys(KeyValues):
     """For keys of no or several columns, and of timestamps: a key is a tuple of its columns' values, in UTC."""
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: Any = None) -> Any:
         return super().get(self._as_key(key), default)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         super().put(self._as_key(key), value)
 
-    def delete(self, key: Any) -> None:
+    def delete(self, key: object) -> None:
         super().delete(self._as_key(key))
 
     def _as_key(self, key: Any) -> Key:

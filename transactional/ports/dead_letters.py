@@ -46,7 +46,7 @@ def letter_rows(
     return done | new
 
 
-def values_to_json(values: Mapping[str, Any]) -> str:
+def values_to_json(values: Mapping[str, object]) -> str:
     """A tuple's values by field, readable for people and for `values_from_json`."""
     return json.dumps(_escaped(values), default=_to_json)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from transactional.attempt import AttemptId
 from transactional.batch import OffsetRange, PartitionId
@@ -228,7 +228,7 @@ class SourceAddress:
     """How a spout's Kafka cluster is reached: for readers without the spout. `options` are librdkafka's."""
 
     bootstrap_servers: str
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
     isolation: str = "read_committed"
     timeout_ms: int = 10_000
 

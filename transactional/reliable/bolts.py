@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from transactional.bolts import Bolt, TopologyContext, Tuple
 from transactional.groupings import DEFAULT_STREAM
@@ -19,11 +19,11 @@ class TupleCollector(Protocol):
     once it is acked, too. Without anchors it belongs to none, and nobody notices if it fails.
     """
 
-    def emit(self, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple: a value for each field of the stream, in order."""
 
     def emit_direct(
-        self, component: str, task: int, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM
+        self, component: str, task: int, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
 

@@ -115,8 +115,8 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         self,
         *,
         strict: bool = False,
-        options: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> Topology:
         """Check everything that can be checked without running anything, and freeze it. Raises `ConfigError`."""
         if not self.spout_id:

@@ -29,7 +29,7 @@ class SpoutCollector:
         self._schema, self._component = arrow_schema(output), component
         self.taken: list[tuple[dict[str, Any], Any]] = []
 
-    def emit(self, *values: Any, message_id: Any = None) -> None:
+    def emit(self, *values: object, message_id: Any = None) -> None:
         """Emit one tuple: a value for each field. Without a `message_id` it is not followed: neither `ack` nor `fail`
         is called for it. Raises `SchemaMismatch` for values that do not match the fields."""
         names = self._schema.names

@@ -40,7 +40,7 @@ class Out:
         # Of all tuples one behind the other.
         self.values, self.values_max = list[Any](), self.ROWS * len(self.schema)
 
-    def take(self, row: tuple[Any, ...]) -> None:
+    def take(self, row: tuple[object, ...]) -> None:
         """Take one tuple."""
         values = self.values
         values += row
@@ -60,7 +60,7 @@ class Out:
             batch = batch_from_rows([row for row in rows if self._matches(row)], self.schema, component=component)
         self.owner.collector.emit_batch(batch, stream=self.name)
 
-    def _matches(self, row: tuple[Any, ...]) -> bool:
+    def _matches(self, row: tuple[object, ...]) -> bool:
         try:
             self.check(row[: self.width])
         except SchemaMismatch as error:
@@ -68,11 +68,11 @@ class Out:
             return False
         return True
 
-    def check(self, values: tuple[Any, ...]) -> None:
+    def check(self, values: tuple[object, ...]) -> None:
         """Raise `SchemaMismatch` for values that do not match the fields."""
         batch_from_rows([values], self._fields, component=self.owner.component)
 
-    def refuse(self, values: tuple[Any, ...]) -> NoReturn:
+    def refuse(self, values: tuple[object, ...]) -> NoReturn:
         """There are more values than fields, or fewer."""
         names = self.schema.names[: self.width]
         raise SchemaMismatch(
@@ -212,11 +212,11 @@ class RunningBolt(ArrowBatchBolt):
         return 0
 
     @abstractmethod
-    def emit(self, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
 
     def emit_direct(
-        self, component: str, task: int, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM
+        self, component: str, task: int, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit one tuple to one task."""
         out = self.out(stream)
@@ -243,7 +243,7 @@ class RunningBolt(ArrowBatchBolt):
         """`execute` has raised for a tuple, or `finish_batch` has."""
 
     @abstractmethod
-    def refused(self, values: tuple[Any, ...], error: str) -> None:
+    def refused(self, values: tuple[object, ...], error: str) -> None:
         """A tuple was emitted whose values do not match their fields; they come with the hidden ones, if there are."""
 
 
@@ -262,7 +262,7 @@ class UntrackedBolt(RunningBolt):
             else:
                 yield row
 
-    def emit(self, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple; what it is anchored to makes no difference."""
         out = self._default if stream is DEFAULT_STREAM else self.out(stream)
         if len(values) != out.width:
@@ -280,7 +280,7 @@ class UntrackedBolt(RunningBolt):
         """Count it."""
         self.count_dropped(error)
 
-    def refused(self, values: tuple[Any, ...], error: str) -> None:
+    def refused(self, values: tuple[object, ...], error: str) -> None:
         """Count it."""
         self.count_dropped(error)
 
@@ -292,7 +292,7 @@ class Anchored:
         self._bolt, self._emit = bolt, bolt.emit
         self.to: Tuple | None = None
 
-    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
         self._emit(*values, anchors=self.to, stream=stream)
 
@@ -302,7 +302,7 @@ class Anchored:
         for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             self._emit(*values, anchors=self.to, stream=stream)
 
-    def emit_direct(self, component: str, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to one task."""
         self._bolt.emit_direct(component, task, *values, anchors=self.to, stream=stream)
 

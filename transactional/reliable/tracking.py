@@ -124,7 +124,7 @@ class TrackedBolt(RunningBolt):
 
     # --- what the bolt calls ------------------------------------------------------------------------------------
 
-    def emit(self, *values: Any, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
         out = self._default if stream is DEFAULT_STREAM else self.out(stream)
         if len(values) != out.width:

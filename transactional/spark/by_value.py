@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+
+if TYPE_CHECKING:  # cloudpickle ships no types; its pickler is one of pickle's
+    from pickle import Pickler
+else:
+    from cloudpickle import Pickler
 
 _ON_EVERY_WORKER = {"transactional", "spouts", "state", "verifier", "pyspark", "py4j"}
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -84,14 +89,14 @@ def _modules_of(value: object) -> set[str]:
     return pickler.seen
 
 
-class _Looking(cloudpickle.Pickler):  # type: ignore[misc]
+class _Looking(Pickler):
     """Records the modules of everything that it pickles."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer)
         self.seen: set[str] = set()
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         """Called for everything but plain values."""
         if isinstance(obj, ModuleType):
             self.seen.add(obj.__name__)

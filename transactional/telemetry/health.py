@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
@@ -23,7 +22,7 @@ class Health:
         self._turned_at_s: float | None = None
         self._limit_s = 0.0
 
-    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: Any) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
         """The driver's loop begins. It may stand still while it waits for the store, but not longer than its lease
         holds."""
         self._limit_s = max(TICKS * config.tick_ms, config.lease_ms) / 1_000

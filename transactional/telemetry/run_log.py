@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from transactional.core.protocol import (
     Action,
@@ -102,7 +102,7 @@ class RunLog:
         about = {"how": end.how.value, "code": end.code, "reason": reason or None, "committed_txid": txid}
         self._line(level, "ended", f"the run has ended ({end.how.value}){why}{until}", **about)
 
-    def _line(self, level: int, name: str, text: str, **fields: Any) -> None:
+    def _line(self, level: int, name: str, text: str, **fields: object) -> None:
         _log.log(
             level,
             "topology %r: %s",

@@ -21,7 +21,7 @@ class Softly:
         self.observer, self.what = observer, what
         self._has_failed = False
 
-    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: Any) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
         """The run begins."""
         if isinstance(self.observer, RunObserver):
             self._try(self.observer.begin, at_ms, progress, config, **how)
@@ -35,7 +35,7 @@ class Softly:
         if isinstance(self.observer, NoticeObserver):
             self._try(self.observer.notice, at_ms, notice)
 
-    def _try(self, process: Callable[..., None], *given: Any, **named: Any) -> None:
+    def _try(self, process: Callable[..., None], *given: Any, **named: object) -> None:
         if self._has_failed:
             return
         try:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
@@ -85,7 +84,7 @@ class MemoryCoordinatorStore:
     def acquire(
         self,
         topology_id: str,
-        fingerprint: Mapping[str, Any],
+        fingerprint: Mapping[str, object],
         *,
         owner: str,
         lease_ms: int,
@@ -119,7 +118,7 @@ class MemoryCoordinatorStore:
             topology.runs[topology.epoch] = run
             return Lease(topology_id, topology.epoch, owner, progress_of(topology), topology.attempt_id, desired)
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, object]) -> None:
         """Store the fingerprint of a run that has started successfully."""
         with self._held(lease) as topology:
             topology.fingerprint = fingerprint_json(fingerprint)
@@ -192,7 +191,7 @@ class MemoryCoordinatorStore:
         processed_at_ms: int,
         started_at_ms: int,
         at_ms: int,
-        details: Mapping[str, Any] | None = None,
+        details: Mapping[str, object] | None = None,
         minute: MinuteRecord | None = None,
         keep: Keep | None = None,
     ) -> None:

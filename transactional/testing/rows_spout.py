@@ -72,12 +72,12 @@ class RowsReader:
 
     rows: pa.RecordBatch
 
-    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         yield self.rows.slice(offsets.start, len(offsets))
 
     def read_with_offsets(
-        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """The rows of a range, with their numbers."""
         yield self.rows.slice(offsets.start, len(offsets)), pa.array(range(offsets.start, offsets.until), pa.int64())

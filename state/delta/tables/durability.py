@@ -125,7 +125,7 @@ def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
     )
 
 
-def _why_no_file(table: Path, add: Mapping[str, Any]) -> str:
+def _why_no_file(table: Path, add: Mapping[str, object]) -> str:
     path = str(add.get("path", ""))
     if "://" in path or path.startswith("file:"):
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from transactional.attempt import AttemptId, TxId
 from transactional.batch import BatchMetadata
@@ -45,7 +45,7 @@ class Recent:
             self._is_in_doubt |= not has_processed and flight.attempt.txid <= self._last_txid
             self._report(each)
 
-    def committed(self, flight: Flight, batch: BatchMetadata, details: Mapping[str, Any]) -> None:
+    def committed(self, flight: Flight, batch: BatchMetadata, details: Mapping[str, object]) -> None:
         """An attempt is committed."""
         each = replace(
             _times(flight, COMMITTED),

@@ -47,7 +47,7 @@ class RunSummary:
         return self.committed_txid - self.first_txid + 1
 
 
-def about(topology: Topology, config: TopologyConfig, sources: Mapping[str, Any]) -> RunAbout:
+def about(topology: Topology, config: TopologyConfig, sources: Mapping[str, object]) -> RunAbout:
     """The description of a run: its version, the topology as `describe` shows it, the options and their sources."""
     return RunAbout(installed_version(), described(topology), shown_options(config), sources)
 

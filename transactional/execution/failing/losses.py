@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ def past_losses(read: Read, note: Callable[[int, str], None]) -> Read:
     lost, and with the reason. Offsets that never held a record may be counted among them."""
 
     def reading(
-        partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+        partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         at = offsets.start
         while at < offsets.until:
