@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.aggregates.ordered import have_keys_once
+from transactional.arrow.conversions import with_one_zero
 
 BLOCK_ROWS: Final = 16_384
 """So many keys have a hash table that fits into a processor's cache."""
@@ -148,5 +149,4 @@ def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same values; of floating-point numbers those that are equal have the same bits."""
     if not pa.types.is_floating(column.type):
         return column
-    zero, nan = pa.scalar(0, column.type), pa.scalar(float("nan"), column.type)
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), with_one_zero(column))

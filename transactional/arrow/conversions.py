@@ -193,9 +193,15 @@ def _stable_codes(column: pa.Array) -> pa.Array:
     if pa.types.is_temporal(column.type):  # its Python value would depend on the installed time zone library
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     elif pa.types.is_floating(column.type):
-        column = pc.add(column, pa.scalar(0, column.type))  # -0.0 equals 0.0
+        column = with_one_zero(column)
     encoded = column.dictionary_encode(null_encoding="encode")
     return pa.array(map(_stable_code, encoded.dictionary.to_pylist()), type=pa.int64()).take(encoded.indices)
+
+
+def with_one_zero(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The same floating-point numbers with 0.0 in place of -0.0, which equals it: whatever distinguishes keys by their
+    bits or their text must not see two."""
+    return pc.add(numbers, pa.scalar(0, numbers.type))
 
 
 def _stable_code(value: Any) -> int:
