@@ -16,7 +16,6 @@ from transactional.store.rules import storable
 
 _TOPOLOGY = bindparam("topology", type_=Text)
 
-_COMMITTED = select(topologies.c.committed_txid).where(topologies.c.topology_id == _TOPOLOGY)
 BEGIN_RUN = insert(runs).values(began_at_ms=NowMs())
 END_RUNS = (
     update(runs)

@@ -24,9 +24,7 @@ else:
 _ADVICE = "open connections, locks and the like in prepare"
 
 
-def check_picklable(
-    what: str, value: object, *, advice: str = "open connections, locks and the like in prepare"
-) -> None:
+def check_picklable(what: str, value: object, *, advice: str = _ADVICE) -> None:
     """Raise `ConfigError` naming what can't be sent to executors."""
     try:
         cloudpickle.dumps(value)
