@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections import Counter
+from http.client import HTTPException
 from types import TracebackType
 from typing import Self
 
@@ -58,13 +59,13 @@ class Scraper:
     def _one(self, base: str, path: str) -> None:
         try:
             with self._opener.open(base + path, timeout=2) as answer:
-                self.answers[path, answer.status] += 1
                 text = answer.read().decode()
+            self.answers[path, answer.status] += 1
         except urllib.error.HTTPError as error:
             self.answers[path, error.code] += 1
             return
-        except OSError:
-            return  # killed, or stopped
+        except (OSError, HTTPException):
+            return  # killed, perhaps in the middle of its answer, or stopped
         if path == "metrics" and re.search(r"^transactional_leading\{.*\} 1\.0$", text, re.MULTILINE):
             self.leaders.add(base)
             if found := re.search(r"^transactional_committed_txid\{.*\} (\S+)$", text, re.MULTILINE):
