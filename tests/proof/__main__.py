@@ -126,6 +126,7 @@ def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
     began, file = time.monotonic(), part.file(folder)
     unfinished = file.with_suffix(".unfinished")
     with unfinished.open("w+", encoding="utf-8") as output, tempfile.TemporaryDirectory(dir=where(part)) as scratch:
+        Path(scratch).chmod(0o711)  # PostgreSQL's server is another user where root runs the tests.
         output.write(f"{shlex.join(command)}\n")
         output.flush()
         surroundings = os.environ | {"TMPDIR": scratch}
