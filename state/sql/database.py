@@ -120,7 +120,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One database transaction that may write. Raises `DatabaseFailed`; the outcome is then unknown."""
-        with _raising_failures(), self._engine.begin() as connection:
+        with raising_failures(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -130,7 +130,7 @@ class Database:
         With `is_snapshot` all that it reads is of one moment, as it always is on SQLite.
         """
         self._leave_what_is_gone()
-        with _raising_failures(), self._engine.connect() as connection:
+        with raising_failures(), self._engine.connect() as connection:
             if is_snapshot and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             connection = connection.execution_options(only_reads=True)
@@ -142,7 +142,7 @@ class Database:
         """What a small query finds, in a transaction of its own. Raises `DatabaseFailed`."""
         self._leave_what_is_gone()
         dialect = self._engine.dialect
-        with _raising_failures():
+        with raising_failures():
             try:
                 connection = self._engine.raw_connection()
             except dialect.loaded_dbapi.Error as error:
@@ -213,7 +213,8 @@ def _joined(given: str | tuple[str, ...]) -> str:
 
 
 @contextmanager
-def _raising_failures() -> Iterator[None]:
+def raising_failures() -> Iterator[None]:
+    """Raise `DatabaseFailed` for what the database's driver raises, also where a connection is kept for later."""
     try:
         yield
     except (DBAPIError, NoConnectionFree) as error:

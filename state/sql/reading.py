@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, alive
-from state.sql.database import Database
+from state.sql.database import Database, raising_failures
 from state.sql.fenced_table import raising_ours
 from state.sql.registry import Registration
 from state.sql.table import StateTable, Values
@@ -85,7 +85,7 @@ class SqlReader:
         with raising_ours(self._name):
             self._connection = self._stack.enter_context(self._database.reading(is_snapshot=True))
         try:
-            with raising_ours(self._name):
+            with raising_ours(self._name), raising_failures():
                 if not self._is_checked:
                     self._check(self._connection)
                 # It reads a row, with which the database's view begins.
@@ -105,13 +105,13 @@ class SqlReader:
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
-        with raising_ours(self._name):
+        with raising_ours(self._name), raising_failures():
             return self._rows.alive(self._open, txid, self._floors.at(txid))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
         wanted = rows_of(keys) if self._key else [()]
-        with raising_ours(self._name):
+        with raising_ours(self._name), raising_failures():
             found = self._rows.before(self._open, TxId(txid + 1), wanted)
         return found if self._expires is None else alive(found, self._expires, self._floors.at(txid))
 

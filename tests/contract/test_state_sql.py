@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from sqlalchemy import Connection
 
 from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place, content, counts
-from tests.contract.storages import Storage
+from tests.contract.storages import Storage, wait_until
 from tests.integration.postgres import LossyProxy
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, SchemaMismatch, TableConflict
@@ -46,6 +47,64 @@ def opened(place: Place, kind: type[SqlMapState] = SqlMapState, url: str = "", *
 def execute(place: Place, statement: Any) -> None:
     with psycopg.connect(place.url, autocommit=True) as connection:
         connection.execute(statement)
+
+
+def fails(place: Place, connection: Connection) -> Callable[[], object]:
+    """Let the database fail a reader's next statement; call what is returned to let it succeed again."""
+    driver: Any = connection.connection.driver_connection
+    if place.url.startswith("sqlite"):
+        driver.set_progress_handler(lambda: 1, 1)
+        return lambda: driver.set_progress_handler(None, 0)
+    execute(place, f"SELECT pg_terminate_backend({driver.info.backend_pid}, 10000)")
+    return lambda: None
+
+
+# The cursor that psycopg could not declare over an ended connection is not closed by SQLAlchemy.
+@pytest.mark.filterwarnings("ignore:.*ServerCursor.*was deleted while still open:ResourceWarning")
+def test_a_database_that_fails_a_pinned_reader_is_an_error_of_ours(place: Place) -> None:
+    """PostgreSQL ends a transaction that is idle for too long; whoever reads then gets one line, and may pin again."""
+    opened(place).merge(place.attempt(1, 1), counts({"a": 1}))
+    reader: Any = place.opened[0].reader(OWNER)
+    word = pa.table({"word": ["a"]})
+    for read in (reader.rows, lambda txid: reader.lookup(txid, word)):
+        reader.pin()
+        assert read(TxId(1)).num_rows == 1
+        succeed = fails(place, reader._connection)
+        with pytest.raises(OperatingError, match="the database does not respond"):
+            read(TxId(1))
+        succeed()
+    reader.pin()
+    assert reader.rows(TxId(1)).num_rows == 1
+    reader.close()
+
+
+@pytest.mark.postgres
+def test_columns_are_added_once_a_pinned_reader_is_done(postgres_place: Place) -> None:
+    """The start waits for it, for as long as the database may take; the reader sees what it saw."""
+    place = postgres_place
+    opened(place).merge(place.attempt(1, 1), counts({"a": 1}))
+    reader = place.opened[0].reader(OWNER)
+    reader.pin()
+    before = reader.rows(TxId(1))
+    gained = SqlMapState(place.url, "a table", "word string", "count long, last string")
+    place.opened.append(gained)
+    gained.open(OWNER, place.txids.__getitem__)
+    gained.version()
+
+    def is_waiting() -> bool:
+        with psycopg.connect(place.url) as connection:
+            return bool(connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()[0][0])
+
+    with ThreadPoolExecutor(1) as threads:
+        fenced = threads.submit(gained.fence, place.attempt(1, 10).attempt_id)
+        wait_until(is_waiting)
+        assert reader.rows(TxId(1)).equals(before)
+        reader.release()
+        fenced.result(timeout=60)
+    assert content(gained) == {"a": (1, None)}
+    reader.pin()
+    assert reader.rows(TxId(1)).equals(before)
+    reader.close()
 
 
 def test_many_may_open_a_new_table_at_once(place: Place) -> None:
