@@ -170,7 +170,8 @@ class TestWhatIsReported:
         state = opened(place)
         files = stage(state, place.attempt(1, 1), {"a": 1}, {"b": 1})
         (place.folder / "t" / files[1].path).unlink()
-        with pytest.raises(OperatingError, match=f"{files[1].path}, and the driver does not find it.*the same folder"):
+        missing = rf"a task on \S+ has reported {files[1].path}, and the driver does not find it.*the same folder"
+        with pytest.raises(OperatingError, match=missing):
             state.merge(place.attempt(1, 1), replace(counts({}), staged=files))
         assert state.version() is None
 

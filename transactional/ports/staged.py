@@ -22,7 +22,7 @@ class StagedFile:
 
     `path` is relative to the table's folder. `stats` are the statistics for the table's log, as JSON: exact, or left
     out. `largest` has for each value column whose sums can overflow its largest absolute value, in units of the last
-    digit. `is_synced`: a power failure does not lose it.
+    digit. `is_synced`: a power failure does not lose it. `host` is the machine of the task, where it is known.
     """
 
     path: str
@@ -31,6 +31,7 @@ class StagedFile:
     stats: str
     largest: Mapping[str, int]
     is_synced: bool
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class FileStager:
         size = self._write(path, pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         sums = [field.name for field in self.columns if limits_of(field.type) is not None]
         bounds = {name: largest(rows[name]) for name in sums}
-        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, statistics(rows), bounds, is_synced=True)
+        told, host = statistics(rows), socket.gethostname()
+        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, told, bounds, is_synced=True, host=host)
 
     def stage_all(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
         """As `stage`, for rows that come one batch after the other; their largest values are not known."""

@@ -53,9 +53,10 @@ def check_there(location: DeltaLocation, staged: Sequence[StagedFile]) -> None:
         try:
             size = path.stat().st_size
         except OSError as error:
+            task = f"a task on {file.host}" if file.host else "a task"
             raise OperatingError(
-                f"Delta table {location}: a task has reported {file.path}, and the driver does not find it: "
-                f"{error.strerror}; every executor and the driver must see the same folder"
+                f"Delta table {location}: {task} has reported {file.path}, and the driver does not find it: "
+                f"{error.strerror}; every executor and the driver must see the same folder, also one that joins later"
             ) from None
         if size != file.size_bytes:
             raise OperatingError(
