@@ -32,8 +32,8 @@ def split_bytes(data: bytes, by: Sequence[str], tasks: int) -> list[bytes]:
 
 
 def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """The same rows in the order of their keys. Arrow's own depends on which keys it has grouped together. Without a
-    key there is one row at most, or rows that came in order."""
+    """The same rows in the order of their keys. Arrow's own depends on which keys it has grouped together. Without
+    columns to go by they stay as they are."""
     return rows.sort_by([(name, "ascending") for name in by]) if by else rows
 
 

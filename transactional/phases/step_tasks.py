@@ -96,8 +96,7 @@ def _close(program: TaskProgram, work: StepWork, closing: Closing, task: int) ->
     parts = [_of_task_rows(batch, work.split_by, task, work.tasks) for batch in rows.to_batches()]
     own = pa.Table.from_batches(parts, rows.schema)
     done = TaskDone(task, own.num_rows, of=rows.num_rows)
-    closed = closing.closer.closed(own, work.facts)
-    return _emitted(program, work, done, {CLOSED: in_order(closed, closing.order) if closing.order else closed})
+    return _emitted(program, work, done, {CLOSED: in_order(closing.closer.closed(own, work.facts), closing.order)})
 
 
 def _of_task_rows(batch: pa.RecordBatch, split_by: Sequence[str], task: int, tasks: int) -> pa.RecordBatch:
