@@ -6,7 +6,7 @@ same command. What parts print is kept in `--output`.
 What dies in these proofs are processes, and power cuts are made up from the file operations that were seen: the disk
 below proves nothing, and takes half of the time. So a part writes to memory, and keeps to a processor of its own, where
 the threads of libraries need not wake each other on another. The soaks, with their servers, have the disk and the
-machine; they go one after the other.
+machine; they go one after the other. What a part that failed has written is kept beside what it has printed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import io
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,6 +42,8 @@ TELLING = ("rewinds, ", "crash points, ", "power cuts: ", "seed ", "metrics were
 MEMORY = Path("/dev/shm")  # A folder of its own is made there.
 NEEDED_BYTES = 4 << 30
 """What has to be free in memory for parts to write there."""
+STARTED: set[subprocess.Popen[bytes]] = set()
+"""The processes of the parts that run now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +123,37 @@ def told(text: str) -> Iterator[str]:
     yield from lines[-1:]
 
 
+def command(part: Part, seed: int) -> list[str]:
+    """What runs the part."""
+    return [sys.executable, "-m", "pytest", "--quiet", "--no-skips", "--proof", f"--seed={seed}", *part.tests]
+
+
 def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
-    """Run a part, and keep what it prints."""
-    command = [sys.executable, "-m", "pytest", "--quiet", "--no-skips", "--proof", f"--seed={seed}", *part.tests]
-    began, file = time.monotonic(), part.file(folder)
-    unfinished = file.with_suffix(".unfinished")
+    """Run a part, and keep what it prints; if it fails, what it has written too."""
+    began, file, line = time.monotonic(), part.file(folder), command(part, seed)
+    unfinished, files = file.with_suffix(".unfinished"), file.with_suffix(".files")
+    shutil.rmtree(files, ignore_errors=True)
     with unfinished.open("w+", encoding="utf-8") as output, tempfile.TemporaryDirectory(dir=where(part)) as scratch:
         Path(scratch).chmod(0o711)  # PostgreSQL's server is another user where root runs the tests.
-        output.write(f"{shlex.join(command)}\n")
+        output.write(f"{shlex.join(line)}\n")
         output.flush()
         surroundings = os.environ | {"TMPDIR": scratch}
-        process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(line, cwd=ROOT, env=surroundings, stdout=output, stderr=subprocess.STDOUT)
+        STARTED.add(process)
         if not part.has_servers:
             keep_to_one_processor(processor, process.pid)
         code = process.wait()
+        STARTED.discard(process)
         text = read(output)
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
+            shutil.copytree(scratch, files, symlinks=True, ignore=sockets)
     unfinished.replace(file if code == 0 else file.with_suffix(".failed"))
     return Outcome(part, code == 0, time.monotonic() - began, text)
+
+
+def sockets(folder: str, names: Iterable[str]) -> set[str]:
+    """Those that can't be copied."""
+    return {name for name in names if Path(folder, name).is_socket()}
 
 
 def where(part: Part) -> Path | None:
@@ -151,7 +168,7 @@ def read(output: TextIO) -> str:
     return output.read()
 
 
-def run_all(waiting: Sequence[Part], seed: int, folder: Path, at_once: int, until: float) -> Iterator[Outcome]:
+def run_all(waiting: Sequence[Part], seed: int, folder: Path, at_once: int, until: float) -> Generator[Outcome]:
     """The parts as they end. None is begun after `until`."""
     left, processors = list(waiting), SimpleQueue[int]()
     for number in range(at_once):
@@ -164,8 +181,9 @@ def run_all(waiting: Sequence[Part], seed: int, folder: Path, at_once: int, unti
         finally:
             processors.put(processor)
 
-    with ThreadPoolExecutor(at_once) as pool:
-        running = dict[Future[Outcome], Part]()
+    running = dict[Future[Outcome], Part]()
+    with ThreadPoolExecutor(at_once) as pool, contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(interrupt, running)
         while True:
             while left and len(running) < at_once and time.monotonic() < until:
                 part = next_of(left, has_servers=not any(part.has_servers for part in running.values()))
@@ -176,6 +194,15 @@ def run_all(waiting: Sequence[Part], seed: int, folder: Path, at_once: int, unti
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
                 del running[ended]
                 yield ended.result()
+
+
+def interrupt(running: Iterable[Future[Outcome]]) -> None:
+    """Interrupt parts, once each, and wait for them: their tests end the servers that they have started."""
+    left = set(running)
+    while left:
+        while STARTED:
+            STARTED.pop().send_signal(signal.SIGINT)
+        left = wait(left, timeout=1).not_done
 
 
 def next_of(waiting: Sequence[Part], *, has_servers: bool) -> Part:
@@ -192,6 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "proof", help="what parts print")
     options = parser.parse_args(arguments)
+    # Both end it as Ctrl-C does; a shell has what it runs in the background, and so all parts, ignore the first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     folder: Path = options.output / f"{sources()}-seed-{options.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     every = parts(options.paths)

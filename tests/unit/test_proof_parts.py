@@ -78,6 +78,33 @@ def test_one_part_with_servers_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, t
     assert all(sum(part.has_servers for part in each) == 1 for each in seen)
 
 
+@pytest.mark.parametrize(("code", "kept"), [(0, False), (1, True), (2, False)], ids=["passed", "failed", "interrupted"])
+def test_what_a_failed_part_has_written_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, code: int, kept: bool
+) -> None:
+    script = f"echo said; echo wrote > $TMPDIR/it; exit {code}"
+    monkeypatch.setattr(proof, "command", lambda *_: ["sh", "-c", script])
+    outcome = proof.run(PARTS[0], 7, tmp_path, 0)
+    assert outcome.passed is (code == 0)
+    assert outcome.text.endswith("said\n")
+    found = [*tmp_path.glob("*.files/it")]
+    assert [file.read_text() for file in found] == ["wrote\n"] * kept
+
+
+def test_parts_end_with_their_command_and_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    memory, output = tmp_path / "memory", tmp_path / "output"
+    memory.mkdir()
+    output.mkdir()
+    monkeypatch.setattr(proof, "MEMORY", memory)
+    monkeypatch.setattr(proof, "NEEDED_BYTES", 0)
+    monkeypatch.setattr(proof, "command", lambda part, _: ["sleep", "100" if "long" in part.name else "0"])
+    outcomes = proof.run_all(PARTS, 7, output, 2, float("inf"))
+    assert next(outcomes).part == PARTS[0]
+    assert [*memory.iterdir()]
+    outcomes.close()
+    assert [*memory.iterdir()] == []
+
+
 def test_the_command_finds_its_parts(tmp_path: Path) -> None:
     options = ["--minutes", "0", "--output", str(tmp_path), "tests/proof/test_worlds.py"]
     command = [sys.executable, "-m", "tests.proof", *options]

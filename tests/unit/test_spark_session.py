@@ -42,6 +42,7 @@ def test_a_terminal_is_told_that_spark_starts(
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(spark_session, "is_running", lambda: is_running)
     monkeypatch.setattr(spark_session, "find_java", lambda: None)
+    monkeypatch.setattr(spark_session, "defaults", lambda *_: {})  # A new machine has yet to download their jars.
     monkeypatch.setattr(spark_session, "start_jvm", start)
     monkeypatch.setattr(spark_session, "require_classic", start)
     monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
