@@ -14,6 +14,7 @@ import pyspark
 from tests.integration.programs import Program
 
 _CLASSES = "org.apache.spark.deploy"
+DISK_BYTES = 64 << 20
 _LOGGING = """\
 rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
@@ -52,17 +53,35 @@ def start_master(folder: Path) -> tuple[Program, str]:
     return master, master.await_line(r"Starting Spark master at (spark://\S+)")[1]
 
 
-def start_worker(folder: Path, master: str, host: str = "127.0.0.1") -> Program:
-    """A worker with one core and 1 GiB for executors. It is registered once it says so."""
+def start_worker(
+    folder: Path, master: str, host: str = "127.0.0.1", *, disk: Path | None = None, **variables: str
+) -> Program:
+    """A worker with one core and 1 GiB for executors, and these variables. It is registered once it says so.
+
+    `disk`: a folder in whose place it and its executors, and nobody else, see a small disk, `DISK_BYTES`. They see it
+    in a namespace of their own: anybody may make one where `unshare --map-root-user --mount true` works, else root.
+    """
     options = ["--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(folder / "workers"), master]
-    return _start(folder, "worker.Worker", options, host)
+    return _start(folder, "worker.Worker", options, host, _alone_with(disk) if disk else (), **variables)
 
 
-def _start(folder: Path, main: str, arguments: list[str], host: str = "127.0.0.1") -> Program:
+def _alone_with(disk: Path) -> Sequence[str]:
+    mount = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs "$0" && exec "$@"'
+    return ("unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(disk))
+
+
+def _start(
+    folder: Path,
+    main: str,
+    arguments: list[str],
+    host: str = "127.0.0.1",
+    within: Sequence[str] = (),
+    **variables: str,
+) -> Program:
     spark_class = Path(pyspark.__file__).with_name("bin") / "spark-class"
-    command = [str(spark_class), f"{_CLASSES}.{main}", "--host", host, "--webui-port", "0", *arguments]
+    command = [*within, str(spark_class), f"{_CLASSES}.{main}", "--host", host, "--webui-port", "0", *arguments]
     options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
-    return Program(command, folder, SPARK_DAEMON_JAVA_OPTS=options, SPARK_DAEMON_MEMORY="256m")
+    return Program(command, folder, SPARK_DAEMON_JAVA_OPTS=options, SPARK_DAEMON_MEMORY="256m", **variables)
 
 
 def executor_of(python_pid: int) -> int:
