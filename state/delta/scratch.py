@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_BYTES, staged_name, unwritten
+from state.delta.tables.staging import DRIVER_BYTES_MAX, staged_name, unwritten
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.ports.staged import StagedBytes
+
+SCRATCH_BYTES = 1024 * 1024
+"""What a task leaves goes through the driver up to this size. A file here is not synced, so it costs less than one that
+is staged; and Spark sends larger results by a detour, and piles them up in the driver's JVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class FileScratch:
 
     folder: Path
     owner: str
-    bytes_min: int = STAGED_BYTES
+    bytes_min: int = SCRATCH_BYTES
 
     def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
         """As for aggregates."""

@@ -27,7 +27,7 @@ from state.delta.opening import (
     with_owner,
 )
 from state.delta.reading import DeltaReader
-from state.delta.scratch import FileScratch
+from state.delta.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
@@ -323,7 +323,7 @@ class DeltaMapState(TableState[Layout]):
         how = self._log_on_disk()
         if how is None or how.staged_bytes is None:
             return None
-        return FileScratch(Path(self.location.uri), owner, how.staged_bytes)
+        return FileScratch(Path(self.location.uri), owner, min(how.staged_bytes, SCRATCH_BYTES))
 
     def ways(self) -> str:
         """How a table in the merge layout may be written (see `ChoosingState`)."""
