@@ -248,4 +248,7 @@ def say(text: str) -> None:
 
 if __name__ == "__main__":
     # As the module that others would import, not as `__main__`.
-    sys.exit(import_module("tests.proof.__main__").main())
+    try:
+        sys.exit(import_module("tests.proof.__main__").main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on")
