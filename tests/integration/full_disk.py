@@ -24,10 +24,14 @@ from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topo
 WORDS = [(f"w{number % 50}",) for number in range(400)]
 
 
-def fill(folder: Path) -> Path:
-    """Mount a small disk, and leave no room on it; the file that takes all of it."""
+def mount(folder: Path) -> None:
+    """Mount a small disk."""
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on a disk; the file that takes all of it."""
     filler = folder / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -37,7 +41,9 @@ def fill(folder: Path) -> Path:
 
 def main() -> None:
     """Run it to its end: what an outage costs is no attempt."""
-    filler = fill(Path("counts").absolute() / RUNS)
+    disk = Path("counts").absolute() / RUNS
+    mount(disk)
+    filler = fill(disk)
 
     def free() -> None:
         wait_at("gate")

@@ -31,6 +31,9 @@ from transactional.running import make_executor
 from transactional.store import Lease
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
+MEETS = 1
+"""The transaction that waits for the test: the first one. A later batch, once known to be small, may be worth one Spark
+task only, and its tasks would wait one after another."""
 
 
 class Tokens(BatchBolt):
@@ -67,12 +70,12 @@ class Waits(BatchBolt):
 
 
 def meet(context: TopologyContext, attempt: TransactionAttempt) -> None:
-    """In the second transaction each task, the first time that it runs, tells the test its pid and waits at a gate.
+    """In one transaction each task, the first time that it runs, tells the test its pid and waits at a gate.
 
     So all tasks of a bolt run at once, on a core each.
     """
     folder, component = context.options["folder"], context.component_id
-    if attempt.txid == 2 and is_first(f"{folder}/{component}-{context.task_index}"):
+    if attempt.txid == MEETS and is_first(f"{folder}/{component}-{context.task_index}"):
         send(f"{folder}/signals", f"{component} {os.getpid()}")
         wait_at(f"{folder}/gate-{component}")
 

@@ -146,14 +146,18 @@ def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
         STARTED.discard(process)
         text = read(output)
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
-            shutil.copytree(scratch, files, symlinks=True, ignore=sockets)
+            with contextlib.suppress(
+                shutil.Error
+            ):  # What somebody deletes meanwhile is missing there; all else is not.
+                shutil.copytree(scratch, files, symlinks=True, ignore=special)
     unfinished.replace(file if code == 0 else file.with_suffix(".failed"))
     return Outcome(part, code == 0, time.monotonic() - began, text)
 
 
-def sockets(folder: str, names: Iterable[str]) -> set[str]:
-    """Those that can't be copied."""
-    return {name for name in names if Path(folder, name).is_socket()}
+def special(folder: str, names: Iterable[str]) -> set[str]:
+    """Sockets and pipes, which can't be copied."""
+    paths = {name: Path(folder, name) for name in names}
+    return {name for name, path in paths.items() if path.is_socket() or path.is_fifo()}
 
 
 def where(part: Part) -> Path | None:
@@ -200,8 +204,9 @@ def interrupt(running: Iterable[Future[Outcome]]) -> None:
     """Interrupt parts, once each, and wait for them: their tests end the servers that they have started."""
     left = set(running)
     while left:
-        while STARTED:
-            STARTED.pop().send_signal(signal.SIGINT)
+        for process in [*STARTED]:
+            STARTED.discard(process)
+            process.send_signal(signal.SIGINT)
         left = wait(left, timeout=1).not_done
 
 
@@ -219,9 +224,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "proof", help="what parts print")
     options = parser.parse_args(arguments)
-    # Both end it as Ctrl-C does; a shell has what it runs in the background, and so all parts, ignore the first.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     folder: Path = options.output / f"{sources()}-seed-{options.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     every = parts(options.paths)
@@ -247,6 +249,9 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    # Both end it as Ctrl-C does; a shell has what it runs in the background, and so all parts, ignore the first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     # As the module that others would import, not as `__main__`.
     try:
         sys.exit(import_module("tests.proof.__main__").main())

@@ -3,7 +3,6 @@ clock that is off."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from deltalake import DeltaTable
 
 from state.delta.tables.staging import RUNS
 from tests.integration import killed_executor, many_words
+from tests.integration.full_disk import fill
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
 from tests.integration.signals import Gate, Signals
 from tests.integration.spark_cluster import start_master, start_worker
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.proof, pytest.mark.spark, pytest.mark.timeout(600)]
 
 # Each worker has a core: the run begins when both are there, and each job has a task for each.
 BOTH = "spark.scheduler.minRegisteredResourcesRatio 1\nspark.task.maxFailures 1\n"
-
 
 OFF_BY_AN_HOUR = """
 import time
@@ -76,12 +75,9 @@ def test_a_worker_whose_disk_is_full_is_an_outage(tmp_path: Path) -> None:
     with Signals(tmp_path) as signals, run_with("cluster/spark-local", tmp_path, *arguments) as (program, disk):
         for _ in range(killed_executor.PARTITIONS):
             assert signals.receive(timeout_s=200).startswith("tokens ")
-        filler = disk / "filler"
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        filler = fill(disk)
         gate.open()
-        told = program.await_line(r"transaction 2:\d+ failed in .*").string
+        told = program.await_line(rf"transaction {killed_executor.MEETS}:\d+ failed in .*").string
         filler.unlink()
         assert "No space left on device" in told
         assert program.wait(timeout_s=200) == 0, program.text

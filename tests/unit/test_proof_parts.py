@@ -82,7 +82,7 @@ def test_one_part_with_servers_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, t
 def test_what_a_failed_part_has_written_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, code: int, kept: bool
 ) -> None:
-    script = f"echo said; echo wrote > $TMPDIR/it; exit {code}"
+    script = f"echo said; mkfifo $TMPDIR/pipe; echo wrote > $TMPDIR/it; exit {code}"
     monkeypatch.setattr(proof, "command", lambda *_: ["sh", "-c", script])
     outcome = proof.run(PARTS[0], 7, tmp_path, 0)
     assert outcome.passed is (code == 0)
