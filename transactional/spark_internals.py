@@ -6,6 +6,7 @@ An update of Spark may take any of them away. `tests/unit/test_spark_internals.p
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import traceback
@@ -83,7 +84,12 @@ def _appending(path: Path) -> IO[bytes]:
 
 def is_running() -> bool:
     """Whether this process has a Spark session already."""
-    return SparkContext._active_spark_context is not None
+    return running_context() is not None
+
+
+def running_context() -> SparkContext | None:
+    """The Spark context of this process; None: none is running."""
+    return SparkContext._active_spark_context
 
 
 def is_classic(session: SparkSession) -> bool:
@@ -159,3 +165,17 @@ def silence_closed_pipes(daemon: ModuleType) -> None:
             traceback.print_exc()
 
     daemon.__dict__["traceback"] = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+
+
+@functools.cache
+def end_quietly() -> None:
+    """Once per process, at the start of its first task: makes it exit silently when Spark closes it.
+
+    A worker that waits for its next task reports its exit to Spark, into a socket that Spark has already closed. With
+    Unix domain sockets that fails at once, and PySpark's daemon printed a traceback for each worker that had been idle
+    for a minute, and for some at the end of a run. Here and not in a custom daemon, so that it also works in a user's
+    session, and workers need no package of ours before their first task.
+    """
+    daemon = sys.modules["__main__"]
+    if getattr(daemon.__spec__, "name", None) == DAEMON:
+        silence_closed_pipes(daemon)

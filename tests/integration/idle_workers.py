@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import Topology, TransactionalTopologyBuilder, Tuple, run_topology
-from transactional.spark.workers import end_quietly
+from transactional.spark_internals import end_quietly
 from transactional.spark_session import spark_session
 
 LAST_WORD = "a new worker"

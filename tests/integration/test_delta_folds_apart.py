@@ -101,6 +101,30 @@ class TestFoldsApart:
         rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
         assert Counter(rows["txid"].to_pylist()) == {2: 3, 3: 3, 4: 2}
 
+    @pytest.mark.parametrize("others", ["", "before", "after"])
+    def test_one_that_is_asked_for_is_written_so_and_committed_at_once(
+        self, place: Place, state: DeltaMapState, monkeypatch: pytest.MonkeyPatch, others: str
+    ) -> None:
+        """Also where others rewrite its files before they are read, or after."""
+        write, written = FoldTask.write, list[WrittenFold]()
+
+        def watched(task: FoldTask) -> WrittenFold:
+            is_first = not written
+            if is_first and others == "before":
+                DeltaTable(state.location.uri).optimize.compact()
+            written.append(write(task))
+            if is_first and others == "after":
+                DeltaTable(state.location.uri).optimize.compact()
+            return written[-1]
+
+        monkeypatch.setattr(FoldTask, "write", watched)
+        state.fold()
+        assert (segments(state).folded_txid, content(state)) == (2, self.EXPECTED)
+        assert len(written) == (2 if others else 1)
+        assert {file.path for file in written[-1].files} <= set(live(state))
+        merge(state, place.attempt(3, 4), {"a": 1, "4": 1}, {"a": 1})
+        assert content(state) == {**{key: n for key, n in self.EXPECTED.items() if key != "3"}, "4": 1}
+
     def test_one_whose_files_somebody_has_rewritten_is_dropped(
         self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -13,25 +13,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout
-from state.delta.segments.folds_apart import FoldTask, WrittenFold
+from state.delta.segments.folding import LogLayout, whole_fold
+from state.delta.segments.folds_apart import FoldTask, WrittenFold, fold_task
 from state.delta.segments.spark_folds import write_by_spark
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import RUNS, FileStager
+from state.fence import WriteRefused
 from state.updates import rows_of
 from tests.contract.states import OWNER, Place, content
 from transactional.attempt import TxId
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, OperatingError
 from transactional.ports import Partials
 from transactional.schema import Schema
 from transactional.spark.cluster_check import check_folders
 from transactional.spark.executor import SparkExecutor
+from transactional.spark_jobs import run_job
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 
@@ -94,6 +97,7 @@ def test_spark_folds_and_the_driver_commits(
 ) -> None:
     monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
     monkeypatch.setattr("state.delta.segments.fold_writers.SPARK_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.shares.SHARE_ROWS", 4)
     jobs = list[FoldTask]()
 
     def job(task: FoldTask) -> WrittenFold:
@@ -125,10 +129,40 @@ def test_spark_folds_and_the_driver_commits(
     assert (table.folded_txid, len(jobs)) == (4, 2)
     folded = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()
     made = [file for file in folded if file["partition"]["txid"] == 4]
-    assert made
+    assert len(made) == 3, "of seven shares three have a key"
     assert all(file["path"].startswith(RUNS) and file["num_records"] for file in made)
-    assert not list((tmp_path / "t" / RUNS).glob("job-*"))
-    assert not [each.name for each in spark.catalog.listTables() if each.isTemporary and each.name.startswith("fold_")]
+
+
+def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
+    state = counted(tmp_path, spark)
+    state.open("words/count", lambda attempt_id: TxId(99))
+    table = state._open_table
+    assert isinstance(table, SegmentsTable)
+    stored = table.folds._stored
+    fold = whole_fold(stored.all(), TxId(99))
+    assert fold is not None
+    task = fold_task(stored.loaded, {"count": "sum"}, fold, stored.all(), None)
+    (Path(state.location.uri) / next(iter(stored.all()[0].files))).unlink()
+    with pytest.raises(WriteRefused, match=r"^[^\n]*No such file[^\n]*$"):
+        write_by_spark(task)
+
+
+def test_a_job_says_what_it_is_and_changes_nothing_for_its_thread(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("spark.job.description", "mine")
+
+    def describe(number: int) -> tuple[int, str | None]:
+        task = TaskContext.get()
+        assert task is not None
+        return number, task.getLocalProperty("spark.job.description")
+
+    assert run_job(describe, 3, "told") == [(0, "told"), (1, "told"), (2, "told")]
+    properties = ("spark.job.description", "spark.scheduler.pool")
+    assert [context.getLocalProperty(each) for each in properties] == ["mine", None]
+    context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    with pytest.raises(OperatingError, match=r"^a thing has failed as a Spark job: ZeroDivisionError: [\w ]*$"):
+        run_job(lambda number: 1 // number, 1, "a thing")
+    assert context.getLocalProperty("spark.job.description") is None
 
 
 VALUES = "count long, most int, least string, total decimal(20,2)"

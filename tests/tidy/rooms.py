@@ -76,6 +76,7 @@ HOMES = {
     "py4j": {"transactional.spark_internals"},
     "pyspark": {
         "transactional.spark",
+        "transactional.spark_jobs",
         "transactional.spark_session",
         "transactional.spark_internals",
         "transactional.loading",

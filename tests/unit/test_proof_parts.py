@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Barrier
 
@@ -91,7 +93,17 @@ def test_what_a_failed_part_has_written_is_kept(
     assert [file.read_text() for file in found] == ["wrote\n"] * kept
 
 
-def test_parts_end_with_their_command_and_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """What is started hears of them, as the command sees to: what pytest is run by in the background does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_parts_end_with_their_command_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, interrupts: None
+) -> None:
     memory, output = tmp_path / "memory", tmp_path / "output"
     memory.mkdir()
     output.mkdir()

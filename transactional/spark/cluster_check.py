@@ -35,7 +35,7 @@ def check_executors(context: SparkContext) -> None:
             # Nothing of ours is there to end quietly with: what the worker's end prints would stand beside the refusal.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         else:
-            from transactional.spark.workers import end_quietly
+            from transactional.spark_internals import end_quietly
 
             end_quietly()
         return iter(missing)

@@ -17,8 +17,7 @@ from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
 from transactional.groupings import DEFAULT_STREAM
 from transactional.phases.staging import staged
 from transactional.phases.tasks import run_dataframe_task
-from transactional.spark.workers import end_quietly
-from transactional.spark_internals import map_in_arrow
+from transactional.spark_internals import end_quietly, map_in_arrow
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import Stage
 

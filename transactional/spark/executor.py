@@ -37,8 +37,8 @@ from transactional.spark.dataframes import dataframe_items
 from transactional.spark.packing import Packing
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
 from transactional.spark.step_jobs import run_step_job
-from transactional.spark.workers import collect_less_garbage, end_quietly
-from transactional.spark_internals import SparkJobs, is_running
+from transactional.spark.workers import collect_less_garbage
+from transactional.spark_internals import SparkJobs, end_quietly, is_running
 from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 

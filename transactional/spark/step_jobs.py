@@ -10,8 +10,8 @@ from pyspark import SparkContext
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepWork, TaskDone, TaskInput
 from transactional.phases.step_tasks import run_step_task
-from transactional.spark.workers import collect_less_garbage, end_quietly
-from transactional.spark_internals import SparkJobs
+from transactional.spark.workers import collect_less_garbage
+from transactional.spark_internals import SparkJobs, end_quietly
 
 
 def run_step_job(context: SparkContext, jobs: SparkJobs, program: TaskProgram, work: StepWork) -> list[TaskDone]:

@@ -24,15 +24,15 @@ _log = logging.getLogger(__name__)
 
 
 def is_job(task: FoldTask, *, executors_write: bool) -> bool:
-    """Whether Spark is to write a fold: it is running with Delta, and saves the driver something. `executors_write`:
+    """Whether Spark is to write a fold: it is running, and saves the driver something. `executors_write`:
     whether executors write into the table's folder, as far as its layout says."""
     if "pyspark" not in sys.modules:
         return False
-    from state.delta.writing import spark
+    from transactional import spark_jobs
 
-    if not spark.can_fold():
+    if (is_apart := spark_jobs.are_executors_apart()) is None:
         return False
-    return executors_write if spark.has_executors_apart() else task.fold.rows >= SPARK_ROWS
+    return executors_write if is_apart else task.fold.rows >= SPARK_ROWS
 
 
 class FoldWriters:

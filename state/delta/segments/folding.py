@@ -26,6 +26,8 @@ SMALL_SHARE = 0.3
 FOLDER_BYTES_MAX = 200
 """File systems take 255; what follows the name is a txid."""
 _PREFIX = "datafusion"
+ONE_THREAD = {f"{_PREFIX}.execution.target_partitions": "1"}
+"""A setting of DataFusion: a query takes one core, as a Spark task may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,10 @@ class SegmentQuery:
     def between(self, column: str, after: int | None, until: int) -> SegmentQuery:
         """The same query, over rows whose key column lies in a range. A condition on its result would come too late:
         behind a join of base and segments it does not reach the files."""
-        condition = is_in_range(self.dialect, column, after, until)
+        return self.where(is_in_range(self.dialect, column, after, until))
+
+    def where(self, condition: str) -> SegmentQuery:
+        """The same query, over rows with a condition that all rows of a key meet, or none."""
         return replace(self, source=f"(SELECT * FROM {self.source} WHERE {condition})")
 
     @property

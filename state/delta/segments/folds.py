@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from deltalake import Transaction
@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.segments import folds_apart
 from state.delta.segments.fold_writers import FoldWriters
-from state.delta.segments.folding import Fold, LogLayout, due_fold, is_time, join_settings, whole_fold
-from state.delta.segments.folds_apart import FoldsApart
+from state.delta.segments.folding import Fold, LogLayout, Segment, due_fold, is_time, join_settings, whole_fold
+from state.delta.segments.folds_apart import FoldsApart, WrittenFold
 from state.delta.segments.stored import StoredSegments
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import is_plain
@@ -45,12 +45,17 @@ class Folds:
         return (lambda: self._fold_due(newest)) if is_due else None
 
     def fold(self, newest: TxId) -> None:
-        """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
+        """Fold every transaction before `newest` into the base. Raises `WriteRefused`, `OperatingError`."""
         self.apart.forget()
-        fold = whole_fold(self._stored.all(), newest)
+        segments = self._stored.all()
+        fold, floor = whole_fold(segments, newest), self._past(newest)
+        if fold is None:
+            return
         try:
-            if fold is not None:
-                self.make_one(fold, self._past(newest))
+            if (write := self._writer_apart(fold, segments, floor)) is None:
+                self.make_one(fold, floor)
+            elif not self._commit_written(write()):
+                raise WriteRefused("somebody has rewritten what it was made of", is_conflict=True)
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise refused(self._loaded.location, error) from None
 
@@ -83,28 +88,41 @@ class Folds:
         fold = due_fold(segments, folded, newest, self.settings, files=self._files, whole=whole)
         if fold is None:
             return
+        if (write := self._writer_apart(fold, segments, floor)) is None:
+            self.make_one(fold, floor)
+        else:
+            self.apart.start(write)
+
+    def _writer_apart(
+        self, fold: Fold, segments: Sequence[Segment], floor: int | None
+    ) -> Callable[[], WrittenFold] | None:
+        """What writes a large fold: it need not be this thread. None: it is small, or has to be written in place."""
         can_be_apart = self._loaded.location.scheme == "file" and is_plain(self._loaded.columns.txid)
         if fold.rows < folds_apart.APART_ROWS or not can_be_apart:
-            self.make_one(fold, floor)
-            return
+            return None
         combine = self._stored.known_query().combine
         settle_feature(self._loaded, STAGED_FEATURE)
         task = folds_apart.fold_task(self._loaded, combine, fold, segments, floor)
-        self.apart.start(self.writers.writer_of(task, executors_write=self.settings.staged_bytes is not None))
+        return self.writers.writer_of(task, executors_write=self.settings.staged_bytes is not None)
+
+    def _commit_written(self, written: WrittenFold) -> bool:
+        """Commit a fold that was written apart; False: the table says something else by now."""
+        self._loaded.disk.make_durable()
+        is_committed = folds_apart.commit_fold(self._loaded, written)
+        if is_committed:
+            self._note(written.fold)
+        return is_committed
 
     def _commit_apart(self) -> None:
         """Commit the fold that was written apart, once it is; it is dropped if the table says something else by now."""
         if (written := self.apart.written()) is None:
             return
-        self._loaded.disk.make_durable()
         try:
-            is_committed = folds_apart.commit_fold(self._loaded, written)
+            is_committed = self._commit_written(written)
         except OperatingError as error:
             self.apart.forget()
             raise WriteRefused(str(error), is_conflict=False) from error
-        if is_committed:
-            self._note(written.fold)
-        else:
+        if not is_committed:
             _log.warning(
                 "Delta table %s: a fold up to transaction %d was dropped: somebody has rewritten what it was made of",
                 *(self._loaded.location, written.fold.until),

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Transaction
 
-from state.delta.segments.folding import Fold, Segment, SegmentQuery, join_settings
+from state.delta.segments.folding import ONE_THREAD, Fold, Segment, SegmentQuery, join_settings
+from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, delta_schema
@@ -60,14 +61,23 @@ class FoldTask:
 
     def write(self) -> WrittenFold:
         """Read the newest version, and write its rows of the folded range. Raises `OperatingError`, `DeltaError`, …"""
+        return self._write(SegmentQuery(self.columns, self.combine, DATA_FUSION), self.settings)
+
+    def write_share(self, number: int, shares: int) -> WrittenFold:
+        """As `write`, in one thread, and one of so many shares: each has all rows of its keys."""
+        query = SegmentQuery(self.columns, self.combine, DATA_FUSION)
+        if shares > 1:
+            query = query.where(is_in_share(self.columns.key, number, shares))
+        return self._write(query, {**self.settings, **ONE_THREAD})
+
+    def _write(self, query: SegmentQuery, settings: Mapping[str, str]) -> WrittenFold:
         table = TableVersion(self.location, self.owner, self.columns)
         version = table.version()
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
-        query = SegmentQuery(self.columns, self.combine, DATA_FUSION)
         rows = query.fold(self.fold, self.base, self.floor) + query.fold_order(self.fold)
-        reader = pa.RecordBatchReader.from_stream(table.query(rows, self.settings))
+        reader = pa.RecordBatchReader.from_stream(table.query(rows, settings))
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.fold.until, version)
         file = stager.stage_all(attempt, reader.cast(self.schema))

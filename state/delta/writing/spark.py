@@ -35,7 +35,7 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import Floors
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError
-from transactional.spark_internals import JavaFailed, is_classic, is_running
+from transactional.spark_internals import JavaFailed, is_classic
 
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
@@ -73,22 +73,6 @@ def delta_session() -> SparkSession:
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog and Delta's jar"
         )
     return session
-
-
-def can_fold() -> bool:
-    """Whether a session with Delta is running already: none is started for a fold."""
-    if not is_running():
-        return False
-    try:
-        delta_session()
-    except ConfigError:
-        return False
-    return True
-
-
-def has_executors_apart() -> bool:
-    """Whether jobs run in other processes than the JVM of the driver."""
-    return not re.fullmatch(r"local(\[.*\])?", delta_session().sparkContext.master or "")
 
 
 class SparkMerge:

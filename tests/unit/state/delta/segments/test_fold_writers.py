@@ -10,9 +10,9 @@ from state.delta.segments.fold_writers import PAUSE_FOLDS_MAX, SPARK_ROWS, FoldW
 from state.delta.segments.folding import Fold
 from state.delta.segments.folds_apart import APART_ROWS, FoldTask, WrittenFold
 from state.delta.tables.table import DeltaLocation
-from state.delta.writing import spark
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
+from transactional import spark_jobs
 from transactional.attempt import TxId
 from transactional.schema import Schema
 
@@ -35,10 +35,8 @@ def task_of(rows: int) -> FoldTask:
 
 
 def on_spark(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
-    """As where a session with Delta runs."""
-    session = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
-    monkeypatch.setattr(spark, "is_running", lambda: True)
-    monkeypatch.setattr(spark, "delta_session", lambda: session)
+    """As where Spark runs."""
+    monkeypatch.setattr(spark_jobs, "running_context", lambda: SimpleNamespace(master=master))
 
 
 @pytest.mark.parametrize(("master", "executors_write", "jobs"), MASTERS)

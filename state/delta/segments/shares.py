@@ -1,0 +1,42 @@
+"""Which rows of a fold each of several tasks takes: all rows of its keys, so that none needs what another one has."""
+
+from __future__ import annotations
+
+from state.delta.tables.sql import DATA_FUSION
+from transactional.schema import Field, Schema
+
+SHARE_ROWS = 16_000_000
+"""So many rows at most are combined by one task, if keys are spread evenly: half a second for each ten million that
+it reads, and less than 2 GiB where every row has a key of its own."""
+_PRIME, _FACTOR = 10_007, 31
+"""A prime: keys that are all even, or all full minutes, are spread, too."""
+_NUMBERS = frozenset({"byte", "short", "int", "long", "boolean", "date", "timestamp"})
+
+
+def shares_of(rows: int, key: Schema) -> int:
+    """Among how many tasks so many rows are shared out: at least one, one if no column of the key has a number."""
+    return max(1, -(-rows // SHARE_ROWS)) if _numbers(key) else 1
+
+
+def is_in_share(key: Schema, number: int, shares: int) -> str:
+    """The condition, for DataFusion, that a row's key belongs to share `number` of so many. Each key belongs to one."""
+    numbers = _numbers(key)
+    mixed = f"abs({numbers[0]} % {_PRIME})"
+    for each in numbers[1:]:
+        mixed = f"(({mixed} * {_FACTOR} + abs({each} % {_PRIME})) % {_PRIME})"
+    return f"{mixed} % {shares} = {number}"
+
+
+def _numbers(key: Schema) -> list[str]:
+    """A number, as SQL, for each column of a key that has one. Equal values have equal numbers, and NULL has one."""
+    return [f"COALESCE({number}, 0)" for column in key if (number := _number(column))]
+
+
+def _number(column: Field) -> str:
+    name = DATA_FUSION.name(column.name)
+    if column.type in _NUMBERS:
+        return f"CAST({name} AS BIGINT)"
+    if column.type == "string":
+        # A real hash would take three times as long as all else. Most keys differ in length or in how they end.
+        return f"CAST(octet_length({name}) + 131 * ascii(right({name}, 1)) + ascii(right({name}, 2)) AS BIGINT)"
+    return ""

@@ -1,0 +1,69 @@
+"""Work that belongs to no transaction, as a Spark job of this process: what else would take the driver's memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from transactional.errors import OperatingError
+from transactional.spark_internals import JavaFailed, SparkJobs, end_quietly, running_context
+
+T = TypeVar("T")
+
+
+def are_executors_apart() -> bool | None:
+    """Whether jobs run in other processes than the JVM of the driver. None: Spark is not running, and nobody starts it
+    for such work."""
+    if (context := running_context()) is None:
+        return None
+    return not re.fullmatch(r"local(\[.*\])?", context.master or "")
+
+
+def run_job(work: Callable[[int], T], tasks: int, what: str) -> list[T]:
+    """Call `work` with each number below `tasks`, in a Spark task each; the answers in this order.
+
+    A task may be run more than once, and its answer comes once. Transactions are processed meanwhile: the job is in
+    their pool. `what` is its description in Spark's pages. Raises `OperatingError` when it fails, also where
+    `work` raises anything.
+    """
+    if (context := running_context()) is None:
+        raise OperatingError(f"{what}: Spark has been stopped")
+
+    def run(numbers: Iterable[int]) -> Iterator[T]:
+        end_quietly()
+        # A worker whose input is not exhausted is not used again.
+        return map(work, list(numbers))
+
+    try:
+        with _described(context, what):
+            return SparkJobs(context).job(context.parallelize(range(tasks), tasks).mapPartitions(run))()
+    except (PySparkException, JavaFailed) as error:
+        raise OperatingError(f"{what} has failed as a Spark job: {_reason(str(error))}") from error
+
+
+@contextmanager
+def _described(context: SparkContext, what: str) -> Iterator[None]:
+    """What the jobs of this thread are. It may be a user's own, so it gets back what it had."""
+    properties = {"spark.scheduler.pool": "processing", "spark.job.description": what}
+    before = {name: context.getLocalProperty(name) for name in properties}
+    for name, value in properties.items():
+        context.setLocalProperty(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            context.setLocalProperty(name, old)  # type: ignore[arg-type]  # None takes it away
+
+
+def _reason(text: str) -> str:
+    """The line of Spark's pages that says why a job has failed: what Python has raised, or what Spark says first."""
+    raised = re.search(r"^\w[\w.]*(?:Error|Exception): .*$", text, re.MULTILINE)
+    if raised is not None:
+        return raised[0]
+    aborted = re.search(r"Job aborted .*|Job \d+ cancelled.*", text)
+    return aborted[0] if aborted is not None else text.splitlines()[0]
