@@ -160,6 +160,7 @@ def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.tables.lookup.PIECE_ROWS", 3)
     monkeypatch.setattr("state.delta.merged.SEARCHES_BEFORE_COPY", 0)
 
 

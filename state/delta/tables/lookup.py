@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -41,6 +41,8 @@ SORTED_ROWS_MIN = 200_000
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=/-]+")
 FEW_KEYS = 100
 """So many rows are picked one by one."""
+PIECE_ROWS = 1_000_000
+"""A copy is mapped in pieces of about so many rows, each of which is asked for its share of what is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class SegmentCopies:
         self._written += 1
         path = Path(self._folder.name, f"{self._written}.arrow")
         with pa.ipc.new_file(str(path), reader.schema) as file:
-            for batch in reader:
-                file.write_batch(batch)
+            for piece in _pieces(reader):
+                file.write_table(piece)
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         # What is mapped stays until nobody uses it any more.
         path.unlink()
@@ -150,11 +152,31 @@ def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
     return candidates.filter(pc.equal(candidates.column(key), keys.filter(is_inside)))
 
 
+def _pieces(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """All rows, in pieces that are each in one place."""
+    batches, rows = list[pa.RecordBatch](), 0
+    for batch in reader:
+        batches.append(batch)
+        rows += batch.num_rows
+        if rows >= PIECE_ROWS:
+            yield pa.Table.from_batches(batches).combine_chunks()
+            batches, rows = [], 0
+    yield pa.Table.from_batches(batches, reader.schema).combine_chunks()
+
+
 def _taken(rows: pa.Table, places: pa.Array) -> pa.Table:
-    """Some rows of a large table, whose columns `take` would concatenate first."""
-    if len(places) > FEW_KEYS:
-        return rows.take(places)
-    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(place, 1) for place in places.to_pylist())])
+    """Some rows of a large table, in ascending order, piece by piece: `take` would concatenate all of its columns."""
+    if len(places) <= FEW_KEYS:
+        return pa.concat_tables([rows.slice(0, 0), *(rows.slice(place, 1) for place in places.to_pylist())])
+    found, begin, first = [rows.schema.empty_table()], 0, 0
+    for piece in rows.to_batches():
+        end = begin + piece.num_rows
+        until = pc.search_sorted(places, pa.scalar(end, places.type)).as_py()
+        if until > first:
+            inside = pc.subtract(places.slice(first, until - first), pa.scalar(begin, places.type))
+            found.append(pa.Table.from_batches([piece.take(inside)]))
+        begin, first = end, until
+    return pa.concat_tables(found)
 
 
 def with_keys(rows: pa.Table, wanted: pa.Table) -> pa.Table:
