@@ -42,7 +42,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=/-]+")
 FEW_KEYS = 100
 """So many rows are picked one by one."""
 PIECE_ROWS = 1_000_000
-"""A copy is mapped in pieces of about so many rows, each of which is asked for its share of what is wanted."""
+"""A copy is mapped in pieces of about so many rows, each of which is searched for its share of what is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
