@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 JavaFailed = Py4JJavaError
 """What a call into the JVM raises."""
+JvmFailed = Py4JError
+"""The same, and what a call raises when the JVM has died."""
 DAEMON = "pyspark.daemon"
 """The module that runs as `__main__` in a Python worker."""
 
@@ -90,6 +92,11 @@ def is_running() -> bool:
 def running_context() -> SparkContext | None:
     """The Spark context of this process; None: none is running."""
     return SparkContext._active_spark_context
+
+
+def is_stopped(context: SparkContext) -> bool:
+    """Whether somebody has stopped it: it answers nothing any more."""
+    return context._jsc is None
 
 
 def is_classic(session: SparkSession) -> bool:

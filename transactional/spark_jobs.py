@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from transactional.errors import OperatingError
-from transactional.spark_internals import JavaFailed, SparkJobs, end_quietly, running_context
+from transactional.spark_internals import JvmFailed, SparkJobs, end_quietly, is_stopped, running_context
 
 T = TypeVar("T")
 
@@ -41,9 +41,10 @@ def run_job(work: Callable[[int], T], tasks: int, what: str) -> list[T]:
 
     try:
         with _described(context, what):
-            return SparkJobs(context).job(context.parallelize(range(tasks), tasks).mapPartitions(run))()
-    except (PySparkException, JavaFailed) as error:
-        raise OperatingError(f"{what} has failed as a Spark job: {_reason(str(error))}") from error
+            calls = context.parallelize(range(tasks), tasks).mapPartitions(run)
+            return SparkJobs(context).job(calls)()
+    except (PySparkException, JvmFailed) as error:
+        raise OperatingError(f"{what} has failed as a Spark job: {_reason(error)}") from error
 
 
 @contextmanager
@@ -56,14 +57,14 @@ def _described(context: SparkContext, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, old in before.items():
+        for name, old in before.items() if not is_stopped(context) else ():
             context.setLocalProperty(name, old)  # type: ignore[arg-type]  # None takes it away
 
 
-def _reason(text: str) -> str:
+def _reason(error: Exception) -> str:
     """The line of Spark's pages that says why a job has failed: what Python has raised, or what Spark says first."""
-    raised = re.search(r"^\w[\w.]*(?:Error|Exception): .*$", text, re.MULTILINE)
-    if raised is not None:
-        return raised[0]
+    text = str(error)
+    raised = re.search(r"^(?:\w[\w.]*)?(?:Error|Exception): .*$", text, re.MULTILINE)
     aborted = re.search(r"Job aborted .*|Job \d+ cancelled.*", text)
-    return aborted[0] if aborted is not None else text.splitlines()[0]
+    found = raised or aborted
+    return found[0] if found is not None else text.partition("\n")[0] or type(error).__name__

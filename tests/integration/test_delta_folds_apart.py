@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
@@ -9,8 +10,8 @@ from typing import ClassVar
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.segments.folding import LogLayout
-from state.delta.segments.folds_apart import FoldTask, WrittenFold
+from state.delta.segments.folding import LogLayout, whole_fold
+from state.delta.segments.folds_apart import FoldTask, WrittenFold, fold_task
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_staged import live, merge, opened, place, segments
@@ -42,6 +43,51 @@ class TestFoldsApart:
         future = segments(state).folds.apart._future
         assert future is not None
         future.exception(timeout=60)
+
+    @pytest.mark.parametrize(("rows", "folded"), [(2, 0), (6, 2)], ids=["many", "not so many"])
+    def test_the_first_of_a_process_is_in_place_unless_it_is_very_large(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, rows: int, folded: int
+    ) -> None:
+        """A process that ends after each transaction would never commit one."""
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 1)
+        monkeypatch.setattr("state.delta.segments.folds_apart.FIRST_TIMES", rows)
+        state = opened(place, fold_after=2, fan_out=2)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1})
+            state.tidy(TxId(txid), lambda: True)
+        assert segments(state).folded_txid == folded
+        assert segments(state).folds.apart.is_pending == (not folded)
+        if folded:
+            for txid in (4, 5):
+                merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1})
+            state.tidy(TxId(5), lambda: True)
+            assert segments(state).folds.apart.is_pending, "the second one is apart"
+
+    def test_one_of_a_relative_path_is_written_where_the_table_is(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Executors have working directories of their own."""
+        monkeypatch.chdir(place.folder)
+        state = DeltaMapState("t", "word string", "count long", layout=LogLayout(fold_after=None))
+        state.open(OWNER, place.txids.__getitem__)
+        for txid in (1, 2, 3):
+            merge(state, place.attempt(txid, txid), {"a": 1})
+        stored = segments(state).folds._stored
+        fold = whole_fold(stored.all(), TxId(3))
+        assert fold is not None
+        task = pickle.dumps(fold_task(stored.loaded, {"count": "sum"}, fold, stored.all(), None))
+        (place.folder / "elsewhere").mkdir()
+        monkeypatch.chdir(place.folder / "elsewhere")
+        assert pickle.loads(task).write_share(0, 1).files[0].rows == 1
+
+    def test_what_can_not_be_read_is_no_failed_write(self, place: Place, state: DeltaMapState) -> None:
+        stored = segments(state).folds._stored
+        fold = whole_fold(stored.all(), TxId(3))
+        assert fold is not None
+        task = fold_task(stored.loaded, {"count": "sum"}, fold, stored.all(), None)
+        (place.folder / "t" / next(iter(stored.all()[0].files))).unlink()
+        with pytest.raises(OperatingError, match="can't be read"):
+            task.write()
 
     def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)

@@ -58,6 +58,8 @@ class FoldWriters:
         try:
             written = spark_folds.write_by_spark(task)
         except (WriteRefused, OperatingError, OSError) as error:
+            if isinstance(error, WriteRefused) and error.is_conflict:
+                return task.write()
             self._note_failure(task, error)
             return task.write()
         if self._failed:

@@ -32,7 +32,7 @@ class Folds:
     def __init__(self, stored: StoredSegments, settings: LogLayout) -> None:
         self._stored, self._loaded, self.settings = stored, stored.loaded, settings
         self.apart, self.writers = FoldsApart(), FoldWriters()
-        self._came, self._folded_rows, self._files = 0, 0, 0
+        self._came, self._folded_rows, self._files, self._is_first = 0, 0, 0, True
 
     def note_write(self, rows: int, *, staged_files: int = 0) -> None:
         """Note what a transaction has written: its rows, and those of its files that tasks have staged."""
@@ -88,7 +88,12 @@ class Folds:
         fold = due_fold(segments, folded, newest, self.settings, files=self._files, whole=whole)
         if fold is None:
             return
-        if (write := self._writer_apart(fold, segments, floor)) is None:
+        is_first, self._is_first = self._is_first, False
+        if is_first and fold.rows < folds_apart.FIRST_TIMES * folds_apart.APART_ROWS:
+            write = None
+        else:
+            write = self._writer_apart(fold, segments, floor)
+        if write is None:
             self.make_one(fold, floor)
         else:
             self.apart.start(write)

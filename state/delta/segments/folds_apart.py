@@ -7,20 +7,21 @@ the version is the owner's own; else it is dropped, and goes with the other file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import Transaction
+from deltalake.exceptions import DeltaError
 
 from state.delta.segments.folding import ONE_THREAD, Fold, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
-from state.delta.tables.table import DeltaLocation, delta_schema
+from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_files, noted
 from state.delta.writing.staged import check_there, replaced
@@ -34,6 +35,9 @@ from transactional.ports.staged import StagedFile
 
 APART_ROWS = 500_000
 """Folds of so many rows are written apart; one takes about 100 ms, which the next transaction would wait for."""
+FIRST_TIMES = 4
+"""The first fold of a process is apart from so many times as many on: one that ends after a few transactions, as a job
+that is started by the hour, would never commit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,18 @@ class FoldTask:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.fold))
         rows = query.fold(self.fold, self.base, self.floor) + query.fold_order(self.fold)
-        reader = pa.RecordBatchReader.from_stream(table.query(rows, settings))
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.fold.until, version)
-        file = stager.stage_all(attempt, reader.cast(self.schema))
+        batches = self._read(table, rows, settings)
+        file = stager.stage_all(attempt, pa.RecordBatchReader.from_batches(self.schema, batches))
         return WrittenFold(self.fold, inputs, (file,) if file.rows else ())
+
+    def _read(self, table: TableVersion, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+        """What is to be written. Raises `OperatingError`: what can't be read is no failed write."""
+        try:
+            yield from pa.RecordBatchReader.from_stream(table.query(rows, settings)).cast(self.schema)
+        except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
+            raise unreadable(self.location, error) from None
 
     @property
     def schema(self) -> pa.Schema:
@@ -152,4 +163,6 @@ def fold_task(
 ) -> FoldTask:
     """What has to be written for a fold of these segments, oldest first."""
     base = segments[0].txid if segments[0].is_unique else None
-    return FoldTask(table.location, table.owner, table.columns, combine, fold, base, join_settings(segments), floor)
+    # Whoever writes it may have another working directory.
+    location = replace(table.location, name=table.location.uri)
+    return FoldTask(location, table.owner, table.columns, combine, fold, base, join_settings(segments), floor)

@@ -41,8 +41,8 @@ SORTED_ROWS_MIN = 200_000
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=/-]+")
 FEW_KEYS = 100
 """So many rows are picked one by one."""
-PIECE_ROWS = 1_000_000
-"""A copy is mapped in pieces of about so many rows, each of which is searched for its share of what is wanted."""
+PIECE_ROWS, PIECE_BYTES = 1_000_000, 64 * 1024 * 1024
+"""A copy is mapped in pieces of about so many rows, or bytes, each of which is searched for what is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,13 @@ def _found(rows: pa.Table, key: str, wanted: pa.Table) -> pa.Table:
 
 def _pieces(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """All rows, in pieces that are each in one place."""
-    batches, rows = list[pa.RecordBatch](), 0
+    batches, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in reader:
         batches.append(batch)
-        rows += batch.num_rows
-        if rows >= PIECE_ROWS:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
             yield pa.Table.from_batches(batches).combine_chunks()
-            batches, rows = [], 0
+            batches, rows, size = [], 0, 0
     yield pa.Table.from_batches(batches, reader.schema).combine_chunks()
 
 

@@ -82,6 +82,17 @@ def test_what_does_not_succeed_as_a_job_the_driver_writes_and_says_so_once(
     assert warned.endswith("no such file")
 
 
+def test_what_others_have_rewritten_meanwhile_is_no_failure_of_jobs(
+    jobs: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def conflicting(task: FoldTask) -> WrittenFold:
+        raise WriteRefused("somebody has rewritten it", is_conflict=True)
+
+    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", conflicting)
+    writers = FoldWriters()
+    assert (fold(writers), writers.trouble, caplog.records) == (BY_DRIVER, "", [])
+
+
 def test_a_job_that_fails_is_tried_again_less_and_less_often(
     jobs: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:

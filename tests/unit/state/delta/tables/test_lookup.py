@@ -78,6 +78,16 @@ def test_the_rows_of_wanted_keys_are_found_in_all_pieces(
         }
 
 
+def test_wide_rows_are_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also lists of more than 2 GiB together, which Arrow does not put into one piece."""
+    monkeypatch.setattr("state.delta.tables.lookup.PIECE_BYTES", 10_000)
+    rows = 300_000
+    copies = copies_of(pa.table({"key": range(rows), "n": range(rows)}), 1_000)
+    assert searched(copies, rows, [5, rows - 1])["n"].to_pylist() == [5, rows - 1]
+    [copy] = copies._copies.values()
+    assert {len(piece) for piece in copy.rows.to_batches()} == {1_000}
+
+
 @contextmanager
 def counted_memory() -> Iterator[pa.MemoryPool]:
     """Arrow's, counted from here on."""
