@@ -148,7 +148,9 @@ def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: Spa
 
 
 def test_a_job_says_what_it_is_and_changes_nothing_for_its_thread(spark: SparkSession) -> None:
-    context = spark.sparkContext
+    context, properties = spark.sparkContext, ("spark.job.description", "spark.scheduler.pool")
+    for name in properties:
+        context.setLocalProperty(name, None)  # type: ignore[arg-type]  # others have worked in this thread
     context.setLocalProperty("spark.job.description", "mine")
 
     def describe(number: int) -> tuple[int, str | None]:
@@ -157,7 +159,6 @@ def test_a_job_says_what_it_is_and_changes_nothing_for_its_thread(spark: SparkSe
         return number, task.getLocalProperty("spark.job.description")
 
     assert run_job(describe, 3, "told") == [(0, "told"), (1, "told"), (2, "told")]
-    properties = ("spark.job.description", "spark.scheduler.pool")
     assert [context.getLocalProperty(each) for each in properties] == ["mine", None]
     context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
     with pytest.raises(OperatingError, match=r"^a thing has failed as a Spark job: ZeroDivisionError: [\w ]*$"):
