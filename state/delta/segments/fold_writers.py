@@ -58,9 +58,8 @@ class FoldWriters:
         try:
             written = spark_folds.write_by_spark(task)
         except (WriteRefused, OperatingError, OSError) as error:
-            if isinstance(error, WriteRefused) and error.is_conflict:
-                return task.write()
-            self._note_failure(task, error)
+            if not (isinstance(error, WriteRefused) and error.is_conflict):
+                self._note_failure(task, error)
             return task.write()
         if self._failed:
             _log.info("Delta table %s: large folds succeed as Spark jobs again", task.location)

@@ -89,10 +89,8 @@ class Folds:
         if fold is None:
             return
         is_first, self._is_first = self._is_first, False
-        if is_first and fold.rows < folds_apart.FIRST_TIMES * folds_apart.APART_ROWS:
-            write = None
-        else:
-            write = self._writer_apart(fold, segments, floor)
+        in_place = is_first and fold.rows < folds_apart.FIRST_TIMES * folds_apart.APART_ROWS
+        write = None if in_place else self._writer_apart(fold, segments, floor)
         if write is None:
             self.make_one(fold, floor)
         else:
