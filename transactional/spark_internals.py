@@ -109,6 +109,12 @@ def log_level(context: SparkContext) -> str:
     return str(_jvm(context).org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString())
 
 
+def temporary_folder(context: SparkContext) -> Path:
+    """Where PySpark has its own temporary files, below `spark.local.dir`. The JVM deletes it as it ends, also after
+    this process was killed."""
+    return Path(context._temp_dir)
+
+
 def _jvm(context: SparkContext) -> Any:
     assert context._jvm is not None
     return context._jvm

@@ -36,6 +36,7 @@ from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
 from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
+from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.workers import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.spark_session import require_classic
 
@@ -342,6 +343,64 @@ def test_batches_that_take_no_time_run_in_one_spark_task(
     assert found[0] == 2
     # The first one may have had to start a worker.
     assert found[-2:] == [spark_tasks] * 2
+
+
+class Sent:
+    """Notes how tasks have sent what they had, and leaves no small results."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, executor: SparkExecutor) -> None:
+        assert executor._results.folder is not None
+        self.folder, self.ways = executor._results.folder, list[type]()
+        executor._results = ResultFiles(self.folder, bytes_min=0)
+
+        def noted(sent: list[bytes | InFile]) -> list[Any]:
+            self.ways += map(type, sent)
+            return unpacked(sent)
+
+        patch.setattr("transactional.spark.executor.unpacked", noted)
+
+
+def test_what_tasks_send_by_files_arrives_and_the_files_go(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = OneBolt(spark, Lengths())
+    sent = Sent(monkeypatch, one.executor)
+    processed = one.start(FIRST).result(60)
+    assert processed.counts["bolt"] == 19
+    assert set(sent.ways) == {InFile}
+    assert not list(sent.folder.iterdir())
+    one.executor.close()
+    assert not sent.folder.exists()
+    assert spark.range(3).count() == 3
+
+
+def test_nothing_is_left_of_an_attempt_that_is_lost(spark: SparkSession) -> None:
+    executor = OneBolt(spark, Lengths()).executor
+    folder = executor._results.folder
+    results = ResultFiles(folder, bytes_min=0)
+    others = results.pack(SECOND, ["of an attempt that goes on"])
+    assert folder is not None
+    assert isinstance(others, InFile)
+
+    def lost() -> None:
+        with executor._watched(FIRST, "attempt 1"):
+            results.pack(FIRST, ["of a task that had ended before"])
+            raise RuntimeError("an executor died")
+
+    with pytest.raises(AttemptLost, match="an executor died"):
+        lost()
+    assert list(folder.iterdir()) == [others.path]
+
+
+def test_executors_of_one_session_do_not_share_a_folder(spark: SparkSession) -> None:
+    """Their transactions have the same numbers."""
+    first, second = (OneBolt(spark, Lengths()).executor._results.folder for _ in range(2))
+    assert first != second
+
+
+def test_what_executors_elsewhere_send_goes_through_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transactional.spark.executor.are_executors_apart", lambda: True)
+    assert OneBolt(spark, Lengths()).executor._results.folder is None
 
 
 def known_to_the_driver(folder: Path, patch: pytest.MonkeyPatch, name: str, code: str) -> Any:

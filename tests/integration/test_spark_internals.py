@@ -16,6 +16,7 @@ from transactional.spark_internals import (
     is_running,
     log_level,
     map_in_arrow,
+    temporary_folder,
 )
 
 pytestmark = pytest.mark.spark
@@ -43,6 +44,12 @@ def test_the_listener_bus_can_be_waited_for(spark: SparkSession) -> None:
     told = context.statusTracker().getJobInfo(job)
     assert told is not None
     assert told.status == "SUCCEEDED", "waitUntilEmpty no longer waits for the status tracker"
+
+
+def test_pyspark_has_a_folder_of_its_own_for_temporary_files(spark: SparkSession) -> None:
+    folder = temporary_folder(spark.sparkContext)
+    assert folder.is_dir(), "SparkContext._temp_dir is no longer a folder"
+    assert folder.name.startswith("pyspark-"), "SparkContext._temp_dir is no longer PySpark's own"
 
 
 def test_log4j_shows_its_level(spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 HOME = "transactional/spark_internals.py"
 PRIVATE = {
     *("_gateway", "_ensure_initialized", "_active_spark_context", "_jsparkSession"),
-    *("_jvm", "_jsc", "_jrdd", "_jrdd_deserializer", "_jdf", "_jc", "_load_from_socket"),
+    *("_temp_dir", "_jvm", "_jsc", "_jrdd", "_jrdd_deserializer", "_jdf", "_jc", "_load_from_socket"),
 }
 USED = [
     ("pyspark.SparkContext", "_gateway", "to see whether this process has a JVM already"),
@@ -32,6 +32,7 @@ USED = [
     ("py4j.protocol", "Py4JJavaError", "to catch what a call into the JVM raises"),
 ]
 SET_BY = [
+    ("pyspark.SparkContext", "_temp_dir", "to leave what tasks send where PySpark has its temporary files"),
     ("pyspark.SparkContext", "_jsc", "to run jobs, and to see whether the session still runs"),
     ("pyspark.core.rdd.RDD", "_jrdd", "to hand an RDD to Spark's scheduler"),
     ("pyspark.core.rdd.RDD", "_jrdd_deserializer", "to read what a job returns"),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,10 +37,12 @@ from transactional.spark.by_value import sent_by_value
 from transactional.spark.cluster_check import check_executors, check_folders, check_program
 from transactional.spark.dataframes import dataframe_items
 from transactional.spark.packing import Packing
+from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
 from transactional.spark.step_jobs import run_step_job
 from transactional.spark.workers import collect_less_garbage
-from transactional.spark_internals import SparkJobs, end_quietly, is_running
+from transactional.spark_internals import SparkJobs, end_quietly, is_running, temporary_folder
+from transactional.spark_jobs import are_executors_apart
 from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 
@@ -95,6 +99,13 @@ class SparkExecutor:
         check_program(self.context, self.program)
         check_folders(self.context, {**self.program.stagers, **stagers_of_steps(self.topology)})
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
+        self._results = ResultFiles(None if are_executors_apart() else self._result_folder())
+
+    def _result_folder(self) -> Path:
+        """Of this executor alone: others of the same session have attempts of the same numbers."""
+        folder = tempfile.mkdtemp(prefix="results-", dir=temporary_folder(self.context))
+        self._open.callback(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run one attempt's job and wait for it. Raises `AttemptLost` if it was cancelled or Spark lost it."""
@@ -115,7 +126,7 @@ class SparkExecutor:
         attempt = work.attempt
         what = f"step {work.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
         with self._watched(attempt, what) as tag, self._tagged(tag, what):
-            return run_step_job(self.context, self._jobs, self.program, work)
+            return run_step_job(self.context, self._jobs, self.program, self._results, work)
 
     @contextlib.contextmanager
     def _watched(self, attempt: TransactionAttempt, what: str) -> Iterator[str]:
@@ -130,6 +141,7 @@ class SparkExecutor:
             raise
         except Exception as error:
             self._wait_until_dead(tag)
+            self._results.forget(attempt)
             raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
         finally:
             with self._lock:
@@ -163,7 +175,7 @@ class SparkExecutor:
             if spark_tasks not in self._first:
                 numbers = self.context.parallelize(range(spark_tasks), spark_tasks)
                 rdd = numbers.mapPartitionsWithIndex(first_level(self.program, spark_tasks))
-                self._first[spark_tasks] = FirstLevel(rdd, self._jobs.job(rdd))
+                self._first[spark_tasks] = FirstLevel(rdd, self._collecting(rdd))
             return self._first[spark_tasks]
 
     def _items(self, first: FirstLevel) -> list[Item]:
@@ -171,16 +183,23 @@ class SparkExecutor:
             return first.run()
         rdd, kept = first.rdd, []
         try:
+            collecting = self._collecting
             for level in range(1, self.program.plan.depth):
                 if any(stage.is_dataframe for stage in self.program.plan.level(level)):
                     kept.append(rdd := materialised(rdd))
                     rdd = self.context.union([*self._dataframe_stages(rdd, level), self._python_stages(rdd, level)])
+                    collecting = self._jobs.job  # to pack what comes from Spark's SQL would take another Python task
                 else:
-                    rdd = self._python_stages(rdd, level)
-            return self._jobs.job(rdd)()
+                    rdd, collecting = self._python_stages(rdd, level), self._collecting
+            return collecting(rdd)()
         finally:
             for each in kept:
                 each.unpersist()
+
+    def _collecting(self, rdd: RDD[Item]) -> Callable[[], list[Item]]:
+        """Collects what the last level sends, by a job."""
+        job = self._jobs.job(rdd.mapPartitions(packed(self._results)))
+        return lambda: unpacked(job())
 
     def _python_stages(self, rdd: RDD[Item], level: int) -> RDD[Item]:
         slots = len(self.program.plan.slots(level))
@@ -288,6 +307,15 @@ def first_level(program: TaskProgram, spark_tasks: int) -> Callable[[int, Iterab
         sent.append(TaskTime((0, number, 0), (perf_counter() - began) * 1e3))
         collect_less_garbage()
         return iter(sent)
+
+    return run
+
+
+def packed(results: ResultFiles) -> Callable[[Iterable[Item]], Iterator[bytes | InFile]]:
+    """What the tasks of the last level send, in one piece."""
+
+    def run(items: Iterable[Item]) -> Iterator[bytes | InFile]:
+        return iter([results.pack(task_input().attempt, items)])
 
     return run
 

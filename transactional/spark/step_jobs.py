@@ -10,27 +10,32 @@ from pyspark import SparkContext
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepWork, TaskDone, TaskInput
 from transactional.phases.step_tasks import run_step_task
+from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.workers import collect_less_garbage
 from transactional.spark_internals import SparkJobs, end_quietly
 
 
-def run_step_job(context: SparkContext, jobs: SparkJobs, program: TaskProgram, work: StepWork) -> list[TaskDone]:
+def run_step_job(
+    context: SparkContext, jobs: SparkJobs, program: TaskProgram, results: ResultFiles, work: StepWork
+) -> list[TaskDone]:
     """The answers of all tasks. There is one stage, so Spark may repeat a task, but never what another one has seen.
 
     What a task is given goes as data and not as a property of the job: it may hold the secrets of a storage.
     """
     context.setLocalProperty("spark.scheduler.pool", "commit")
     inputs = context.parallelize(work.inputs, len(work.inputs))
-    return jobs.job(inputs.mapPartitions(step_tasks(program, replace(work, inputs=()))))()
+    return unpacked(jobs.job(inputs.mapPartitions(step_tasks(program, results, replace(work, inputs=()))))())
 
 
-def step_tasks(program: TaskProgram, work: StepWork) -> Callable[[Iterable[TaskInput]], Iterator[TaskDone]]:
+def step_tasks(
+    program: TaskProgram, results: ResultFiles, work: StepWork
+) -> Callable[[Iterable[TaskInput]], Iterator[bytes | InFile]]:
     """What a Spark task runs: one task of the step."""
 
-    def run(inputs: Iterable[TaskInput]) -> Iterator[TaskDone]:
+    def run(inputs: Iterable[TaskInput]) -> Iterator[bytes | InFile]:
         end_quietly()
         done = [run_step_task(program, work, given) for given in inputs]
         collect_less_garbage()
-        return iter(done)
+        return iter([results.pack(work.attempt, done)])
 
     return run

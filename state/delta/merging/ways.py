@@ -12,8 +12,8 @@ from typing import Final
 
 from transactional.plumbing.moving_median import MovingMedian
 
-TRY_AFTER: Final = 3
-"""After so many writes the other way is tried for the first time."""
+TRY_AFTER: Final = 20
+"""After so many writes the other way is tried for the first time: it may cost three times as much."""
 TRY_EVERY: Final = 100
 """And again after so many; what is several times as dear, ten times as rarely."""
 MUCH_DEARER: Final = 2.5

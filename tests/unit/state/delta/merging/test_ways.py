@@ -38,7 +38,7 @@ def test_a_table_that_changes_changes_its_way() -> None:
 
 def test_one_write_that_was_delayed_changes_nothing() -> None:
     ways = Ways()
-    written(ways, {Way.FILES: 1.0, Way.MERGE: 2.0}, 20)
+    written(ways, {Way.FILES: 1.0, Way.MERGE: 2.0}, TRY_AFTER + 10)
     ways.learn(Way.FILES, 1_000, 0, 1e6)
     assert ways.choose(1_000, 0).way is Way.FILES
 
@@ -53,6 +53,6 @@ def test_where_there_is_no_choice_it_is_said_why() -> None:
 def test_batches_that_are_a_thousand_times_as_large_are_judged_by_their_own_measurements() -> None:
     """What has a cost of its own says nothing per row."""
     ways, small = Ways(), {Way.FILES: 1.0, Way.MERGE: 0.1}
-    assert written(ways, small, 20, coming=900)[-1] is Way.MERGE
-    assert written(ways, {Way.FILES: 0.01, Way.MERGE: 0.02}, 20, coming=900_000)[-1] is Way.FILES
+    assert written(ways, small, TRY_AFTER + 10, coming=900)[-1] is Way.MERGE
+    assert written(ways, {Way.FILES: 0.01, Way.MERGE: 0.02}, TRY_AFTER + 10, coming=900_000)[-1] is Way.FILES
     assert written(ways, small, 3, coming=700) == [Way.MERGE] * 3
