@@ -272,6 +272,10 @@ class DeltaMapState(TableState[Layout]):
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
         self._open_table.tidy(committed_txid, may_go_on)
 
+    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
+        """Wait for a fold that is being written while transactions continue, and commit it (see the port)."""
+        self._open_table.finish_tidying(may_go_on)
+
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
         self._write_staged(attempt, self._rows_of(partials), partials.combine, partials.staged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from dataclasses import replace
+from threading import Event
 from typing import ClassVar
 
 import pytest
@@ -16,8 +17,9 @@ from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.test_delta_staged import live, merge, opened, place, segments
 from transactional.absent import ABSENT, Absent
-from transactional.attempt import TxId
+from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError
+from transactional.names import fold_of
 
 __all__ = ["place"]
 
@@ -44,24 +46,48 @@ class TestFoldsApart:
         assert future is not None
         future.exception(timeout=60)
 
-    @pytest.mark.parametrize(("rows", "folded"), [(2, 0), (6, 2)], ids=["many", "not so many"])
-    def test_the_first_of_a_process_is_in_place_unless_it_is_very_large(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, rows: int, folded: int
-    ) -> None:
-        """A process that ends after each transaction would never commit one."""
-        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 1)
-        monkeypatch.setattr("state.delta.segments.folds_apart.FIRST_TIMES", rows)
+    def test_a_run_that_ends_waits_for_it(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process that ends after a few transactions would never commit one."""
+        write, may_write = FoldTask.write, Event()
+
+        def waits(task: FoldTask) -> WrittenFold:
+            assert may_write.wait(60)
+            return write(task)
+
+        monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
+        monkeypatch.setattr(FoldTask, "write", waits)
         state = opened(place, fold_after=2, fan_out=2)
         for txid in (1, 2, 3):
-            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1})
-            state.tidy(TxId(txid), lambda: True)
-        assert segments(state).folded_txid == folded
-        assert segments(state).folds.apart.is_pending == (not folded)
-        if folded:
-            for txid in (4, 5):
-                merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1})
-            state.tidy(TxId(5), lambda: True)
-            assert segments(state).folds.apart.is_pending, "the second one is apart"
+            merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
+        state.tidy(TxId(3), lambda: True)
+        before = live(state)
+        state.finish_tidying(lambda: False)
+        assert (segments(state).folded_txid, live(state)) == (0, before), "whoever is stopped does not wait"
+        monkeypatch.setattr("state.delta.segments.folds_apart.ENDING_S", 0)
+        state.finish_tidying(lambda: True)
+        assert (segments(state).folded_txid, live(state)) == (0, before), "nobody waits for ever"
+        monkeypatch.setattr("state.delta.segments.folds_apart.ENDING_S", 60)
+
+        def lets_it_go_on() -> bool:
+            may_write.set()
+            return True
+
+        state.finish_tidying(lets_it_go_on)
+        assert (segments(state).folded_txid, content(state)) == (2, self.EXPECTED)
+        version = DeltaTable(state.location.uri).version()
+        state.finish_tidying(lambda: True)
+        assert DeltaTable(state.location.uri).version() == version, "nothing is under way"
+
+    def test_a_run_that_ends_commits_none_over_what_somebody_else_has_made_of_the_table(
+        self, place: Place, state: DeltaMapState
+    ) -> None:
+        successor = opened(place, fold_after=2, fan_out=2)
+        place.attempt(3, 10)
+        successor.fence(AttemptId(10))
+        merge(successor, place.attempt(4, 11), {"a": 1})
+        state.finish_tidying(lambda: True)
+        assert content(successor) == {**self.EXPECTED, "a": 7}
+        assert DeltaTable(state.location.uri).transaction_version(fold_of(OWNER)) is None
 
     def test_one_of_a_relative_path_is_written_where_the_table_is(
         self, place: Place, monkeypatch: pytest.MonkeyPatch

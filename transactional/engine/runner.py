@@ -195,11 +195,13 @@ class PhaseRunner:
 
     def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
         """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for table maintenance, at
-        the end of a run that has nothing else to do, for `tidy_s`.
+        the end of a run that has nothing else to do, which is finished then, for `tidy_s`.
 
         What is still running then can't be cancelled; it ends with the process, which does not wait for it either.
         """
-        if wait_s is not None:
+        if wait_s is None:
+            self._commits.submit(self._tidy, "the last transaction", self._tidying.finish)
+        else:
             self.hurry()
         for attempt, running in {**self._running, **self._aborting}.items():
             if not running.done() and not running.cancel():
@@ -238,13 +240,13 @@ class PhaseRunner:
         except BaseException:
             _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
 
-    def _tidy(self, attempt: TransactionAttempt, tidy: Callable[[], None]) -> None:
+    def _tidy(self, after: object, tidy: Callable[[], None]) -> None:
         try:
             tidy()
         except FatalError as error:
             self.post(Fatal(error))
         except BaseException:
-            _log.exception("the tables could not be tidied up after %s; it will be retried", attempt)
+            _log.exception("the tables could not be tidied up after %s; it will be retried", after)
 
     def _plan(
         self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool

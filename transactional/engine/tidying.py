@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
-from transactional.ports import TransactionState
+from transactional.ports import FinishingState, TransactionState
 from transactional.ports.rewinding import HoldingState, RewindTarget
 
 _log = logging.getLogger(__name__)
@@ -64,10 +64,21 @@ class Tidying:
                 self._next += 1
                 before_s = time.monotonic()
                 state.tidy(committed_txid, self._may_go_on)
-                if (took_ms := round(1_000 * (time.monotonic() - before_s))) >= NOTICED_MS:
-                    self._noticed(component, took_ms)
+                self._notice(component, before_s)
         finally:
             self._began_s = None
+
+    def finish(self) -> None:
+        """Wait for maintenance that was begun beside the commit thread: the run is ending by itself."""
+        for component, state in self._states:
+            if isinstance(state, FinishingState):
+                before_s = time.monotonic()
+                state.finish_tidying(self._may_go_on)
+                self._notice(component, before_s)
+
+    def _notice(self, component: str, since_s: float) -> None:
+        if (took_ms := round(1_000 * (time.monotonic() - since_s))) >= NOTICED_MS:
+            self._noticed(component, took_ms)
 
     def _has_held(self) -> bool:
         """False: what is to be kept could not be determined; nothing may be deleted until it is."""

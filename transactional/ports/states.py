@@ -144,6 +144,19 @@ class DiskState(Protocol):
         """Called once everything that `unsynced` returned is synced."""
 
 
+@runtime_checkable
+class FinishingState(Protocol):
+    """A state with maintenance that takes long and is done beside the commit thread, to be committed by a later
+    `tidy`."""
+
+    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
+        """Wait for it and commit it, as long as `may_go_on` says so: a run that has nothing else to do is ending.
+
+        Called in the commit thread after the last `tidy`. Failures are logged. What is not finished is begun again by
+        the next run.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
     """What a state's last write to its table made, for the history: the table's `version`, the bytes of the files that

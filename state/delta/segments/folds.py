@@ -32,7 +32,7 @@ class Folds:
     def __init__(self, stored: StoredSegments, settings: LogLayout) -> None:
         self._stored, self._loaded, self.settings = stored, stored.loaded, settings
         self.apart, self.writers = FoldsApart(), FoldWriters()
-        self._came, self._folded_rows, self._files, self._is_first = 0, 0, 0, True
+        self._came, self._folded_rows, self._files = 0, 0, 0
 
     def note_write(self, rows: int, *, staged_files: int = 0) -> None:
         """Note what a transaction has written: its rows, and those of its files that tasks have staged."""
@@ -43,6 +43,13 @@ class Folds:
         files = self._files
         is_due = self.apart.is_pending or is_time(self._stored.folded_txid, newest, self.settings, files=files)
         return (lambda: self._fold_due(newest)) if is_due else None
+
+    def finish(self, may_go_on: Callable[[], bool]) -> None:
+        """Wait for the fold that is being written apart, and commit it. Raises `WriteRefused`, …"""
+        if self.apart.wait(may_go_on):
+            self._commit_apart()
+        else:
+            _log.info("Delta table %s: the run has ended before a fold was written", self._loaded.location)
 
     def fold(self, newest: TxId) -> None:
         """Fold every transaction before `newest` into the base. Raises `WriteRefused`, `OperatingError`."""
@@ -88,10 +95,7 @@ class Folds:
         fold = due_fold(segments, folded, newest, self.settings, files=self._files, whole=whole)
         if fold is None:
             return
-        is_first, self._is_first = self._is_first, False
-        in_place = is_first and fold.rows < folds_apart.FIRST_TIMES * folds_apart.APART_ROWS
-        write = None if in_place else self._writer_apart(fold, segments, floor)
-        if write is None:
+        if (write := self._writer_apart(fold, segments, floor)) is None:
             self.make_one(fold, floor)
         else:
             self.apart.start(write)

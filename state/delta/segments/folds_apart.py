@@ -7,7 +7,9 @@ the version is the owner's own; else it is dropped, and goes with the other file
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,9 +37,10 @@ from transactional.ports.staged import StagedFile
 
 APART_ROWS = 500_000
 """Folds of so many rows are written apart; one takes about 100 ms, which the next transaction would wait for."""
-FIRST_TIMES = 4
-"""The first fold of a process is apart from so many times as many on: one that ends after a few transactions, as a job
-that is started by the hour, would never commit it."""
+ENDING_S = 300.0
+"""So long the end of a run waits for a fold at most: as a job it may wait for executors that nobody gives it."""
+LOOKING_S = 0.05
+"""How often it looks whether it still may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,14 @@ class FoldsApart:
             self.forget()
             raise
         return self._written[0]
+
+    def wait(self, may_go_on: Callable[[], bool]) -> bool:
+        """Wait for the one that is pending; whether its writing has ended."""
+        assert self._future is not None
+        until_s = time.monotonic() + ENDING_S
+        while not self._future.done() and may_go_on() and time.monotonic() < until_s:
+            futures.wait([self._future], timeout=LOOKING_S)
+        return self._future.done()
 
     def forget(self) -> None:
         """It is committed, or will never be."""

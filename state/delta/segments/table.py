@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -280,6 +281,10 @@ class SegmentsTable(Layout):
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try(self.sweep, may_go_on)
+
+    def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
+        """A fold that is being written apart."""
+        return partial(self.folds.finish, may_go_on) if self.folds.apart.is_pending else None
 
     def sweep(self) -> int:
         """Delete staged files that nobody commits any more; how many. Raises `OSError`, `OperatingError`."""

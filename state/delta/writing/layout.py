@@ -233,6 +233,16 @@ class Layout(ABC):
             self._try(self.delete_old_files, may_go_on)
         self._try(self.loaded.disk.make_durable)
 
+    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
+        """Wait for what is done beside the transactions, and commit it, as long as `may_go_on` says so. Never fails."""
+        if (work := self.unfinished(may_go_on)) is not None:
+            self._try(work)
+            self._try(self.loaded.disk.make_durable)
+
+    def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
+        """What waits for it and commits it. None: nothing is under way."""
+        return None
+
     def delete_old_files(self) -> None:
         """Delete files that are old and no part of the table. Raises `DeltaError`, `OSError`."""
         # What the newest version does not need, the one before it may.

@@ -88,6 +88,38 @@ def test_a_drained_run_looks_after_its_last_transaction() -> None:
     assert (tidied.told, stored(world.counts)) == ([1], {"cat": 1})
 
 
+@pytest.mark.parametrize("error", [None, OSError("the disk is full"), KeyboardInterrupt()])
+def test_a_run_that_ends_finishes_what_was_begun_beside_it(error: BaseException | None) -> None:
+    """After the last look at all tables, in the commit thread."""
+    world = World()
+    topology = world.topology()
+    tidied = [tidied_by(world, topology, table) for table in ("counts", "total")]
+    finished: list[tuple[int, str, bool]] = []
+
+    def finish(may_go_on: Callable[[], bool]) -> None:
+        finished.append((min(len(each.told) for each in tidied), threading.current_thread().name, may_go_on()))
+        if error is not None:
+            raise error
+
+    world.states["total"].finish_tidying = finish  # type: ignore[attr-defined]
+    assert world.run(topology).transactions == 3
+    assert finished == [(3, "commit_0", True)]
+
+
+def test_a_run_that_is_stopped_finishes_nothing_that_takes_long() -> None:
+    world, gate, finished = World(), Gate(), list[bool]()
+    topology = world.topology()
+    tidied_by(world, topology, "counts", gate)
+    world.states["total"].finish_tidying = lambda may_go_on: finished.append(may_go_on())  # type: ignore[attr-defined]
+    driver = world.driver(topology)
+    with in_background(driver) as running:
+        gate.wait_until_entered()
+        driver.stop()
+        gate.opened.set()
+        running.result(WAIT_S)
+    assert finished == [False]
+
+
 def test_a_commit_phase_that_waits_goes_before_the_next_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transactional.engine.tidying.LONG_S", 0)
     world, gate = World(), Gate()
