@@ -12,12 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+from deltalake import DeltaTable
+
+from state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
-from tests.proof.soaking import LEASE_MS, OPTIONS, TOPOLOGY, expected_buckets
+from tests.proof.soaking import LEASE_MS, OPTIONS, SPREAD, TOPOLOGY, expected_buckets, first_key
 from transactional.errors import Fenced
+from transactional.names import fold_of
 
 LEADS = f"leading topology {TOPOLOGY} from"
 LEASE_S = LEASE_MS / 1000
@@ -33,7 +37,7 @@ class Soak:
     def __init__(
         self, folder: Path, words: ArrivingWords, *, spout: str, seed: int, counter: str = "committer"
     ) -> None:
-        self.folder, self.words, self.chance = folder, words, Random(seed)
+        self.folder, self.words, self.chance, self.counter = folder, words, Random(seed), counter
         self.environment: Mapping[str, str] = {
             "BOOTSTRAP": words.bootstrap,
             "TOPIC": words.topic,
@@ -74,10 +78,7 @@ class Soak:
 
     def check(self) -> str:
         """Every table is a plain count of what was committed in Kafka, the store's ranges are whole. What was done."""
-        assert counts(self.folder / "per-word", "word") == dict(self.words.counts)
-        wanted = expected_buckets(self.words.counts)
-        found = {bucket: words for bucket, words in counts(self.folder / "per-bucket", "bucket").items() if words}
-        assert found == dict(wanted)
+        found = self._check_keys() if self.counter == "spread" else self._check_words()
         with closing(SqlCoordinatorStore(f"sqlite:///{self.folder}/store.db")) as store:
             attempts = store.attempts(TOPOLOGY, limit=1_000_000)[::-1]
         committed = [each for each in attempts if each.phase == "committed"]
@@ -89,8 +90,26 @@ class Soak:
         return (
             f"{self.done.total()} processes ended by force ({how}); {self.words.counts.total():,} records, "
             f"{self.words.aborted} of {self.words.aborted + self.words.committed} Kafka transactions aborted; "
-            f"{len(committed)} transactions by {len(attempts)} attempts: exact"
+            f"{len(committed)} transactions by {len(attempts)} attempts: exact{found}"
         )
+
+    def _check_words(self) -> str:
+        assert counts(self.folder / "per-word", "word") == dict(self.words.counts)
+        wanted = expected_buckets(self.words.counts)
+        found = {bucket: words for bucket, words in counts(self.folder / "per-bucket", "bucket").items() if words}
+        assert found == dict(wanted)
+        return ""
+
+    def _check_keys(self) -> str:
+        """Each of a word's keys has come as often as the word, and folds were committed: up to where."""
+        table = self.folder / "per-key"
+        rows = DeltaMapState(table, "key long", "count long").read()
+        found = dict(zip(rows["key"].to_pylist(), rows["count"].to_pylist(), strict=True))
+        wanted = self.words.counts.items()
+        assert found == {first_key(word) + number: times for word, times in wanted for number in range(SPREAD)}
+        folded = DeltaTable(table).transaction_version(fold_of(f"{TOPOLOGY}/per-key"))
+        assert folded is not None
+        return f"; {len(found):,} keys, folded up to transaction {folded}"
 
     def committed(self) -> int:
         """The last transaction committed."""

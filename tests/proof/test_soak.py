@@ -41,6 +41,23 @@ def test_two_hundred_kills(
 @pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("spout", ["opaque", "transactional"])
+def test_two_hundred_kills_of_large_batches(
+    spout: str, kafka_broker: LocalBroker, tmp_path: Path, seed: int, kills: int | None, told: list[str]
+) -> None:
+    """Whose rows are staged by tasks, and folded beside the transactions."""
+    with (
+        ArrivingWords(kafka_broker.bootstrap, seed) as words,
+        closing(Soak(tmp_path, words, spout=spout, seed=seed, counter="spread")) as soak,
+    ):
+        soak.disturb(kills or TIMES)
+        soak.drain()
+        told.append(f"soak of large batches, {spout} spout: {soak.check()}")
+
+
+@pytest.mark.proof
+@pytest.mark.kafka
+@pytest.mark.timeout(3_600)
 def test_fifty_kills_of_a_stateful_bolt(
     kafka_broker: LocalBroker, tmp_path: Path, seed: int, kills: int | None, told: list[str]
 ) -> None:
