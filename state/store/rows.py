@@ -15,7 +15,7 @@ from transactional.batch import BatchMetadata
 from transactional.errors import CorruptRecord
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, TopologyStatus
 from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble, phases_summed_up
-from transactional.store.rules import desired_of, lag_in
+from transactional.store.rules import COMMITTERS, desired_of, lag_in
 
 
 def status_of(row: Row[Any]) -> TopologyStatus:
@@ -34,7 +34,7 @@ def _status_of(row: Row[Any]) -> TopologyStatus:
         is_leased=until_ms is not None and until_ms > row.now_ms,
         committed_txid=TxId(whole(row.committed_txid)),
         attempt_id=AttemptId(whole(row.attempt_id)),
-        fingerprint=json_object(row.fingerprint),
+        fingerprint=_fingerprint(row.fingerprint),
         name=row.name,
         desired=DesiredState(row.desired),
         stop_at_ms=whole_or_none(row.stop_at_ms),
@@ -44,6 +44,14 @@ def _status_of(row: Row[Any]) -> TopologyStatus:
         run=None if row.run_began_at_ms is None else run_of(row, "run_"),
         rewinding_to=None if row.rewinding_to is None else TxId(whole(row.rewinding_to)),
     )
+
+
+def _fingerprint(text: str) -> dict[str, Any]:
+    found = json_object(text)
+    committers = found.get(COMMITTERS, {})
+    if not isinstance(committers, dict) or not all(isinstance(each, dict) for each in committers.values()):
+        raise ValueError(f"its committers are {committers!r:.100}, not an object of objects")
+    return found
 
 
 def _trouble(row: Row[Any]) -> Trouble | None:

@@ -225,10 +225,13 @@ def tables_of(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of the store, in place of what has failed
 @settings(max_examples=examples(40), suppress_health_check=SHARED_FOLDER)
 @given(CELLS, SQL_VALUES)
 @example(("topologies", "fingerprint"), "no JSON")
 @example(("topologies", "fingerprint"), "[]")
+@example(("topologies", "fingerprint"), '{"committers": 1}')
+@example(("topologies", "fingerprint"), '{"committers": {"count": 1}}')
 @example(("topologies", "desired"), "sideways")
 @example(("topologies", "committed_txid"), "one")
 @example(("topologies", "leased_until_ms"), "soon")
