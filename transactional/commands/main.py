@@ -27,7 +27,7 @@ from transactional.commands.output.display import (
     print_attempts,
     print_table,
 )
-from transactional.commands.output.logs import Logs, leave, leave_unexpectedly, show_warnings_briefly
+from transactional.commands.output.logs import Logs, end, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
 from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
@@ -245,6 +245,13 @@ app.add_typer(config_app, name="config")
 def main() -> None:
     """Entry point. Exit code 0 on success; an error of the framework is one line on stderr, and its own exit code."""
     show_warnings_briefly()
+    try:
+        _work()
+    except SystemExit as ended:
+        end(ended.code)
+
+
+def _work() -> None:
     try:
         app()
     except TransactionalError as error:

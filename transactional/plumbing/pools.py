@@ -1,18 +1,24 @@
-"""`DaemonPool`: threads that process calls in order, and that never keep the process alive.
+"""`DaemonPool`: threads that process calls in order, and that never keep the process alive for long.
 
 The threads of the standard library's pool are joined when the interpreter exits: one that hangs in user code would
-keep a process from exiting.
+keep a process from exiting. A daemon thread ends where it takes the interpreter's lock the next time after that; in the
+middle of a call of delta-rs, as a fold is, this crashes the process. So it waits for calls that are under way, a while.
 """
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+
+ENDING_S = 3.0
+"""So long the end of a process waits for calls that are under way."""
 
 _Call = tuple[Future[None], Callable[[], None]]
+_under_way = set[Future[None]]()
 
 
 class DaemonPool:
@@ -57,10 +63,18 @@ class DaemonPool:
             future, work = call
             if not future.set_running_or_notify_cancel():
                 continue
+            _under_way.add(future)
             try:
                 work()
             except BaseException as error:
                 future.set_exception(error)
             else:
                 future.set_result(None)
+            _under_way.discard(future)
             del call, future, work  # otherwise what they reference would be kept until the next call
+
+
+@atexit.register
+def have_calls_ended(wait_s: float | None = None) -> bool:
+    """Wait until no pool of this process is at work, for `ENDING_S` if nothing is said; whether none is."""
+    return not wait(list(_under_way), ENDING_S if wait_s is None else wait_s).not_done

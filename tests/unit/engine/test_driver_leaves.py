@@ -12,7 +12,7 @@ import pytest
 import transactional.engine.driver
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, World, in_background
 from transactional.errors import Fenced
-from transactional.plumbing.pools import DaemonPool
+from transactional.plumbing.pools import DaemonPool, have_calls_ended
 from transactional.testing import ManualClock
 
 STUCK = """
@@ -24,6 +24,44 @@ world = World()
 topology = world.topology()
 world.states["counts"].before = lambda attempt: threading.Event().wait()
 world.run(topology, replace(DRAINED, commit_timeout_ms=50))
+"""
+
+WORKS = """
+import sys, threading, time
+from transactional.plumbing.pools import DaemonPool
+
+began = threading.Event()
+
+def work():
+    began.set()
+    time.sleep(0.3)
+    print("has ended")
+
+DaemonPool(1, "fold").submit(work)
+began.wait()
+sys.exit(7)
+"""
+HANGS = """
+import threading
+from transactional.commands import main
+from transactional.plumbing import pools
+
+began = threading.Event()
+
+def hang():
+    began.set()
+    threading.Event().wait()
+
+pools.DaemonPool(1, "fold").submit(hang)
+began.wait()
+pools.ENDING_S = 0.1
+
+def app():
+    print("shown")
+    raise SystemExit(7)
+
+main.app = app
+main.main()
 """
 
 
@@ -54,6 +92,20 @@ def test_what_hangs_does_not_keep_the_process_alive() -> None:
     ended = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "CommitStuck: the commit phase of 1:" in ended.stderr.splitlines()[-1]
+
+
+def ended(program: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_process_does_not_end_in_the_middle_of_a_call() -> None:
+    """Which may be one of delta-rs: where the interpreter ends its thread, the process crashes."""
+    assert ended(WORKS) == (7, "has ended\n", "")
+
+
+def test_a_command_whose_threads_hang_ends_with_its_exit_code() -> None:
+    assert ended(HANGS) == (7, "shown\n", "")
 
 
 # --- the threads ---------------------------------------------------------------------------------------------------
@@ -91,7 +143,9 @@ def test_what_has_not_begun_can_be_cancelled_and_what_hangs_is_left() -> None:
     told: list[Future[None]] = []
     waits.add_done_callback(told.append)
     gate.wait_until_entered()
+    assert not have_calls_ended(wait_s=0)
     pool.shutdown(wait_s=0, cancel=True)
     assert (waits.cancelled(), told, hangs.done()) == (True, [waits], False)
     gate.opened.set()
     hangs.result(WAIT_S)
+    assert have_calls_ended(WAIT_S)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from transactional.errors import LOOK, CommitStuck, TransactionalError
+from transactional.plumbing.pools import have_calls_ended
 from transactional.plumbing.redaction import without_login
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
@@ -25,6 +26,15 @@ def leave(error: TransactionalError) -> NoReturn:
     if isinstance(error, CommitStuck):
         os._exit(error.exit_code)  # a thread that can't be cancelled would keep the process alive
     raise SystemExit(error.exit_code) from None
+
+
+def end(code: str | int | None) -> NoReturn:
+    """End the process with an exit code, which it might not have if the interpreter ended threads within delta-rs."""
+    if not have_calls_ended() and isinstance(code, int):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 class Logs:
