@@ -52,10 +52,10 @@ sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 	@$(IN_VENV) -m tests.windows --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres redis strace weed $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 200 kills, two coordinators; SEED=n
+proof: java postgres redis strace weed $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 450 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m tests.proof --seed $(or $(SEED),7) $(ARGS)
 
-soak: java $(READY) ## The part of proof with 200 kills over a real broker, in a quarter of an hour: SEED=n
+soak: java $(READY) ## The part of proof with 450 kills over a real broker, in half an hour: SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py
 
 experiment: java postgres $(READY) ## Kill workers and leaders under load, ours and Structured Streaming, in 35 minutes; draw what it costs

@@ -28,6 +28,8 @@ OUTPUT = Path("docs/performance")
 TRANSACTIONS, FOLD_AFTER = 30, 12
 """So many transactions have at least two folds among them."""
 EXECUTORS, ROUNDS = (1, 2, 4), 3
+LONG = 120
+"""So many with several executors: each has a JVM and Python workers, which are slow at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,20 @@ class Case:
 
 def cases(part: str) -> Iterator[Case]:
     """The measurements of a part, the short ones first."""
-    common = ("--transactions", str(TRANSACTIONS), "--fold-after", str(FOLD_AFTER))
-    keys = ("bench.keys", "--way", "all staged", *common)
+    fold = ("--fold-after", str(FOLD_AFTER))
+    common = ("--transactions", str(TRANSACTIONS), *fold)
+    keys = ("bench.keys", "--way", "all staged", *fold)
     match part:
         case "commits":
             yield Case("commits", ("bench.commits", "--versions", "10000", *common))
         case "memory":
             for size in ("1e3", "1e5", "1e6", "1e7"):
-                yield Case(size, (*keys, "--keys", size, "--master", cluster(2)))
+                yield Case(size, (*keys, "--transactions", str(TRANSACTIONS), "--keys", size, "--master", cluster(2)))
         case "executors":
             for round_ in range(1, ROUNDS + 1):
                 for number in EXECUTORS:
-                    yield Case(f"{number} in round {round_}", (*keys, "--keys", "1e6", "--master", cluster(number)))
+                    more = ("--transactions", str(LONG), "--keys", "1e6", "--master", cluster(number))
+                    yield Case(f"{number} in round {round_}", (*keys, *more))
         case "tables":
             for work in ("count", "read-modify-write"):
                 yield Case(work, ("bench.many_keys", "--keys", "1e6,1e8", "--works", work))
