@@ -6,10 +6,12 @@ import json
 from typing import Final
 
 from sqlalchemy import BigInteger, Connection, Text, bindparam, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from state.store.schema import PHASES, NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
 from state.store.statements import IS_HELD
 from transactional.attempt import AttemptId
+from transactional.errors import CorruptRecord
 from transactional.store import Lease
 from transactional.store.history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store.rules import storable
@@ -113,7 +115,7 @@ START_ANEW = (
 
 
 def begin_run(connection: Connection, lease: Lease, name: str | None, about: RunAbout) -> None:
-    """Store the start of a run."""
+    """Store the start of a run. Raises `CorruptRecord` if there is one of its epoch: epochs only grow."""
     row = {
         "topology_id": lease.topology_id,
         "epoch": lease.epoch,
@@ -125,7 +127,13 @@ def begin_run(connection: Connection, lease: Lease, name: str | None, about: Run
         "sources": json.dumps(dict(about.sources)),
         "began_at_txid": lease.progress.committed_txid,
     }
-    connection.execute(BEGIN_RUN, row)
+    try:
+        connection.execute(BEGIN_RUN, row)
+    except IntegrityError as error:
+        raise CorruptRecord(
+            f"topology {lease.topology_id!r} in the coordinator's store is at epoch {lease.epoch - 1}, and there was a "
+            f"run of epoch {lease.epoch} already; restore the store from a backup"
+        ) from error
 
 
 def end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:

@@ -17,6 +17,9 @@ from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredSta
 from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble, phases_summed_up
 from transactional.store.rules import COMMITTERS, desired_of, lag_in
 
+COUNTED_MAX = 2**62
+"""No epoch, attempt or transaction comes to that."""
+
 
 def status_of(row: Row[Any]) -> TopologyStatus:
     """A row of `STATUS` as a value. Raises `CorruptRecord` if it is invalid."""
@@ -28,12 +31,12 @@ def _status_of(row: Row[Any]) -> TopologyStatus:
     until_ms = whole_or_none(row.leased_until_ms)
     return TopologyStatus(
         topology_id=row.topology_id,
-        epoch=Epoch(whole(row.epoch)),
+        epoch=Epoch(counted(row.epoch)),
         owner=row.owner,
         leased_until_ms=until_ms,
         is_leased=until_ms is not None and until_ms > row.now_ms,
-        committed_txid=TxId(whole(row.committed_txid)),
-        attempt_id=AttemptId(whole(row.attempt_id)),
+        committed_txid=TxId(counted(row.committed_txid)),
+        attempt_id=AttemptId(counted(row.attempt_id)),
         fingerprint=_fingerprint(row.fingerprint),
         name=row.name,
         desired=DesiredState(row.desired),
@@ -198,6 +201,13 @@ def readable(what: str) -> Iterator[None]:
         raise CorruptRecord(
             f"{what} in the coordinator's store is not readable: {error}; restore the store from a backup"
         ) from error
+
+
+def counted(value: object) -> int:
+    """A whole number that goes up by one at a time, from 0. Raises `CorruptRecord`, also if it can't go up any more."""
+    if not 0 <= (number := whole(value)) < COUNTED_MAX:
+        raise CorruptRecord(f"{number} is in the coordinator's store in place of a number that counts up: restore it")
+    return number
 
 
 def whole(value: object) -> int:
