@@ -131,6 +131,7 @@ class TopologyDriver:
         self._obeyed = DesiredState.ACTIVE
         self._is_performed = False
         self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
+        self._is_ending = False
         self.timeline = Timeline()
         self._troubles = Troubles(self._audience.notify)
         self._savepoints = Savepoints(topology, store)
@@ -139,6 +140,8 @@ class TopologyDriver:
         """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
         thread."""
         self._events.put(StopRequested())
+        if self._is_ending:
+            self.runner.end_tidying()
 
     def run(self) -> RunSummary:
         """Run until done; with `standby`, first wait until nobody else coordinates the topology.
@@ -243,6 +246,7 @@ class TopologyDriver:
             # What can't be waited for is fenced.
             self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
+        self._is_ending = True
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
         self._notify_of_the_rest()

@@ -160,6 +160,10 @@ class PhaseRunner:
         if delayed is not None and self._running[delayed].cancel():
             self.post(AttemptFailed(delayed, "the run is ending while a table is under maintenance", is_outage=True))
 
+    def end_tidying(self) -> None:
+        """Wait no longer for maintenance that is done beside the commit thread."""
+        self._tidying.hurry()
+
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:
         """Cancel what is running of the attempt; answers `AttemptFailed` once nothing is."""
         running = self._running.pop(attempt, None)

@@ -120,6 +120,23 @@ def test_a_run_that_is_stopped_finishes_nothing_that_takes_long() -> None:
     assert finished == [False]
 
 
+def test_who_is_stopped_at_its_end_waits_no_longer() -> None:
+    world, entered = World(), threading.Event()
+    topology = world.topology()
+
+    def finish(may_go_on: Callable[[], bool]) -> None:
+        entered.set()
+        while may_go_on():
+            threading.Event().wait(0.001)
+
+    world.states["total"].finish_tidying = finish  # type: ignore[attr-defined]
+    driver = world.driver(topology)
+    with in_background(driver) as running:
+        assert entered.wait(WAIT_S)
+        driver.stop()
+        assert running.result(WAIT_S).transactions == 3
+
+
 def test_a_commit_phase_that_waits_goes_before_the_next_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transactional.engine.tidying.LONG_S", 0)
     world, gate = World(), Gate()
