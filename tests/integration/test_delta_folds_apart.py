@@ -63,10 +63,10 @@ class TestFoldsApart:
         before = live(state)
         state.finish_tidying(lambda: False)
         assert (segments(state).folded_txid, live(state)) == (0, before), "whoever is stopped does not wait"
-        monkeypatch.setattr("state.delta.segments.folds_apart.ENDING_S", 0)
+        monkeypatch.setattr("state.delta.segments.folds_apart.FINISHING_S", 0)
         state.finish_tidying(lambda: True)
         assert (segments(state).folded_txid, live(state)) == (0, before), "nobody waits for ever"
-        monkeypatch.setattr("state.delta.segments.folds_apart.ENDING_S", 60)
+        monkeypatch.setattr("state.delta.segments.folds_apart.FINISHING_S", 60)
 
         def lets_it_go_on() -> bool:
             may_write.set()

@@ -41,30 +41,30 @@ def test_two_hundred_kills(
 @pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("spout", ["opaque", "transactional"])
-def test_two_hundred_kills_of_large_batches(
-    spout: str, kafka_broker: LocalBroker, tmp_path: Path, seed: int, kills: int | None, told: list[str]
+@pytest.mark.parametrize(
+    ("what", "counter", "spout", "times"),
+    [
+        # Whose rows are staged by tasks, and folded beside the transactions.
+        ("large batches", "spread", "opaque", TIMES),
+        ("large batches", "spread", "transactional", TIMES),
+        ("a stateful bolt", "stateful", "opaque", STATEFUL_TIMES),
+    ],
+)
+def test_kills_of_other_counters(
+    what: str,
+    counter: str,
+    spout: str,
+    times: int,
+    kafka_broker: LocalBroker,
+    tmp_path: Path,
+    seed: int,
+    kills: int | None,
+    told: list[str],
 ) -> None:
-    """Whose rows are staged by tasks, and folded beside the transactions."""
     with (
         ArrivingWords(kafka_broker.bootstrap, seed) as words,
-        closing(Soak(tmp_path, words, spout=spout, seed=seed, counter="spread")) as soak,
+        closing(Soak(tmp_path, words, spout=spout, seed=seed, counter=counter)) as soak,
     ):
-        soak.disturb(kills or TIMES)
+        soak.disturb(kills or times)
         soak.drain()
-        told.append(f"soak of large batches, {spout} spout: {soak.check()}")
-
-
-@pytest.mark.proof
-@pytest.mark.kafka
-@pytest.mark.timeout(3_600)
-def test_fifty_kills_of_a_stateful_bolt(
-    kafka_broker: LocalBroker, tmp_path: Path, seed: int, kills: int | None, told: list[str]
-) -> None:
-    with (
-        ArrivingWords(kafka_broker.bootstrap, seed) as words,
-        closing(Soak(tmp_path, words, spout="opaque", seed=seed, counter="stateful")) as soak,
-    ):
-        soak.disturb(kills or STATEFUL_TIMES)
-        soak.drain()
-        told.append(f"soak of a stateful bolt: {soak.check()}")
+        told.append(f"soak of {what}, {spout} spout: {soak.check()}")

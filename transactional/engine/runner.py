@@ -155,13 +155,13 @@ class PhaseRunner:
     def hurry(self) -> None:
         """The run is ending: start no more table maintenance. A commit phase that would have to wait for maintenance in
         progress is aborted: it answers `AttemptFailed`."""
-        self._tidying.hurry()
+        self.end_tidying()
         delayed = self._tidying.delayed()
         if delayed is not None and self._running[delayed].cancel():
             self.post(AttemptFailed(delayed, "the run is ending while a table is under maintenance", is_outage=True))
 
     def end_tidying(self) -> None:
-        """Wait no longer for maintenance that is done beside the commit thread."""
+        """Begin no more table maintenance, and wait for none that is done beside the commit thread."""
         self._tidying.hurry()
 
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:

@@ -37,7 +37,7 @@ from transactional.ports.staged import StagedFile
 
 APART_ROWS = 500_000
 """Folds of so many rows are written apart; one takes about 100 ms, which the next transaction would wait for."""
-ENDING_S = 300.0
+FINISHING_S = 300.0
 """So long the end of a run waits for a fold at most: as a job it may wait for executors that nobody gives it."""
 LOOKING_S = 0.05
 """How often it looks whether it still may."""
@@ -159,7 +159,7 @@ class FoldsApart:
     def wait(self, may_go_on: Callable[[], bool]) -> bool:
         """Wait for the one that is pending; whether its writing has ended."""
         assert self._future is not None
-        until_s = time.monotonic() + ENDING_S
+        until_s = time.monotonic() + FINISHING_S
         while not self._future.done() and may_go_on() and time.monotonic() < until_s:
             futures.wait([self._future], timeout=LOOKING_S)
         return self._future.done()
