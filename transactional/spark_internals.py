@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +27,8 @@ from transactional.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-JavaFailed = Py4JJavaError
-"""What a call into the JVM raises."""
 JvmFailed = Py4JError
-"""The same, and what a call raises when the JVM has died."""
+"""What a call into the JVM raises, also when it has died."""
 DAEMON = "pyspark.daemon"
 """The module that runs as `__main__` in a Python worker."""
 
@@ -139,7 +137,7 @@ class SparkJobs:
     def job(self, rdd: RDD[Any]) -> Callable[[], list[Any]]:
         """What collects the RDD: all items, in the order of partitions. May be called again and again.
 
-        A call raises what `RDD.collect` does when the job fails: a `PySparkException`, or `JavaFailed`.
+        A call raises what `RDD.collect` does when the job fails: a `PySparkException`, or `JvmFailed`.
         """
         java_rdd, serializer, partitions = rdd._jrdd, rdd._jrdd_deserializer, self._new_list()
         for number in range(rdd.getNumPartitions()):

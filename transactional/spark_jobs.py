@@ -1,4 +1,5 @@
-"""Work that belongs to no transaction, as a Spark job of this process: what else would take the driver's memory."""
+"""What all Spark jobs of this process share: their pools, why one has failed; and work that belongs to no transaction,
+as a job, where it would take the driver's memory."""
 
 from __future__ import annotations
 
@@ -14,6 +15,24 @@ from transactional.errors import OperatingError
 from transactional.spark_internals import JvmFailed, SparkJobs, end_quietly, is_stopped, running_context
 
 T = TypeVar("T")
+PROCESSING, COMMIT = "processing", "commit"
+"""The pools of `fairscheduler.xml`: what a commit phase runs goes before all processing."""
+_POOL = "spark.scheduler.pool"
+_RAISED = r"^(?:\w[\w.]*)?(?:Error|Exception): .*$"
+"""What Python has raised in a task."""
+
+
+def work_in(pool: str, context: SparkContext) -> None:
+    """Have the jobs of this thread run in a pool from now on."""
+    context.setLocalProperty(_POOL, pool)
+
+
+def reason_of(error: Exception, pattern: str = _RAISED) -> str:
+    """The one line out of many pages of Spark's that says why a job has failed: what matches `pattern`, or what Spark
+    says first."""
+    text = str(error)
+    found = re.search(pattern, text, re.MULTILINE) or re.search(r"Job aborted .*|Job \d+ cancelled.*", text)
+    return found[0] if found is not None else text.partition("\n")[0] or type(error).__name__
 
 
 def are_executors_apart() -> bool | None:
@@ -44,13 +63,13 @@ def run_job(work: Callable[[int], T], tasks: int, what: str) -> list[T]:
             calls = context.parallelize(range(tasks), tasks).mapPartitions(run)
             return SparkJobs(context).job(calls)()
     except (PySparkException, JvmFailed) as error:
-        raise OperatingError(f"{what} has failed as a Spark job: {_reason(error)}") from error
+        raise OperatingError(f"{what} has failed as a Spark job: {reason_of(error)}") from error
 
 
 @contextmanager
 def _described(context: SparkContext, what: str) -> Iterator[None]:
     """What the jobs of this thread are. It may be a user's own, so it gets back what it had."""
-    properties = {"spark.scheduler.pool": "processing", "spark.job.description": what}
+    properties = {_POOL: PROCESSING, "spark.job.description": what}
     before = {name: context.getLocalProperty(name) for name in properties}
     for name, value in properties.items():
         context.setLocalProperty(name, value)
@@ -59,12 +78,3 @@ def _described(context: SparkContext, what: str) -> Iterator[None]:
     finally:
         for name, old in before.items() if not is_stopped(context) else ():
             context.setLocalProperty(name, old)  # type: ignore[arg-type]  # None takes it away
-
-
-def _reason(error: Exception) -> str:
-    """The line of Spark's pages that says why a job has failed: what Python has raised, or what Spark says first."""
-    text = str(error)
-    raised = re.search(r"^(?:\w[\w.]*)?(?:Error|Exception): .*$", text, re.MULTILINE)
-    aborted = re.search(r"Job aborted .*|Job \d+ cancelled.*", text)
-    found = raised or aborted
-    return found[0] if found is not None else text.partition("\n")[0] or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -72,6 +73,20 @@ def after(last: int) -> dict[str, int]:
 
 
 class TestFolds:
+    @pytest.mark.parametrize("untold", [slice(None), slice(1, 3)], ids=["all", "some"])
+    def test_count_files_of_writers_that_tell_no_statistics(self, place: Place, untold: slice) -> None:
+        words = opened(place)
+        merged(words, place, 1, 4)
+        for entry in sorted(Path(words.location.uri, "_delta_log").glob("*.json"))[1:][untold]:
+            actions = [json.loads(line) for line in entry.read_text("utf-8").splitlines()]
+            for action in actions:
+                action.get("add", {}).pop("stats", None)
+            entry.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+        words = opened(place)
+        words.fold()
+        assert txids(words) == [3, 4]
+        assert content(words) == after(4)
+
     def test_leave_the_newest_transaction_to_be_replaced(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 3)

@@ -6,7 +6,9 @@ import datetime
 import decimal
 import json
 import random
+import threading
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pyarrow import parquet
 
 import state.delta.merging.small
 from state.delta.merged import MergedTable
+from state.delta.merging import rewriting
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, rewritten, visible
 from state.delta.merging.ways import Way
@@ -27,6 +30,7 @@ from state.delta.tables.version import TableVersion
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by
+from transactional.aggregates.ordered import is_ascending
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import SumOverflow
@@ -276,7 +280,8 @@ def test_files_are_what_a_merge_leaves(
 def test_one_key_column_is_found_as_several_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many: int, block_rows: int, part_rows: int
 ) -> None:
-    """Few keys in a hash table, and many in order, in files that are not."""
+    """Few keys in a hash table, and many in order, in files that are not, by several threads where there are many."""
+    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
     monkeypatch.setattr("transactional.aggregates.places.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
@@ -314,11 +319,13 @@ def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pyte
     assert [json.loads(file.statistics)["numRecords"] for file in found.new] == [3, 1]
 
 
+@pytest.mark.parametrize("part_rows", [1, 500_000])
 @pytest.mark.parametrize("lane_rows", [1, 500_000])
 def test_nothing_is_left_of_sums_that_do_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane_rows: int, part_rows: int
 ) -> None:
     """Also where another thread has written its file by then."""
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", lane_rows)
     monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
@@ -327,6 +334,63 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
     with pytest.raises(NotAlike):
         by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
     assert sorted(path.name for path in (tmp_path / "files").iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def large(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, key: str = "int", expires: str | None = None
+) -> tuple[list[DataFile], Change]:
+    """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
+    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 2)
+    columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)
+    files = []
+    for number in range(9):
+        rows = of_rows([(2 * number + n, n, 5, None, None) for n in range(2)], delta_schema(columns))
+        parquet.write_table(rows, folder / f"{number}.parquet")
+        files.append(DataFile(f"{number}.parquet", 1))
+    source = of_rows([(n, 1) for n in range(1, 18, 2)], arrow_schema(Schema((*columns.key, *columns.values))))
+    return files, Change(columns, NOW, source, {"v": "sum"})
+
+
+def test_files_that_threads_have_rewritten_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, change = large(tmp_path, monkeypatch)
+    found = rewrite_files(tmp_path, files, change.columns.all.names, change)
+    tables = [parquet.read_table(tmp_path / file.name) for file in found.new]
+    assert all(is_ascending(table["a"]) for table in tables)
+    left = in_order(pa.concat_tables(tables).select(["a", "v"]))
+    assert left == sorted([(n, 2 * (n % 2)) for n in range(18)], key=str)
+
+
+def test_rows_with_the_latest_time_have_a_file_of_their_own_also_in_a_large_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, change = large(tmp_path, monkeypatch, "timestamp", "a")
+    found = rewrite_files(tmp_path, files, change.columns.all.names, change)
+    numbers = [parquet.read_table(tmp_path / file.name)["a"].cast(pa.int64()).to_pylist() for file in found.new]
+    assert sorted(chain(*numbers)) == list(range(18))
+    assert [17] in numbers
+
+
+def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, change = large(tmp_path, monkeypatch)
+    numbers, ended, end = count(), threading.Event(), rewriting._Queue.end
+
+    def take(*_: Any) -> None:
+        if next(numbers) == 0:
+            raise NotAlike
+        assert ended.wait(5), "nobody was told"
+
+    monkeypatch.setattr(rewriting._Rewriting, "take", take)
+
+    def tell(queue: Any) -> None:
+        end(queue)
+        ended.set()
+
+    monkeypatch.setattr(rewriting._Queue, "end", tell)
+    with pytest.raises(NotAlike):
+        rewrite_files(tmp_path, files, change.columns.all.names, change)
+    assert next(numbers) <= 3
 
 
 def test_a_sum_that_does_not_fit_is_named_as_by_a_merge(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from transactional.spark_internals import (
-    JavaFailed,
+    JvmFailed,
     SparkJobs,
     is_classic,
     is_running,
@@ -30,7 +30,7 @@ def test_python_rdd_runs_a_job_and_hands_over_what_it_holds(spark: SparkSession)
 
 def test_a_job_that_fails_raises_an_error_that_says_why(spark: SparkSession) -> None:
     rdd = spark.sparkContext.parallelize([0], 1).map(lambda number: 1 // number)
-    with pytest.raises((JavaFailed, PySparkException), match="ZeroDivisionError"):
+    with pytest.raises((JvmFailed, PySparkException), match="ZeroDivisionError"):
         SparkJobs(spark.sparkContext).job(rdd)()
 
 

@@ -29,7 +29,7 @@ USED = [
     ("pyspark.util", "PythonEvalType", "to say that the function is over Arrow batches"),
     ("pyspark.util.PythonEvalType", "SQL_MAP_ARROW_ITER_UDF", "to say that the function is over Arrow batches"),
     ("pyspark.daemon", "traceback", "to keep idle workers from printing a traceback when they end"),
-    ("py4j.protocol", "Py4JJavaError", "to catch what a call into the JVM raises"),
+    ("py4j.protocol", "Py4JError", "to catch what a call into the JVM raises"),
 ]
 SET_BY = [
     ("pyspark.SparkContext", "_temp_dir", "to leave what tasks send where PySpark has its temporary files"),

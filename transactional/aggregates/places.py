@@ -19,6 +19,8 @@ BLOCK_ROWS: Final = 16_384
 """So many keys have a hash table that fits into a processor's cache."""
 MUCH_FEWER: Final = 4
 """With so many times fewer keys that are looked for a hash table is made of these, though that takes another one."""
+SEARCHED: Final = 8
+"""So many times fewer keys, in order, are looked for one by one in those that look for them."""
 ROOM: Final = 4
 """For each row so many numbers of keys are worth a table that is indexed by them."""
 NUMBERS_MAX: Final = 2**62
@@ -35,7 +37,7 @@ def places_in(wanted: pa.Table, given: pa.Table, key: Sequence[str], *, once: bo
         nowhere = pa.nulls(wanted.num_rows, pa.int64())
         return nowhere if key or not given.num_rows else nowhere.fill_null(0)
     if have_keys_once(wanted, key) and have_keys_once(given, key) and _types(wanted, key) == _types(given, key):
-        return _by_blocks(wanted[key[0]].combine_chunks(), given[key[0]].combine_chunks())
+        return _by_order(wanted[key[0]].combine_chunks(), given[key[0]].combine_chunks())
     columns = [_alike(wanted[name], given[name]) for name in key]
     if len(columns) == 1:
         return _by_hash(*columns[0], once=once)
@@ -61,16 +63,49 @@ def _types(table: pa.Table, key: Sequence[str]) -> list[pa.DataType]:
     return [table.schema.field(name).type for name in key]
 
 
+def _by_order(wanted: pa.Array, given: pa.Array) -> pa.Array:
+    """Both are in order, NULL last."""
+    places = _near(_without_null(wanted), _without_null(given))
+    if not wanted.null_count:
+        return places
+    of_null = len(given) - 1 if given.null_count else None
+    return pa.concat_arrays([places, pa.array([of_null], pa.int64())])
+
+
+def _near(wanted: pa.Array, given: pa.Array) -> pa.Array:
+    """What is looked for lies between the places of the first and of the last one."""
+    if not len(wanted):
+        return pa.array([], pa.int64())
+    first, last = pc.search_sorted(given, wanted.take(pa.array([0, len(wanted) - 1], pa.int64()))).to_pylist()
+    near = given.slice(first, last + 1 - first)
+    places = _by_search(wanted, near) if len(near) * SEARCHED <= len(wanted) else _by_blocks(wanted, near)
+    # Arrow tries to import modules for a number of Python's.
+    return pc.add(places, pa.scalar(first, pa.int64()))
+
+
+def _without_null(column: pa.Array) -> pa.Array:
+    return column.slice(0, len(column) - column.null_count)
+
+
+def _by_search(wanted: pa.Array, given: pa.Array) -> pa.Array:
+    """Look for the few in the many."""
+    at = pc.search_sorted(wanted, given)
+    is_inside = pc.less(at, pa.scalar(len(wanted), at.type))
+    at, given = at.filter(is_inside), given.filter(is_inside)
+    is_met = pc.equal(wanted.take(at), given)
+    where = at.filter(is_met).cast(pa.int64())
+    return pc.indices_nonzero(is_met).cast(pa.int64()).take(pc.inverse_permutation(where, max_index=len(wanted) - 1))
+
+
 def _by_blocks(wanted: pa.Array, given: pa.Array) -> pa.Array:
-    """Both are in order: what is looked for in a block is near the block before. NULL is last."""
+    """What is looked for in a block is near the block before."""
     starts = range(0, len(wanted), BLOCK_ROWS)
-    known = given.slice(0, len(given) - given.null_count)
     firsts = wanted.take(pa.array(starts[1:], pa.int64()))
-    bounds = [0, *pc.fill_null(pc.search_sorted(known, firsts), len(known)).to_pylist(), len(given)]
+    bounds = [0, *pc.search_sorted(given, firsts).to_pylist(), len(given)]
     found = [pa.array([], pa.int64())]
     for start, begin, end in zip(starts, bounds, bounds[1:], strict=False):
         places = pc.index_in(wanted.slice(start, BLOCK_ROWS), value_set=given.slice(begin, end - begin))
-        found.append(pc.add(places.cast(pa.int64()), begin))
+        found.append(pc.add(places.cast(pa.int64()), pa.scalar(begin, pa.int64())))
     return pa.concat_arrays(found)
 
 

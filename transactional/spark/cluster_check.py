@@ -13,7 +13,9 @@ from pyspark import SparkContext
 from transactional.errors import ConfigError, OperatingError
 from transactional.ports.staged import Stager
 from transactional.spark_internals import log_level
+from transactional.spark_jobs import reason_of
 
+_LACKING = r"Cannot run program .*|No module named .*|ImportError: .*|No such file .*"
 PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
 
 
@@ -47,7 +49,7 @@ def check_executors(context: SparkContext) -> None:
     except Exception as error:
         raise ConfigError(
             f"Spark's executors can't work with {context.pythonExec!r}, the Python that they are configured to use: "
-            f"{_reason(str(error))}. This driver is Python {sys.version_info.major}.{sys.version_info.minor} "
+            f"{_reason(error)}. This driver is Python {sys.version_info.major}.{sys.version_info.minor} "
             f"({sys.executable}): set PYSPARK_PYTHON to an interpreter of that version which every worker has."
         ) from error
     if missing:
@@ -68,7 +70,7 @@ def check_program(context: SparkContext, program: object) -> None:
             context.parallelize([0], 1).mapPartitions(use).collect()
     except Exception as error:
         raise ConfigError(
-            f"Spark's executors can't unpickle the topology's bolts: {_reason(str(error))}. Modules that "
+            f"Spark's executors can't unpickle the topology's bolts: {_reason(error)}. Modules that "
             "are not installed are sent along where they can be pickled; install this one on every worker, or ship it "
             "with spark.submit.pyFiles"
         ) from error
@@ -122,10 +124,12 @@ def _unlogged(context: SparkContext) -> Iterator[None]:
         context.setLogLevel(level)
 
 
-def _reason(text: str) -> str:
-    """The one line of Spark's message, out of many pages, that contains the reason."""
-    version = re.search(r"different version: (\S+) than", text)
+def _reason(error: Exception) -> str:
+    version = re.search(r"different version: (\S+) than", str(error))
     if version is not None:
         return f"it is Python {version[1]}"
-    told = re.search(r"(Cannot run program .*|No module named .*|ImportError: .*|No such file .*)", text)
-    return (told[0] if told is not None else text.splitlines()[0]).strip().rstrip(".")
+    return (
+        reason_of(error, r"Cannot run program .*|No module named .*|ImportError: .*|No such file .*")
+        .strip()
+        .rstrip(".")
+    )

@@ -42,7 +42,7 @@ from transactional.spark.run_once import check_stage_attempts, needed_settings, 
 from transactional.spark.step_jobs import run_step_job
 from transactional.spark.workers import collect_less_garbage
 from transactional.spark_internals import SparkJobs, end_quietly, is_running, temporary_folder
-from transactional.spark_jobs import are_executors_apart
+from transactional.spark_jobs import PROCESSING, are_executors_apart, work_in
 from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 
@@ -164,7 +164,7 @@ class SparkExecutor:
     def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:
         inputs = AttemptInput.of(attempt, batch, self.topology.spout_parallelism)
         with self._tagged(tag, f"transaction {attempt.txid}, attempt {attempt.attempt_id}"):
-            self.context.setLocalProperty("spark.scheduler.pool", "processing")
+            work_in(PROCESSING, self.context)
             self.context.setLocalProperty(INPUT_PROPERTY, base64.b64encode(pickle.dumps(inputs)).decode())
             yield
 

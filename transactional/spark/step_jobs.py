@@ -13,6 +13,7 @@ from transactional.phases.step_tasks import run_step_task
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.workers import collect_less_garbage
 from transactional.spark_internals import SparkJobs, end_quietly
+from transactional.spark_jobs import COMMIT, work_in
 
 
 def run_step_job(
@@ -22,7 +23,7 @@ def run_step_job(
 
     What a task is given goes as data and not as a property of the job: it may hold the secrets of a storage.
     """
-    context.setLocalProperty("spark.scheduler.pool", "commit")
+    work_in(COMMIT, context)
     inputs = context.parallelize(work.inputs, len(work.inputs))
     return unpacked(jobs.job(inputs.mapPartitions(step_tasks(program, results, replace(work, inputs=()))))())
 

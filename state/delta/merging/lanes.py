@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from state.delta.merging.small import WrittenFile
+from state.delta.tables.encoding import table_writer
 from state.delta.tables.staging import footer_statistics
 from transactional.plumbing.pools import DaemonPool
 
@@ -48,9 +49,7 @@ class Lane:
             self.close()
         if self._writer is None:
             self._name = f"part-00000-{uuid4()}-c000.snappy.parquet"
-            self._writer = parquet.ParquetWriter(
-                self._folder / self._name, self._schema, compression="snappy", use_dictionary=False, store_schema=False
-            )
+            self._writer = table_writer(self._folder / self._name, self._schema)
         self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
         self._rows += rows.num_rows
 

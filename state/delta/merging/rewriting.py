@@ -1,9 +1,10 @@
 """A MERGE of a larger table, file by file, in memory: what delta-rs' own MERGE would leave, by the rules of `small.py`.
 
-A MERGE rewrites every file that has a touched key. Here each file is read a part at a time, its keys are looked for in
-one hash table of the keys that come, and what is left of the file is written as a new one; a file without a touched key
-stays. New rows go to the files that are written, unless they are too large. A large part is written to several files at
-once, by as many threads: Arrow and Parquet work without Python's lock. Nothing is committed here.
+A MERGE rewrites every file that has a touched key. Here each file is read a part at a time, its keys are looked for
+among those that come, and what is left of the file is written as a new one; a file without a touched key stays. New
+rows go to the files that are written, unless they are too large. Threads rewrite a file each; where there are too few
+for that, a large part is written to several files at once: Arrow and Parquet work without Python's lock. Nothing is
+committed here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,8 +30,8 @@ from transactional.aggregates.places import places_beyond, places_in
 from transactional.attempt import TxId
 
 PART_ROWS = 500_000
-"""Small files, and parts of files, are taken together up to so many rows, or as many as come: each is looked for in a
-hash table of its own."""
+"""Small files, and parts of files, are taken together up to so many rows; where keys are hashed, up to as many as come:
+each part has a hash table of its own."""
 PAST_SHARE = 0.5
 """A file whose rows lie by time is written again once so many of them have expired: no more are written than go."""
 
@@ -80,8 +83,7 @@ def rewrite_files(
         for unit in _units(folder, aging, 0):
             work.take(unit)
             work.close()
-        for unit in _units(folder, files, max(PART_ROWS, change.rows.num_rows)):
-            work.take(unit)
+        work.take_all(_units(folder, files, work.part_rows))
         return work.done()
     except BaseException as error:
         work.undo()
@@ -149,6 +151,21 @@ def _units(folder: Path, files: Iterable[DataFile], rows_max: int) -> Iterator[_
         yield unit
 
 
+class _Queue:
+    """What several threads take one after the other, until one of them ends it."""
+
+    def __init__(self, units: Iterator[_Unit]) -> None:
+        self._units, self._lock = units, Lock()
+
+    def next(self) -> _Unit | None:
+        with self._lock:
+            return next(self._units, None)
+
+    def end(self) -> None:
+        with self._lock:
+            self._units = iter(())
+
+
 class _Rewriting:
     def __init__(self, folder: Path, names: Sequence[str], change: Change) -> None:
         self._change, columns = change, change.columns
@@ -161,13 +178,32 @@ class _Rewriting:
         self._first = pa.schema([types.field(name) for name in looked_at])
         self._rest = pa.schema([types.field(name) for name in names if name not in looked_at])
         self._met, self._old = list[pa.Array](), list[DataFile]()
+        is_hashed = not is_sortable(change.rows, columns.key.names)
+        self.part_rows = max(PART_ROWS, change.rows.num_rows) if is_hashed else PART_ROWS
         self._lanes = [Lane(folder, self._schema) for _ in range(lanes_for())]
         self._newest, self._latest = Lane(folder, self._schema), _latest(change)
 
-    def take(self, unit: _Unit) -> None:
-        """Rewrite the files of a unit, or leave them."""
-        parts = unit.parts(max(PART_ROWS, self._change.rows.num_rows))
-        looked = [self._look(part) for part in parts]
+    def take_all(self, units: Iterator[_Unit]) -> None:
+        """Rewrite units, in each thread one at a time if there are enough; they are written in their order."""
+        first = list(islice(units, len(self._lanes)))
+        if len(first) < len(self._lanes) or self._latest is not None or self.part_rows > PART_ROWS:
+            for unit in chain(first, units):
+                self.take(unit)
+            return
+        queue = _Queue(chain(first, units))
+        side_by_side([partial(self._take_some, queue, lane) for lane in self._lanes])
+
+    def _take_some(self, queue: _Queue, lane: Lane) -> None:
+        try:
+            while (unit := queue.next()) is not None:
+                self.take(unit, lane)
+        except BaseException:
+            queue.end()
+            raise
+
+    def take(self, unit: _Unit, lane: Lane | None = None) -> None:
+        """Rewrite the files of a unit, or leave them; None: by all lanes."""
+        looked = [self._look(part) for part in unit.parts(self.part_rows)]
         if not any(self._is_touched(rows, places) for _, _, rows, places in looked):
             return
         for part, order, rows, places in looked:
@@ -175,7 +211,11 @@ class _Rewriting:
             for field_, column in zip(self._rest, rest.columns, strict=True):
                 rows = rows.append_column(field_, column)
             self._met.append(places.drop_null())
-            self._write(rows.num_rows, partial(self._applied, rows, places))
+            made = partial(self._applied, rows, places)
+            if lane is None:
+                self._write(rows.num_rows, made)
+            else:
+                lane.write(made(0, rows.num_rows))
         self._old += unit.files
 
     def done(self) -> Rewritten:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
-from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
+from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files, row_numbers
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import delta_schema, features_used, unreadable
 from state.delta.tables.version import TableVersion
@@ -60,7 +60,8 @@ class StoredSegments:
             return []
         txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())
         unique_until = self.unique_until
-        columns = {"txid": txids, "rows": files.column("num_records").cast(pa.int64()), "path": files.column("path")}
+        rows = row_numbers(files, self.loaded.location)
+        columns = {"txid": txids, "rows": rows, "path": files.column("path")}
         steps = [("rows", "sum"), ("path", "list")]
         grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
         return [

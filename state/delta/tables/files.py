@@ -52,7 +52,7 @@ def compact(
     added, gone = list[AddAction](), list[dict[str, Any]]()
     for small in chosen:
         if len(small) > 1:
-            _put_together(_files(location), small, table, added, gone)
+            _put_together(storage_of(location), small, table, added, gone)
     if not gone:
         return 0
     at_ms = max(each.modification_time for each in added)
@@ -163,7 +163,7 @@ class Removals:
     """
 
     def __init__(self, location: DeltaLocation, version: int) -> None:
-        self._files = _files(location)
+        self._files = storage_of(location)
         self._version = version
         self.removed_at_s: dict[str, float] = {}
 
@@ -210,7 +210,7 @@ def delete_old_files(
         return 0
     removals = removals or Removals(location, table.version())
     removals.follow(table.version())
-    files, gone = _files(location), 0
+    files, gone = storage_of(location), 0
     for path in _deletable(table, [path for path in listed if path not in held], files, removals.removed_at_s):
         files.delete_file(path)
         removals.forget(path)
@@ -260,7 +260,8 @@ def retention_s(text: str) -> float:
     return int(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else RETENTION_S
 
 
-def _files(location: DeltaLocation) -> PyFileSystem:
+def storage_of(location: DeltaLocation) -> PyFileSystem:
+    """What is stored below the table's folder: paths are as its log has them."""
     return PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from state.delta.tables.encoding import table_writer
 from transactional.aggregates.sums import largest, limits_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -137,7 +138,7 @@ def unwritten(folder: Path, error: Exception, what: str) -> OperatingError:
 def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:
     """Write and sync a file that was just created; its size. What can't be written is gone afterwards."""
     try:
-        with parquet.ParquetWriter(file, rows.schema, compression="snappy", store_schema=False) as writer:
+        with table_writer(file, rows.schema, dictionaries=True) as writer:
             for group in _groups(rows):
                 writer.write_table(group)
         file.flush()

@@ -27,9 +27,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import parquet
 
 from state.delta.merging.small import DataFile, WrittenFile
+from state.delta.tables.encoding import table_writer
 from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
 from state.delta.tables.sql import DATA_FUSION, MergeClauses
 from state.delta.tables.table import features_used, properties_with, refused
@@ -349,8 +349,8 @@ def is_late(folder: Path, version: int) -> bool:
 
 def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
     name = f"part-00000-{uuid4()}-c000.snappy.parquet"
-    # Most values of a small table differ: a dictionary of them would cost time and save nothing.
-    parquet.write_table(rows, folder / name, compression="snappy", use_dictionary=False, store_schema=False)
+    with table_writer(folder / name, rows.schema) as writer:
+        writer.write_table(rows)
     return DataFile(name, (folder / name).stat().st_size)
 
 

@@ -19,13 +19,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
-from pyarrow.fs import FileInfo, FileSelector, FileType, PyFileSystem
+from pyarrow.fs import FileInfo, FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
+from state.delta.tables.files import storage_of
 from state.delta.tables.sql import SPARK_SQL, MergeClauses, merge_clauses
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
@@ -35,7 +35,8 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import Floors
 from transactional.attempt import TransactionAttempt
 from transactional.errors import ConfigError, OperatingError
-from transactional.spark_internals import JavaFailed, is_classic
+from transactional.spark_internals import JvmFailed, is_classic
+from transactional.spark_jobs import COMMIT, reason_of, work_in
 
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
@@ -133,7 +134,7 @@ def job_session() -> SparkSession:
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)
     # Later transactions are being processed meanwhile, and wait for this one.
-    session.sparkContext.setLocalProperty("spark.scheduler.pool", "commit")
+    work_in(COMMIT, session.sparkContext)
     return session
 
 
@@ -156,8 +157,8 @@ def failing() -> Iterator[None]:
     """What a job raises becomes `WriteRefused`."""
     try:
         yield
-    except (PySparkException, JavaFailed) as error:  # the second: a task that wrote has failed
-        raise WriteRefused(str(error), is_conflict=False) from error
+    except (PySparkException, JvmFailed) as error:  # the second: a task that wrote has failed, or the JVM has died
+        raise WriteRefused(reason_of(error), is_conflict=False) from error
     except OSError as error:
         raise WriteRefused(f"what Spark has written can't be looked at: {error}", is_conflict=False) from error
 
@@ -229,7 +230,7 @@ class Staging:
 
     def __init__(self, location: DeltaLocation) -> None:
         self._location, self._name, self._at_ms = location, f"staged-{uuid.uuid4()}", 0
-        self._files = PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
+        self._files = storage_of(location)
 
     @property
     def uri(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -96,10 +96,14 @@ def test_as_a_dict_finds_them(case: Case, much_fewer: int, room: int, numbers_ma
     st.lists(st.none() | st.integers(-9, 9), unique=True),
     st.lists(st.none() | st.integers(-9, 9), unique=True),
     st.integers(1, 4),
+    st.sampled_from([0, 2, 99]),
     st.sampled_from([pa.int64(), TIMES]),
 )
-def test_in_order_as_a_dict_finds_them(one: list[Any], other: list[Any], block_rows: int, type_: pa.DataType) -> None:
-    """Many keys in order are looked for block by block; NULL is last."""
+@example([1, 2, 3], [2, 9], 1, 0, pa.int64())  # the last one that is near lies beyond
+def test_in_order_as_a_dict_finds_them(
+    one: list[Any], other: list[Any], block_rows: int, searched: int, type_: pa.DataType
+) -> None:
+    """Many keys in order are looked for block by block, few in many one by one; NULL is last."""
     tables = []
     for keys in (one, other):
         in_order = pa.array(sorted(keys, key=lambda key: 99 if key is None else key), pa.int64())
@@ -107,6 +111,7 @@ def test_in_order_as_a_dict_finds_them(one: list[Any], other: list[Any], block_r
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
         patch.setattr(places, "BLOCK_ROWS", block_rows)
+        patch.setattr(places, "SEARCHED", searched)
         check(places_in, tables[0], tables[1], ["key"])
 
 
