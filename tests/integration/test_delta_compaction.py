@@ -101,6 +101,14 @@ def test_takes_the_smallest_files_and_no_more_than_make_a_large_one(
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 6)}
 
 
+def test_a_file_gets_no_more_rows_than_threads_are_to_share(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = one_file_each(place, 7)
+    monkeypatch.setattr(state.delta.tables.files, "FILE_ROWS_MAX", 3)
+    assert compact(table_of(words), words.location, OWNER) == 6
+    assert sorted(pa.table(table_of(words).get_add_actions())["num_records"].to_pylist()) == [1, 3, 3]
+    assert content(words) == {f"word {txid}": 1 for txid in range(1, 8)}
+
+
 @pytest.mark.parametrize(
     ("column", "replaced", "left"),
     [("day", 6, 3), ("number", 0, 7), ("word", 0, 7)],

@@ -372,6 +372,22 @@ def test_rows_with_the_latest_time_have_a_file_of_their_own_also_in_a_large_tabl
     assert [17] in numbers
 
 
+@pytest.mark.parametrize("touched", [0, 1, 2])
+def test_of_a_file_without_a_touched_key_no_part_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: int
+) -> None:
+    """A file may be larger than the memory: what came before the first part that is touched is read again."""
+    monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
+    columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
+    rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
+    parquet.write_table(rows, tmp_path / "old.parquet", row_group_size=1)
+    source = of_rows([(touched, 10)], arrow_schema(Schema((*columns.key, *columns.values))))
+    change = Change(columns, NOW, source, {"v": "sum"})
+    found = rewrite_files(tmp_path, [DataFile("old.parquet", 1)], columns.all.names, change)
+    left = pa.concat_tables([parquet.read_table(tmp_path / file.name) for file in found.new])
+    assert in_order(left.select(["a", "v"])) == [(n, n + 10 * (n == touched)) for n in range(3)]
+
+
 def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, change = large(tmp_path, monkeypatch)
     numbers, ended, end = count(), threading.Event(), rewriting._Queue.end

@@ -13,13 +13,12 @@ from pyarrow import parquet
 
 from state.delta.merging.small import WrittenFile
 from state.delta.tables.encoding import table_writer
+from state.delta.tables.files import FILE_ROWS_MAX
 from state.delta.tables.staging import footer_statistics
 from transactional.plumbing.pools import DaemonPool
 
 GROUP_ROWS = 500_000
 """So many rows of a file are a row group."""
-FILE_ROWS_MAX = 4_000_000
-"""A file gets no more rows than this."""
 LANE_ROWS = 200_000
 """So many rows are worth a thread, and a file, of their own."""
 LANES_MAX = 4

@@ -203,20 +203,31 @@ class _Rewriting:
 
     def take(self, unit: _Unit, lane: Lane | None = None) -> None:
         """Rewrite the files of a unit, or leave them; None: by all lanes."""
-        looked = [self._look(part) for part in unit.parts(self.part_rows)]
-        if not any(self._is_touched(rows, places) for _, _, rows, places in looked):
-            return
-        for part, order, rows, places in looked:
-            rest = _taken(part.read(self._rest), order)
-            for field_, column in zip(self._rest, rest.columns, strict=True):
-                rows = rows.append_column(field_, column)
-            self._met.append(places.drop_null())
-            made = partial(self._applied, rows, places)
-            if lane is None:
-                self._write(rows.num_rows, made)
-            else:
-                lane.write(made(0, rows.num_rows))
-        self._old += unit.files
+        is_touched, passed = False, list[_Part]()
+        for part in unit.parts(self.part_rows):
+            found = self._look(part)
+            if not is_touched and not self._is_touched(*found[1:]):
+                # What was seen of it is not kept: a file may be larger than the memory.
+                passed.append(part)
+                continue
+            for each in () if is_touched else passed:
+                self._rewrite(each, self._look(each), lane)
+            is_touched = True
+            self._rewrite(part, found, lane)
+        if is_touched:
+            self._old += unit.files
+
+    def _rewrite(self, part: _Part, found: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
+        order, rows, places = found
+        rest = _taken(part.read(self._rest), order)
+        for field_, column in zip(self._rest, rest.columns, strict=True):
+            rows = rows.append_column(field_, column)
+        self._met.append(places.drop_null())
+        made = partial(self._applied, rows, places)
+        if lane is None:
+            self._write(rows.num_rows, made)
+        else:
+            lane.write(made(0, rows.num_rows))
 
     def done(self) -> Rewritten:
         """Write the new rows, and end the files that are written."""
@@ -260,14 +271,14 @@ class _Rewriting:
     def _applied(self, rows: pa.Table, places: pa.Array, begin: int, many: int) -> pa.Table:
         return self._change.applied(rows.slice(begin, many), places.slice(begin, many))
 
-    def _look(self, part: _Part) -> tuple[_Part, pa.Array | None, pa.Table, pa.Array]:
-        """A part, in which order it is written (None: its own), its rows so far, and where they stand in what comes."""
+    def _look(self, part: _Part) -> tuple[pa.Array | None, pa.Table, pa.Array]:
+        """In which order a part is written (None: its own), its rows so far, and where they stand in what comes."""
         rows, key = part.read(self._first), self._change.columns.key.names
         order = None
         if is_sortable(self._change.rows, key) and is_sortable(rows, key) and not is_ascending(rows[key[0]]):
             order = order_of(rows[key[0]])
         rows = _taken(rows, order)
-        return part, order, rows, places_in(rows, self._change.rows, key, once=True)
+        return order, rows, places_in(rows, self._change.rows, key, once=True)
 
     def _is_touched(self, rows: pa.Table, places: pa.Array) -> bool:
         """Whether a row comes, was written by a dead attempt of this transaction, is a tombstone of a dead key, or is

@@ -1,8 +1,8 @@
 """How the Parquet files that we write ourselves are encoded.
 
-Whole numbers and times are written as the differences of neighbours, with as many bits as these take: keys in order,
-transactions, and what was there before differ by little. A file of ten million counters takes a half to a fiftieth of
-the room that plain numbers take, is written in two thirds of the time, and read in a third (ADR 020).
+Whole numbers and times are written as the differences between one value and the next, in as few bits as these take:
+keys in order, transactions, and what was there before differ by little. A file of ten million counters takes a half to
+a fiftieth of the room that plain numbers take, is written in two thirds of the time, and read in a third (ADR 020).
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
 """So much one compaction rewrites, the smallest files first."""
+FILE_ROWS_MAX = 4_000_000
+"""A file gets no more rows than this, however few bytes they take: threads rewrite a file each."""
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
 _SCRATCH_LOG = "00000000000000000001.json"
@@ -48,7 +50,7 @@ def compact(
     `CommitFailedError` when it is refused, `DeltaError` or `OSError` when a file can't be read or written.
     """
     there = pa.table(table.get_add_actions()).to_pylist()
-    chosen = [_smallest(there)] if runs is None else [[file for file in there if file["path"] in run] for run in runs]
+    chosen = _smallest(there) if runs is None else [[file for file in there if file["path"] in run] for run in runs]
     added, gone = list[AddAction](), list[dict[str, Any]]()
     for small in chosen:
         if len(small) > 1:
@@ -78,15 +80,20 @@ def _put_together(
         gone += [small[int(Path(action["remove"]["path"]).stem)] for action in actions if "remove" in action]
 
 
-def _smallest(files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The smallest files, as many as make up one of the wanted size."""
-    chosen, size_bytes = list[dict[str, Any]](), 0
+def _smallest(files: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The smallest files, as many as make up one of the wanted size; those that become one file together."""
+    chosen, size_bytes, rows = [list[dict[str, Any]]()], 0, 0
     plain = (file for file in files if _PLAIN_PATH.fullmatch(file["path"]))
     for file in sorted(plain, key=lambda file: (file["size_bytes"], file["path"])):
         size_bytes += file["size_bytes"]
         if size_bytes > TARGET_BYTES:
             break
-        chosen.append(file)
+        more = file["num_records"] or 0
+        if rows + more > FILE_ROWS_MAX:
+            chosen.append([])
+            rows = 0
+        chosen[-1].append(file)
+        rows += more
     return chosen
 
 
