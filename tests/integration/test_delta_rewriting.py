@@ -22,6 +22,7 @@ from state.delta.merged import MergedTable
 from state.delta.merging import rewriting
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, rewritten, visible
+from state.delta.merging.units import UnitQueue
 from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
@@ -390,7 +391,7 @@ def test_of_a_file_without_a_touched_key_no_part_is_kept(
 
 def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, change = large(tmp_path, monkeypatch)
-    numbers, ended, end = count(), threading.Event(), rewriting._Queue.end
+    numbers, ended, end = count(), threading.Event(), UnitQueue.end
 
     def take(*_: Any) -> None:
         if next(numbers) == 0:
@@ -403,7 +404,7 @@ def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: p
         end(queue)
         ended.set()
 
-    monkeypatch.setattr(rewriting._Queue, "end", tell)
+    monkeypatch.setattr(UnitQueue, "end", tell)
     with pytest.raises(NotAlike):
         rewrite_files(tmp_path, files, change.columns.all.names, change)
     assert next(numbers) <= 3

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-from state.delta.merging.rewriting import with_all
 from state.delta.merging.small import DataFile
+from state.delta.merging.units import with_all
 from state.rows.expiring import in_range
 
 

@@ -9,19 +9,18 @@ committed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from state.delta.merging.lanes import Lane, lanes_for, side_by_side
 from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
+from state.delta.merging.units import Part, Unit, UnitQueue, units_of
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
@@ -80,10 +79,10 @@ def rewrite_files(
     rows = in_order(change.rows, change.columns.key.names).combine_chunks()
     work = _Rewriting(folder, names, replace(change, rows=rows))
     try:
-        for unit in _units(folder, aging, 0):
+        for unit in units_of(folder, aging, 0):
             work.take(unit)
             work.close()
-        work.take_all(_units(folder, files, work.part_rows))
+        work.take_all(units_of(folder, files, work.part_rows))
         return work.done()
     except BaseException as error:
         work.undo()
@@ -91,79 +90,6 @@ def rewrite_files(
             # Types that are not compared, or a file that is not as ours are: delta-rs names what is wrong.
             raise NotAlike(str(error)) from error
         raise
-
-
-@dataclass(slots=True)
-class _Unit:
-    """Files that become one."""
-
-    files: list[DataFile] = field(default_factory=list)
-    opened: list[parquet.ParquetFile] = field(default_factory=list)
-    rows: int = 0
-
-    def parts(self, rows_max: int) -> Iterator[_Part]:
-        """The rows of all files, in parts that are worth a hash table."""
-        part = _Part([])
-        for opened in self.opened:
-            for group in range(opened.num_row_groups):
-                part.groups.append((opened, group))
-                if part.rows >= rows_max:
-                    yield part
-                    part = _Part([])
-        if part.groups:
-            yield part
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Row groups of some files."""
-
-    groups: list[tuple[parquet.ParquetFile, int]]
-
-    @property
-    def rows(self) -> int:
-        return sum(opened.metadata.row_group(group).num_rows for opened, group in self.groups)
-
-    def read(self, schema: pa.Schema) -> pa.Table:
-        """Some columns; what the table has gained since a file was written, is NULL there."""
-        tables = [opened.read_row_group(group, columns=schema.names) for opened, group in self.groups]
-        return pa.concat_tables([with_all(table, schema) for table in tables])
-
-
-def with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns of a table, NULL where it has none of that name."""
-    there = set(table.column_names)
-    columns = [table[each.name] if each.name in there else pa.nulls(table.num_rows, each.type) for each in schema]
-    return pa.table(columns, names=schema.names).cast(schema)
-
-
-def _units(folder: Path, files: Iterable[DataFile], rows_max: int) -> Iterator[_Unit]:
-    unit = _Unit()
-    for file in files:
-        opened = parquet.ParquetFile(folder / file.name, coerce_int96_timestamp_unit="us")
-        if unit.files and unit.rows + opened.metadata.num_rows > rows_max:
-            yield unit
-            unit = _Unit()
-        unit.files.append(file)
-        unit.opened.append(opened)
-        unit.rows += opened.metadata.num_rows
-    if unit.files:
-        yield unit
-
-
-class _Queue:
-    """What several threads take one after the other, until one of them ends it."""
-
-    def __init__(self, units: Iterator[_Unit]) -> None:
-        self._units, self._lock = units, Lock()
-
-    def next(self) -> _Unit | None:
-        with self._lock:
-            return next(self._units, None)
-
-    def end(self) -> None:
-        with self._lock:
-            self._units = iter(())
 
 
 class _Rewriting:
@@ -183,17 +109,17 @@ class _Rewriting:
         self._lanes = [Lane(folder, self._schema) for _ in range(lanes_for())]
         self._newest, self._latest = Lane(folder, self._schema), _latest(change)
 
-    def take_all(self, units: Iterator[_Unit]) -> None:
+    def take_all(self, units: Iterator[Unit]) -> None:
         """Rewrite units, in each thread one at a time if there are enough; they are written in their order."""
         first = list(islice(units, len(self._lanes)))
         if len(first) < len(self._lanes) or self._latest is not None or self.part_rows > PART_ROWS:
             for unit in chain(first, units):
                 self.take(unit)
             return
-        queue = _Queue(chain(first, units))
+        queue = UnitQueue(chain(first, units))
         side_by_side([partial(self._take_some, queue, lane) for lane in self._lanes])
 
-    def _take_some(self, queue: _Queue, lane: Lane) -> None:
+    def _take_some(self, queue: UnitQueue, lane: Lane) -> None:
         try:
             while (unit := queue.next()) is not None:
                 self.take(unit, lane)
@@ -201,9 +127,9 @@ class _Rewriting:
             queue.end()
             raise
 
-    def take(self, unit: _Unit, lane: Lane | None = None) -> None:
+    def take(self, unit: Unit, lane: Lane | None = None) -> None:
         """Rewrite the files of a unit, or leave them; None: by all lanes."""
-        is_touched, passed = False, list[_Part]()
+        is_touched, passed = False, list[Part]()
         for part in unit.parts(self.part_rows):
             found = self._look(part)
             if not is_touched and not self._is_touched(*found[1:]):
@@ -217,7 +143,7 @@ class _Rewriting:
         if is_touched:
             self._old += unit.files
 
-    def _rewrite(self, part: _Part, found: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
+    def _rewrite(self, part: Part, found: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
         order, rows, places = found
         rest = _taken(part.read(self._rest), order)
         for field_, column in zip(self._rest, rest.columns, strict=True):
@@ -271,7 +197,7 @@ class _Rewriting:
     def _applied(self, rows: pa.Table, places: pa.Array, begin: int, many: int) -> pa.Table:
         return self._change.applied(rows.slice(begin, many), places.slice(begin, many))
 
-    def _look(self, part: _Part) -> tuple[pa.Array | None, pa.Table, pa.Array]:
+    def _look(self, part: Part) -> tuple[pa.Array | None, pa.Table, pa.Array]:
         """In which order a part is written (None: its own), its rows so far, and where they stand in what comes."""
         rows, key = part.read(self._first), self._change.columns.key.names
         order = None

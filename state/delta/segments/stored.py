@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
+from pyarrow import parquet
 
 from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
-from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files, row_numbers
+from state.delta.tables.files import storage_of
+from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import delta_schema, features_used, unreadable
+from state.delta.tables.table import DeltaLocation, delta_schema, features_used, unreadable
 from state.delta.tables.version import TableVersion
 from state.rows.columns import StateColumns
 from transactional.attempt import TxId
@@ -60,7 +62,7 @@ class StoredSegments:
             return []
         txids = files.column(f"partition.{self.columns.txid}").cast(pa.int64())
         unique_until = self.unique_until
-        rows = row_numbers(files, self.loaded.location)
+        rows = _row_numbers(files, self.loaded.location)
         columns = {"txid": txids, "rows": rows, "path": files.column("path")}
         steps = [("rows", "sum"), ("path", "list")]
         grouped = pa.table(columns).group_by("txid", use_threads=False).aggregate(steps).sort_by("txid")
@@ -125,3 +127,17 @@ class StoredSegments:
                 f"Delta table {self.loaded.location} is folded up to transaction {self.folded_txid}; what was before "
                 f"transaction {before} is no longer known"
             )
+
+
+def _row_numbers(files: pa.Table, location: DeltaLocation) -> pa.Array:
+    """How many rows each of a version's files has: as the log says, or, where another writer has given the log no
+    statistics, as the file does. Raises `OperatingError`."""
+    told, storage = files.column("num_records").to_pylist(), storage_of(location)
+    try:
+        rows = [
+            parquet.read_metadata(storage.open_input_file(path)).num_rows if number is None else number
+            for path, number in zip(files.column("path").to_pylist(), told, strict=True)
+        ]
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(location, error) from None
+    return pa.array(rows, pa.int64())

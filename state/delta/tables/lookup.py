@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from state.delta.tables.files import storage_of
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
 from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
@@ -134,20 +133,6 @@ def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txi
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     txids = pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows)
     return rows.append_column(columns.txid, txids).select(schema.names).cast(schema)
-
-
-def row_numbers(files: pa.Table, location: DeltaLocation) -> pa.Array:
-    """How many rows each of a version's files has: as the log says, or, where another writer has given the log no
-    statistics, as the file does. Raises `OperatingError`."""
-    told, storage = files.column("num_records").to_pylist(), storage_of(location)
-    try:
-        rows = [
-            parquet.read_metadata(storage.open_input_file(path)).num_rows if number is None else number
-            for path, number in zip(files.column("path").to_pylist(), told, strict=True)
-        ]
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(location, error) from None
-    return pa.array(rows, pa.int64())
 
 
 def _read_file(path: Path) -> pa.Table:
