@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from state.delta.merging.lanes import Lane, lanes_for, side_by_side
 from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
-from state.delta.merging.units import Part, Unit, UnitQueue, units_of
+from state.delta.merging.units import Unit, UnitPart, UnitQueue, units_of
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
@@ -129,7 +129,7 @@ class _Rewriting:
 
     def take(self, unit: Unit, lane: Lane | None = None) -> None:
         """Rewrite the files of a unit, or leave them; None: by all lanes."""
-        is_touched, passed = False, list[Part]()
+        is_touched, passed = False, list[UnitPart]()
         for part in unit.parts(self.part_rows):
             found = self._look(part)
             if not is_touched and not self._is_touched(*found[1:]):
@@ -143,7 +143,7 @@ class _Rewriting:
         if is_touched:
             self._old += unit.files
 
-    def _rewrite(self, part: Part, found: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
+    def _rewrite(self, part: UnitPart, found: tuple[pa.Array | None, pa.Table, pa.Array], lane: Lane | None) -> None:
         order, rows, places = found
         rest = _taken(part.read(self._rest), order)
         for field_, column in zip(self._rest, rest.columns, strict=True):
@@ -197,7 +197,7 @@ class _Rewriting:
     def _applied(self, rows: pa.Table, places: pa.Array, begin: int, many: int) -> pa.Table:
         return self._change.applied(rows.slice(begin, many), places.slice(begin, many))
 
-    def _look(self, part: Part) -> tuple[pa.Array | None, pa.Table, pa.Array]:
+    def _look(self, part: UnitPart) -> tuple[pa.Array | None, pa.Table, pa.Array]:
         """In which order a part is written (None: its own), its rows so far, and where they stand in what comes."""
         rows, key = part.read(self._first), self._change.columns.key.names
         order = None

@@ -21,21 +21,21 @@ class Unit:
     opened: list[parquet.ParquetFile] = field(default_factory=list)
     rows: int = 0
 
-    def parts(self, rows_max: int) -> Iterator[Part]:
+    def parts(self, rows_max: int) -> Iterator[UnitPart]:
         """The rows of all files, in parts that are worth a hash table."""
-        part = Part([])
+        part = UnitPart([])
         for opened in self.opened:
             for group in range(opened.num_row_groups):
                 part.groups.append((opened, group))
                 if part.rows >= rows_max:
                     yield part
-                    part = Part([])
+                    part = UnitPart([])
         if part.groups:
             yield part
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UnitPart:
     """Row groups of some files."""
 
     groups: list[tuple[parquet.ParquetFile, int]]
