@@ -98,15 +98,27 @@ def _by_search(wanted: pa.Array, given: pa.Array) -> pa.Array:
 
 
 def _by_blocks(wanted: pa.Array, given: pa.Array) -> pa.Array:
-    """What is looked for in a block is near the block before."""
-    starts = range(0, len(wanted), BLOCK_ROWS)
-    firsts = wanted.take(pa.array(starts[1:], pa.int64()))
-    bounds = [0, *pc.search_sorted(given, firsts).to_pylist(), len(given)]
+    """What is looked for in a block is near the block before, unless its keys leave a gap."""
+    starts = list(range(0, len(wanted), BLOCK_ROWS))
+    lasts = [min(start + BLOCK_ROWS, len(wanted)) - 1 for start in starts]
+    ends = wanted.take(pa.array([*starts, *lasts], pa.int64()))
+    bounds = pc.search_sorted(given, ends).to_pylist()
     found = [pa.array([], pa.int64())]
-    for start, begin, end in zip(starts, bounds, bounds[1:], strict=False):
-        places = pc.index_in(wanted.slice(start, BLOCK_ROWS), value_set=given.slice(begin, end - begin))
+    for start, begin, end in zip(starts, bounds, bounds[len(starts) :], strict=False):
+        block, near = wanted.slice(start, BLOCK_ROWS), given.slice(begin, end + 1 - begin)
+        has_gap = len(near) > SEARCHED * BLOCK_ROWS
+        places = _by_bisection(block, near) if has_gap else pc.index_in(block, value_set=near)
         found.append(pc.add(places.cast(pa.int64()), pa.scalar(begin, pa.int64())))
     return pa.concat_arrays(found)
+
+
+def _by_bisection(wanted: pa.Array, given: pa.Array) -> pa.Array:
+    """Look for the many in what is in order: a hash table of all that lies in a gap would be larger than a cache."""
+    at = pc.search_sorted(given, wanted).cast(pa.int64())
+    is_inside = pc.less(at, pa.scalar(len(given), pa.int64()))
+    at = pc.if_else(is_inside, at, pa.scalar(0, pa.int64()))
+    is_met = pc.and_(is_inside, pc.equal(given.take(at), wanted))
+    return pc.if_else(is_met, at, pa.scalar(None, pa.int64()))
 
 
 def _by_hash(wanted: pa.ChunkedArray, given: pa.ChunkedArray, *, once: bool) -> pa.Array:

@@ -100,6 +100,7 @@ def test_as_a_dict_finds_them(case: Case, much_fewer: int, room: int, numbers_ma
     st.sampled_from([pa.int64(), TIMES]),
 )
 @example([1, 2, 3], [2, 9], 1, 0, pa.int64())  # the last one that is near lies beyond
+@example([-9, 0, 9], [-8, -6, -4, -2, 0, 2, 4, 6], 2, 2, pa.int64())  # a block reaches over a gap
 def test_in_order_as_a_dict_finds_them(
     one: list[Any], other: list[Any], block_rows: int, searched: int, type_: pa.DataType
 ) -> None:
