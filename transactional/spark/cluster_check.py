@@ -128,8 +128,4 @@ def _reason(error: Exception) -> str:
     version = re.search(r"different version: (\S+) than", str(error))
     if version is not None:
         return f"it is Python {version[1]}"
-    return (
-        reason_of(error, r"Cannot run program .*|No module named .*|ImportError: .*|No such file .*")
-        .strip()
-        .rstrip(".")
-    )
+    return reason_of(error, _LACKING).strip().rstrip(".")
