@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from state.delta.left_over import left_over
 from state.delta.tables.durability import Torn, set_aside, torn_files
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
+from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol
 from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
@@ -27,9 +27,6 @@ from transactional.names import owner_of, repair_of
 from transactional.ports.examining import Diagnosis, Problem, in_words
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
-_LOG = "_delta_log"
-_ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 
 
 class _Broken(Exception):
@@ -210,9 +207,9 @@ class ExaminedDelta:
         """Read as much of the log as is there. Raises `_Broken`."""
         storage = DeltaStorageHandler(self.location.uri, dict(self.location.storage_options))
         files = pafs.PyFileSystem(storage)
-        names = [info.base_name for info in files.get_file_info(pafs.FileSelector(_LOG)) if info.is_file]
-        versions = sorted((int(match[1]) for match in map(_ENTRY.fullmatch, names) if match), reverse=True)
-        checkpoints = {int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match}
+        names = [info.base_name for info in files.get_file_info(pafs.FileSelector(LOG_FOLDER)) if info.is_file]
+        versions = sorted((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), reverse=True)
+        checkpoints = {int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match}
         whole = [version for n, version in enumerate(versions) if version == versions[0] - n]
         if whole and whole[-1] > 0 and max(checkpoints, default=-1) < whole[-1] - 1:
             raise _Broken(f"the log has a hole: Delta version {whole[-1] - 1} is missing")
@@ -268,7 +265,7 @@ class ExaminedDelta:
             "configuration": {n: text for n, text in metadata.configuration.items() if n != RETENTION_PROPERTY},
             "createdTime": metadata.created_time,
         }
-        entry = Path(self.location.uri, _LOG, f"{handle.version() + 1:020}.json")
+        entry = Path(self.location.uri, LOG_FOLDER, f"{handle.version() + 1:020}.json")
         # About now: when the log was last written.
         at_ms = entry.parent.stat().st_mtime_ns // 1_000_000
         note = {"timestamp": at_ms, "operation": "UNSET TBLPROPERTIES", "operationParameters": {}}

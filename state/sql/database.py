@@ -13,7 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    NotSupportedError,
+    PendingRollbackError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
@@ -33,7 +40,7 @@ class DatabaseFailed(Exception):
     requested. `is_about_data`: a given value does not have its column's type.
     """
 
-    def __init__(self, error: DBAPIError | NoConnectionFree) -> None:
+    def __init__(self, error: DBAPIError | NoConnectionFree | PendingRollbackError) -> None:
         self.error = error
         self.is_refusal = isinstance(error, ProgrammingError | NotSupportedError)
         # A key may also be larger than PostgreSQL's limit for an index entry.
@@ -214,10 +221,11 @@ def _joined(given: str | tuple[str, ...]) -> str:
 
 @contextmanager
 def raising_failures() -> Iterator[None]:
-    """Raise `DatabaseFailed` for what the database's driver raises, also where a connection is kept for later."""
+    """Raise `DatabaseFailed` for what the database's driver raises, also where a connection is kept for later, and was
+    lost by the one who used it before."""
     try:
         yield
-    except (DBAPIError, NoConnectionFree) as error:
+    except (DBAPIError, NoConnectionFree, PendingRollbackError) as error:
         raise DatabaseFailed(error) from error
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from functools import cache
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -14,6 +13,7 @@ from pyarrow import parquet
 from state.delta.merging.small import WrittenFile
 from state.delta.tables.encoding import table_writer
 from state.delta.tables.files import FILE_ROWS_MAX
+from state.delta.tables.names import new_data_file
 from state.delta.tables.staging import footer_statistics
 from transactional.plumbing.pools import DaemonPool
 
@@ -47,7 +47,7 @@ class Lane:
         if self._rows + rows.num_rows > FILE_ROWS_MAX:
             self.close()
         if self._writer is None:
-            self._name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+            self._name = new_data_file()
             self._writer = table_writer(self._folder / self._name, self._schema)
         self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
         self._rows += rows.num_rows

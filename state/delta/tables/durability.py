@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +17,10 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
-from state.delta.tables.log import entry_name
+from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.plumbing.syncing import sync, with_folders
 
-_ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
 _FIRST = f"{0:020}.json"
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"
@@ -44,9 +41,9 @@ def torn_files(table: Path) -> list[Torn]:
 
     Also empty if what remains would not be a table: that needs a backup. Raises `OSError`.
     """
-    log = table / "_delta_log"
+    log = table / LOG_FOLDER
     names = os.listdir(log) if log.is_dir() else []
-    entries = sorted((name for name in names if _ENTRY.fullmatch(name)), reverse=True)
+    entries = sorted((name for name in names if ENTRY.fullmatch(name)), reverse=True)
     torn = list[Torn]()
     for name in entries:
         why = _why_torn(table, log / name)
@@ -55,7 +52,7 @@ def torn_files(table: Path) -> list[Torn]:
         torn.append(Torn(log / name, why))
     kept = [int(name[:20]) for name in entries[len(torn) :]]
     newest = max(kept, default=-1)
-    checkpoints = {name: int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)}
+    checkpoints = {name: int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
     torn += _torn_checkpoints(log, checkpoints, newest)
     gone = {each.path.name for each in torn}
     whole = {version for name, version in checkpoints.items() if name not in gone}
@@ -184,7 +181,7 @@ class TableSyncs:
 
     def __init__(self, folder: Path, files: Callable[[], Iterable[str]]) -> None:
         self.folder, self._files = folder, files
-        self._log = folder / "_delta_log"
+        self._log = folder / LOG_FOLDER
         self._durable: int | None = None
         self._asked = -1
         self._own = dict[int, set[Path]]()

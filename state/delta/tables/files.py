@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, copy_files
 
 from state.delta.tables.log import NOTHING_AFTERWARDS, commit_path
+from state.delta.tables.names import DATA_FILE, LOG_FOLDER, entry_name, new_data_file
 from state.delta.tables.table import DeltaLocation
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
@@ -34,7 +34,7 @@ FILE_ROWS_MAX = 4_000_000
 """A file gets no more rows than this, however few bytes they take: threads rewrite a file each."""
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
-_SCRATCH_LOG = "00000000000000000001.json"
+_SCRATCH_LOG = entry_name(1)
 
 
 def compact(
@@ -110,13 +110,13 @@ def _bring(files: FileSystem, small: Sequence[dict[str, Any]], table: DeltaTable
 
 def _actions(scratch: Path) -> list[dict[str, Any]]:
     """What the compaction of the scratch table has written; nothing when there was nothing to do."""
-    log = scratch / "_delta_log" / _SCRATCH_LOG
+    log = scratch / LOG_FOLDER / _SCRATCH_LOG
     return list(map(json.loads, log.read_text(encoding="utf-8").splitlines())) if log.exists() else []
 
 
 def _taken_over(files: FileSystem, scratch: Path, file: dict[str, Any]) -> AddAction:
     """Copy a file of the scratch table back, as one that is not yet part of the table."""
-    name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    name = new_data_file("zstd")
     _copy(str(scratch / unquote(file["path"])), LocalFileSystem(), name, files)
     return AddAction(name, file["size"], file["partitionValues"], file["modificationTime"], False, file["stats"])
 
@@ -158,9 +158,6 @@ RETENTION_S = 7 * 24 * 60 * 60
 
 _RETENTION = "delta.deletedFileRetentionDuration"
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
-_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-# As Spark, delta-rs and `replace_rows` name them: part-00000-<uuid>-c000.snappy.parquet; Spark has a dot before c000.
-_DATA_FILE = re.compile(rf"part-\d{{5,}}-{_UUID}([.-]c\d+)?(\.[a-z0-9]+)?\.parquet", re.IGNORECASE)
 
 
 class Removals:
@@ -258,7 +255,7 @@ def is_data_file(path: str, partition_columns: list[str]) -> bool:
             unquote(folder).startswith(f"{column}=") for folder, column in zip(folders, partition_columns, strict=True)
         )
     )
-    return is_at_home and _DATA_FILE.fullmatch(name) is not None
+    return is_at_home and DATA_FILE.fullmatch(name) is not None
 
 
 def retention_s(text: str) -> float:
@@ -280,7 +277,7 @@ def _has_log(files: PyFileSystem, folder: str) -> bool:
     """Whether a folder, or one that it is in, is a Delta table of its own."""
     parts = folder.split("/")
     above = ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
-    return any(files.get_file_info(FileSelector(f"{each}/_delta_log", allow_not_found=True)) for each in above)
+    return any(files.get_file_info(FileSelector(f"{each}/{LOG_FOLDER}", allow_not_found=True)) for each in above)
 
 
 def _is_within(path: str, folder: str) -> bool:

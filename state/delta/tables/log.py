@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
+from state.delta.tables.names import LOG_FOLDER, VERSIONED, WHOLE_CHECKPOINT, entry_name
 from state.delta.tables.table import DeltaLocation
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.names import LOG_COMMITS_PROPERTY, REWOUND_NOTE, fold_of, repair_of
@@ -34,10 +34,6 @@ LOG_KEPT_S = 10
 """What is younger stays, however many there are: readers list the log first, and read it then."""
 CHECKPOINT_INTERVAL = 100
 """Delta commits between two checkpoints of a table that does not say."""
-
-_LOG = "_delta_log"
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_VERSIONED = re.compile(r"(\d{20})\..*")
 
 
 class LogUpkeep:
@@ -89,7 +85,7 @@ class LogUpkeep:
         return True
 
     def _listed(self) -> list[FileInfo]:
-        files = self._files.get_file_info_selector(FileSelector(_LOG, recursive=False))
+        files = self._files.get_file_info_selector(FileSelector(LOG_FOLDER, recursive=False))
         return [file for file in files if file.type == FileType.File]
 
 
@@ -99,8 +95,8 @@ def surplus(files: Mapping[str, float], kept: int, until_s: float, held: int | N
     `files` has the time at which each was written; those after `until_s` stay, and so does the checkpoint that
     they need. Nothing that the Delta version `held` needs is among them.
     """
-    versions = {path: int(match[1]) for path in files if (match := _VERSIONED.fullmatch(_name(path)))}
-    checkpoints = [versions[path] for path in versions if _CHECKPOINT.fullmatch(_name(path))]
+    versions = {path: int(match[1]) for path in files if (match := VERSIONED.fullmatch(_name(path)))}
+    checkpoints = [versions[path] for path in versions if WHOLE_CHECKPOINT.fullmatch(_name(path))]
     young = [version for path, version in versions.items() if files[path] > until_s]
     last = min([max(versions.values(), default=0) - kept, *young, *([] if held is None else [held])])
     base = max((version for version in checkpoints if version <= last), default=0)
@@ -121,12 +117,7 @@ def _is_file(folder: str, version: int) -> bool:
 
 def commit_path(version: int) -> str:
     """Where the log's entry of a Delta version lies, in the table's folder."""
-    return f"{_LOG}/{entry_name(version)}"
-
-
-def entry_name(version: int) -> str:
-    """The name of a Delta version's entry in the log."""
-    return f"{version:020}.json"
+    return f"{LOG_FOLDER}/{entry_name(version)}"
 
 
 def added_bytes(folder: str, version: int) -> int | None:

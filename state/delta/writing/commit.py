@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from state.delta.merging.small import DataFile, WrittenFile
 from state.delta.tables.encoding import table_writer
-from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, entry_name
+from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS
+from state.delta.tables.names import CHECKPOINT, LOG_FOLDER, entry_name, new_data_file
 from state.delta.tables.sql import DATA_FUSION, MergeClauses
 from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
@@ -38,9 +38,6 @@ from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
 from transactional.plumbing.syncing import sync
-
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
-
 
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
 
@@ -314,7 +311,7 @@ def replace_files(
     durable: bool = True,
 ) -> None:
     """As `replace_rows`, by files that are there."""
-    log = folder / "_delta_log"
+    log = folder / LOG_FOLDER
     times_ns = [(folder / file.name).stat().st_mtime_ns for file in new] or [log.stat().st_mtime_ns]
     now_ms = max(times_ns) // 1_000_000  # by the storage's own clock
     parameters = {"mode": mode}
@@ -340,7 +337,7 @@ def is_late(folder: Path, version: int) -> bool:
 
     An entry is deleted only once there is a later checkpoint, oldest first. The checkpoint says who wrote it.
     """
-    log = folder / "_delta_log"
+    log = folder / LOG_FOLDER
     if not (log / entry_name(version - 1)).exists():
         return True
     told = _hint(log)
@@ -348,7 +345,7 @@ def is_late(folder: Path, version: int) -> bool:
 
 
 def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
-    name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    name = new_data_file()
     with table_writer(folder / name, rows.schema) as writer:
         writer.write_table(rows)
     return DataFile(name, (folder / name).stat().st_size)
@@ -382,5 +379,5 @@ def _hint(log: Path) -> int | None:
 
 
 def _newest_checkpoint(log: Path) -> int:
-    names = map(_CHECKPOINT.fullmatch, os.listdir(log))
+    names = map(CHECKPOINT.fullmatch, os.listdir(log))
     return max((int(name[1]) for name in names if name is not None), default=-1)
