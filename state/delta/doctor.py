@@ -18,7 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from state.delta.left_over import left_over
 from state.delta.tables.durability import Torn, set_aside, torn_files
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
-from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER
+from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol
 from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
@@ -265,7 +265,7 @@ class ExaminedDelta:
             "configuration": {n: text for n, text in metadata.configuration.items() if n != RETENTION_PROPERTY},
             "createdTime": metadata.created_time,
         }
-        entry = Path(self.location.uri, LOG_FOLDER, f"{handle.version() + 1:020}.json")
+        entry = Path(self.location.uri, LOG_FOLDER, entry_name(handle.version() + 1))
         # About now: when the log was last written.
         at_ms = entry.parent.stat().st_mtime_ns // 1_000_000
         note = {"timestamp": at_ms, "operation": "UNSET TBLPROPERTIES", "operationParameters": {}}

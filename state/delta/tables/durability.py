@@ -21,7 +21,7 @@ from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.plumbing.syncing import sync, with_folders
 
-_FIRST = f"{0:020}.json"
+_FIRST = entry_name(0)
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"
 _CHUNK_BYTES, _CHECKSUM_BYTES, _HEADER_BYTES = 512, 4, 8

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, copy_files
 
 from state.delta.tables.log import NOTHING_AFTERWARDS, commit_path
-from state.delta.tables.names import DATA_FILE, LOG_FOLDER, entry_name, new_data_file
+from state.delta.tables.names import DATA_FILE, LOG_FOLDER, new_data_file
 from state.delta.tables.table import DeltaLocation
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
@@ -34,7 +34,6 @@ FILE_ROWS_MAX = 4_000_000
 """A file gets no more rows than this, however few bytes they take: threads rewrite a file each."""
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
-_SCRATCH_LOG = entry_name(1)
 
 
 def compact(
@@ -110,7 +109,7 @@ def _bring(files: FileSystem, small: Sequence[dict[str, Any]], table: DeltaTable
 
 def _actions(scratch: Path) -> list[dict[str, Any]]:
     """What the compaction of the scratch table has written; nothing when there was nothing to do."""
-    log = scratch / LOG_FOLDER / _SCRATCH_LOG
+    log = scratch / commit_path(1)
     return list(map(json.loads, log.read_text(encoding="utf-8").splitlines())) if log.exists() else []
 
 
