@@ -57,7 +57,8 @@ class QueueSpout(ABC):
     message_pending_max: ClassVar[int] = 1_000
 
     def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
-        """Connect. Called once per run: the number of this instance, counted from 0, and how many there are."""
+        """Connect. Called once per run: the number of this instance, counted from 0, and how many there are. What it
+        emits already is in the run's first new batch."""
         self.collector = collector
 
     @abstractmethod
@@ -105,11 +106,11 @@ class QueueReader:
 @dataclass(slots=True)
 class _Instance:
     """One instance: what it has emitted from offset `first` on; the ids of what is neither acked nor failed. Those of
-    offsets before `noted` were seen."""
+    offsets before `noted` were seen. `first` is unknown before the first batch, which begins with what `open` emitted."""
 
     spout: QueueSpout
     collector: SpoutCollector
-    first: int = 0
+    first: int | None = None
     noted: int = 0
     waiting: dict[int, Any] = field(default_factory=dict)
 
@@ -117,7 +118,7 @@ class _Instance:
         """What is emitted from an offset on: first what no batch has got, because one could not be planned or recorded,
         then what is new. If the spout raises, all of it is there the next time."""
         taken = self.collector.taken
-        del taken[: max(0, start - self.first)]
+        del taken[: start - (start if self.first is None else self.first)]
         self.first = start
         room = self.spout.message_pending_max - sum(offset < start for offset in self.waiting)
         before = -1

@@ -176,11 +176,71 @@ def test_what_is_planned_and_not_recorded_is_planned_again(guarantee: str) -> No
     after = spout.plan(again, replay=False)
     assert after is not None
     assert after.metadata[FIRST]["messages"] == ['{"line": "four"}']
+    assert spout.plan(again, replay=False) == after
     if guarantee == "at-least-once":
         assert not notes("ack")
         spout.settle(again, [])  # type: ignore[attr-defined]
         spout.settle(after, [])  # type: ignore[attr-defined]
     assert notes("ack") == [(0, 0), (0, 1), (0, 7)]
+
+
+class Greeting(Queue):
+    """Emits as soon as it is opened, in every run."""
+
+    greetings: ClassVar[list[tuple[int, str]]] = []
+
+    def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
+        super().open(instance, instances, collector)
+        for number, line in self.greetings[instance::instances]:
+            self.held[number] = line
+            collector.emit(line, message_id=number)
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+def test_what_is_emitted_in_open_is_processed_in_every_run(guarantee: str) -> None:
+    """Both instances have positions from the run before, which say nothing of what this run's have emitted."""
+    given, store = fresh(), MemoryCoordinatorStore()
+    Greeting.greetings = [(90, "hello"), (91, "hi")]
+    queue(["one", "two"], ["three"])
+    run(topology(Greeting(), guarantee), store)
+    Greeting.greetings = [(92, "again"), (93, "too"), (94, "more")]
+    Queue.messages[0].append((3, "four"))
+    run(topology(Greeting(), guarantee), store)
+    run(topology(Greeting(), guarantee), store)
+    in_both = ["hello", "hi", "one", "two", "three", "four"]
+    assert given.split == {**dict.fromkeys(in_both, 1), **dict.fromkeys(["again", "too", "more"], 2)}
+    assert Counter(about for _, about in notes("ack")) == Counter([90, 91, *[92, 93, 94] * 2, *range(4)])
+
+
+def test_a_message_of_open_that_fails_is_told_to_its_spout() -> None:
+    fresh(lambda word, times: word == "again" and times == 1)
+    store = MemoryCoordinatorStore()
+    Greeting.greetings = []
+    queue(["one", "two"], [])
+    run(topology(Greeting()), store)
+    Greeting.greetings = [(92, "again")]
+    run(topology(Greeting()), store)
+    assert notes("fail") == [(0, 92)]
+    assert (0, 92) in notes("ack")
+
+
+def test_messages_of_open_follow_the_record_of_an_interrupted_run() -> None:
+    """The batch of the run before is replayed from its record, and what this run has emitted comes behind it."""
+    given, store = fresh(), MemoryCoordinatorStore()
+    Greeting.greetings = [(90, "hello")]
+    queue(["a b"], [])
+
+    def die(at_ms: int, event: Any, actions: Any) -> None:
+        if given.split:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(topology(Greeting()), store, observers=[die])
+    Queue.notes.clear()
+    Greeting.greetings = [(91, "back"), (92, "here")]
+    run(topology(Greeting()), store)
+    assert sorted(notes("ack")) == [(0, 91), (1, 92)]
+    assert {"hello", "a", "b", "back", "here"} == set(given.sent)
 
 
 class Nothing(QueueSpout):
