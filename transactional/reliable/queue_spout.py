@@ -106,7 +106,8 @@ class QueueReader:
 @dataclass(slots=True)
 class _Instance:
     """One instance: what it has emitted from offset `first` on; the ids of what is neither acked nor failed. Those of
-    offsets before `noted` were seen. `first` is unknown before the first batch, which begins with what `open` emitted."""
+    offsets before `noted` were seen. `first` is unknown before the first batch, which begins with what `open`
+    emitted."""
 
     spout: QueueSpout
     collector: SpoutCollector
