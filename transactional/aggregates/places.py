@@ -6,8 +6,8 @@ Arrow only that is relied on which it promises: its groups come in any order, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -197,3 +197,8 @@ def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), with_one_zero(column))
+
+
+def comparable_key(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The same of one key: no two that are equal have different texts."""
+    return tuple(value + 0.0 if isinstance(value, float) else value for value in values)

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from transactional.aggregates.places import comparable_key
 from transactional.arrow.kept_rows import rows_from_ipc, rows_to_ipc
-from transactional.bolts import OutputCollector, TopologyContext, Tuple, tuple_class
+from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple, tuple_class
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
 from transactional.groupings import Grouping
@@ -147,9 +148,15 @@ class Windowing(StatefulBolt):
 
     def execute(self, tuple: Tuple) -> None:
         """Keep a tuple until all have come. One with a value that Python can't represent is refused here, alone."""
+        self._came[self._part_of(tuple)].append(tuple)
+
+    def _part_of(self, tuple: Tuple) -> str:
+        """What tuples of its key are kept under."""
+        return json.dumps(self._key_of(tuple), default=str)
+
+    def _key_of(self, tuple: Tuple) -> Key:
         fields = dict(zip(self.fields.names, tuple.values, strict=True))
-        key = [fields[name] for name in self.key]
-        self._came[json.dumps(key, default=str)].append(tuple)
+        return comparable_key(fields[name] for name in self.key)
 
     def pre_prepare(self, txid: int) -> None:
         """Windows that close, then what has come."""
@@ -193,7 +200,9 @@ class Windowing(StatefulBolt):
         first_open = of.first_open(times.late_before)
         for (part, pane, txid), packed in list(self._state.items()):
             last = pane // of.every_us * of.every_us
-            by_part[part] += [_Kept(first, last, (txid, n), each) for first, n, each in self._unpacked(packed)]
+            rows = list(self._unpacked(packed))
+            # Before 0.0 and -0.0 were one key, they had parts of their own.
+            by_part[self._part_of(rows[0][2])] += [_Kept(first, last, (txid, n), each) for first, n, each in rows]
             if last + 2 * of.every_us <= first_open:
                 self._state.delete((part, pane, txid))
         self._pass_on(by_part, times)
@@ -248,9 +257,9 @@ class Windowing(StatefulBolt):
             self.bolt.execute(self._window(start, its, gone))
 
     def _window(self, start: int, its: list[_Kept], gone: list[_Kept]) -> TupleWindow:
-        key = tuple(its[0].tuple[name] for name in self.key)
         new = [each.tuple for each in its if each.first == start]
         ends = (None, None) if self._by_count else (time_of(start), time_of(start + self.window.windows.length_us))
+        key = self._key_of(its[0].tuple)
         return TupleWindow([each.tuple for each in its], new, [each.tuple for each in gone], key, *ends)
 
     # --- tuples as Arrow ----------------------------------------------------------------------------------------------

@@ -111,7 +111,8 @@ class TridentTopology:
         The fields are those that the first stream is joined on, then all others, stream by stream; with `keep_all` all
         fields of all streams, in their order. `output` gives them other names. `how` is `inner`, `left`, `right`, or
         `outer`, for all streams after the first or one for each; NULL stands for a tuple that is missing, and NULL in
-        a field that is compared equals nothing.
+        a field that is compared equals nothing. Floating-point numbers are compared as by `group_by`: 0.0 equals -0.0,
+        and NaN itself.
         """
         return joined(self._declarations, streams, how, keeps_all=keep_all, output=output)
 

@@ -5,6 +5,7 @@ Storm rows C12, C13, X53 and X54.
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -189,6 +190,25 @@ def test_windows_by_count_are_the_last_ones_of_each_key(names: list[str], length
             before[user] = last
     assert sorted(seen) == sorted(expected)
     assert [row for row in seen if row[0] == "a"] == [row for row in expected if row[0] == "a"]
+
+
+# --- keys that are equal --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("take", [1, 5])
+@pytest.mark.parametrize(("window", "time"), [(count(2), None), (tumbling("10 seconds"), "at")])
+def test_keys_that_group_by_takes_for_one_have_one_window(window: Any, time: str | None, take: int) -> None:
+    """0.0 and -0.0 are one key, and so are all NaNs."""
+    rows = [(-0.0, at(1), 1), (0.0, at(2), 2), (math.nan, at(3), 3), (-math.nan, at(4), 4)]
+    rows += [(1.0, at(60), 5), (-1.0, at(61), 6)]
+    fields = "price double, at timestamp, n long"
+    builder = TransactionalTopologyBuilder("t", "spout", MemoryTransactionalSpout([rows], fields, take))
+    builder.set_event_time("at")
+    builder.set_windowed_bolt(
+        "shown", Shown(), window=window, time=time, key="price", state=MemoryMapState()
+    ).fields_grouping("spout", "price")
+    seen = complete_topology(builder.build(strict=True))["shown"]
+    assert sorted((row.key, row.tuples) for row in seen) == [("0.0", "1,2"), ("nan", "3,4")]
 
 
 # --- what a state has ---------------------------------------------------------------------------------------------

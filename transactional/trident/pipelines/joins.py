@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.aggregates.places import comparable
 from transactional.arrow import arrow_schema, origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
@@ -118,7 +119,7 @@ class Join(ArrowBatchBolt):
 
 def _keys_of(table: pa.Table, side: Side, number: int) -> pa.Table:
     """What is compared, and where each tuple stands. Arrow joins no nested columns."""
-    keys = {f"key {at}": table[name] for at, name in enumerate(side.key)}
+    keys = {f"key {at}": comparable(table[name]) for at, name in enumerate(side.key)}
     return pa.table({**keys, _ROW.format(number): pa.arange(0, table.num_rows)})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -90,6 +92,26 @@ def test_a_replay_has_the_same_order() -> None:
     assert joined(rows, 2, "outer", keep_all=True, parallelism=2) == joined(
         rows, 2, "outer", keep_all=True, parallelism=2
     )
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+@pytest.mark.parametrize(("how", "matched"), [("inner", 6), ("left", 7), ("outer", 8)])
+def test_keys_that_group_by_takes_for_one_are_joined(how: str, matched: int, keep_all: bool) -> None:  # noqa: FBT001
+    """0.0 and -0.0 are one key, and so are all NaNs; NULL is none."""
+    other_nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+    topology = TridentTopology("joins", parallelism=2)
+    left = [(0.0, 1), (-0.0, 2), (math.nan, 3), (None, 4)]
+    right = [(-0.0, 10), (0.0, 20), (math.nan, 30), (other_nan, 40), (None, 50)]
+    a = topology.new_stream("a", MemoryTransactionalSpout([left], "k double, n long", 9))
+    b = topology.new_stream("b", MemoryTransactionalSpout([right], "q double, m long", 9))
+    join = topology.join((a, "k"), (b, "q"), how=how, keep_all=keep_all).named("end")
+    join.persistent_aggregate(MemoryMapState(), Count())
+    topology_ = topology.build(strict=True)
+    [end] = [c.id for c in topology_.components if c.id.endswith("-join")]
+    found = complete_topology(topology_)[end]
+    expected = {(1, 10), (1, 20), (2, 10), (2, 20), (3, 30), (3, 40)}
+    assert {(row.n, row.m) for row in found if row.n and row.m} == expected
+    assert len(found) == matched
 
 
 def pairs(topology: TridentTopology) -> tuple[Stream, Stream]:
