@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
 from state.delta.tables.durability import torn_files
 from state.store.sql_store import SqlCoordinatorStore
+from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.attempt import AttemptId, TransactionAttempt
 from transactional.errors import OperatingError
@@ -29,42 +29,10 @@ PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
 
 
-class Disk:
-    """Which files and folders have been synced since they were last written."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.synced = dict[int, frozenset[str] | int]()
-        for name in ("fsync", "fdatasync"):
-            monkeypatch.setattr(os, name, self._noting(getattr(os, name)))
-
-    def _noting(self, sync: Callable[[int], None]) -> Callable[[int], None]:
-        def noted(descriptor: int) -> None:
-            held = self._held(descriptor)
-            sync(descriptor)
-            self.synced[os.fstat(descriptor).st_ino] = held
-
-        return noted
-
-    def unsynced(self, folder: Path) -> list[str]:
-        """What a power cut could take."""
-        return [str(path) for path in [folder, *folder.rglob("*")] if not self._is_synced(path)]
-
-    def _is_synced(self, path: Path) -> bool:
-        held, synced = self._held(path), self.synced.get(path.stat().st_ino)
-        # A name that has gone may come back.
-        return held <= synced if isinstance(held, frozenset) and isinstance(synced, frozenset) else held == synced
-
-    @staticmethod
-    def _held(file: int | Path) -> frozenset[str] | int:
-        """The names in a folder; of a file the time at which it was written."""
-        found = os.stat(file)
-        return frozenset(os.listdir(file)) if stat.S_ISDIR(found.st_mode) else found.st_mtime_ns
-
-
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
     monkeypatch.setattr(delta_log, "LOG_KEPT_S", -10)
-    return Disk(monkeypatch)
+    return SyncedDisk(monkeypatch)
 
 
 def topology(folder: Path, layout: str) -> Topology:
@@ -96,7 +64,7 @@ def run(folder: Path, layout: str, check: Callable[[TxId], None], durability: st
 @pytest.mark.parametrize("by_delta_rs", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_that_a_committed_transaction_needs_is_synced(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, layout: str, *, by_delta_rs: bool
+    tmp_path: Path, disk: SyncedDisk, monkeypatch: pytest.MonkeyPatch, layout: str, *, by_delta_rs: bool
 ) -> None:
     if by_delta_rs:
         monkeypatch.setattr(delta_small, "REWRITTEN_BYTES_MAX", -1)
@@ -111,19 +79,19 @@ def test_all_that_a_committed_transaction_needs_is_synced(
     assert len(seen) == 8
 
 
-def synced(disk: Disk, folder: Path) -> list[Path]:
+def synced(disk: SyncedDisk, folder: Path) -> list[Path]:
     """All of the tables that was synced."""
     return [path for path in (folder / "new").rglob("*") if path.stat().st_ino in disk.synced]
 
 
 @pytest.mark.long("a MERGE: test_what_a_process_has_left_unsynced_is_synced_by_the_next_one")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_is_synced_where_only_the_process_may_die(tmp_path: Path, disk: Disk, layout: str) -> None:
+def test_nothing_is_synced_where_only_the_process_may_die(tmp_path: Path, disk: SyncedDisk, layout: str) -> None:
     run(tmp_path, layout, lambda _: None, "process")
     assert not synced(disk, tmp_path)
 
 
-def test_what_a_process_has_left_unsynced_is_synced_by_the_next_one(tmp_path: Path, disk: Disk) -> None:
+def test_what_a_process_has_left_unsynced_is_synced_by_the_next_one(tmp_path: Path, disk: SyncedDisk) -> None:
     run(tmp_path, "merge", lambda _: None, "process")
     assert disk.unsynced(tmp_path / "new")
     assert not synced(disk, tmp_path)
