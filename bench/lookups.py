@@ -33,6 +33,7 @@ from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.loading import open_for_reading
 from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import PartitionReader, Spout
 from transactional.queries import Answer, QueryClient
 from transactional.schema import Schema
 from transactional.trident import Count, Stream, TridentTopology
@@ -53,7 +54,7 @@ def name_of(key: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(PartitionReader):
     """Reads keys: the first so many offsets are every key once."""
 
     keys: int
@@ -65,22 +66,27 @@ class Numbers:
 
 
 @dataclass(slots=True)
-class Paced:
+class Paced(Spout):
     """An opaque spout: the first batch has every key, those after it come at a rate, so many to a run."""
 
     keys: int
     transactions: int
-    output: Schema = field(default_factory=lambda: Schema.parse("key string"))
-    replays_exactly: bool = False
     _began_s: float = 0.0
     _planned: int = 0
+
+    @property
+    def output(self) -> Schema:
+        """The keys."""
+        return Schema.parse("key string")
+
+    @property
+    def replays_exactly(self) -> bool:
+        """False: nobody needs it."""
+        return False
 
     def identity(self) -> Mapping[str, str]:
         """The same for all runs."""
         return {"kind": "paced"}
-
-    def open(self) -> None:
-        """Nothing to connect to."""
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The next keys, when it is time."""
@@ -96,25 +102,9 @@ class Paced:
         self._planned += 1
         return BatchMetadata({_NUMBERS: OffsetRange(start, Offset(start + BATCH))})
 
-    def check_replay(self, batch: BatchMetadata) -> None:
-        """An opaque one promises nothing."""
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        """All of it is there."""
-
     def reader(self) -> Numbers:
         """What reads it."""
         return Numbers(self.keys)
-
-    def committed(self, batch: BatchMetadata) -> None:
-        """Nothing to note."""
-
-    def lag(self, after: BatchMetadata) -> int | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from transactional import Topology, TransactionalTopologyBuilder, Tuple
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, OffsetRange, PartitionId
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials
+from transactional.ports import Partials, PartitionReader
 from transactional.trident import Count, TridentTopology, field
 
 BATCH_ROWS = 20_000
 
 
-class Ready(MemoryTransactionalSpout):
+class Ready(MemoryTransactionalSpout, PartitionReader):
     """A spout whose record batches are there already: reading costs next to nothing."""
 
     def __init__(self, rows: list[tuple[Any, ...]], fields: str) -> None:

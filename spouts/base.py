@@ -7,18 +7,19 @@ same way, and differ in what happens when the source has lost something.
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
+from typing import Self
 
 from spouts.planning import Gap, Limits, Logs, check_ranges, lag, lags, plan_batch
 from transactional.batch import BatchLimit, BatchMetadata, Offset, PartitionId
-from transactional.ports import PartitionReader
+from transactional.ports import PartitionReader, Spout
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
 
 
-class PartitionedSpout(ABC):
+class PartitionedSpout(Spout):
     """Base of the built-in spouts, and of your own: report what the logs hold, and provide a reader for their ranges.
 
     `limits` bounds a batch, and so does, with `target_latency_ms`, the last call of `limit_batches`. The driver plans
@@ -57,8 +58,16 @@ class PartitionedSpout(ABC):
     def identity(self) -> Mapping[str, str]:
         """What must stay the same across restarts, for the topology's fingerprint. Called after `open`."""
 
-    def open(self) -> None:  # noqa: B027 - optional
-        """Connect and check. Raises `ConfigError`, or `SourceUnavailable` within a bounded time."""
+    def apart(self) -> Self:
+        """A copy that counts its own gaps."""
+        apart = super().apart()
+        apart._gaps = {}
+        return apart
+
+    @property
+    def can_limit_batches(self) -> bool:
+        """True: a batch ends where it is planned to."""
+        return True
 
     @property
     def batch_records_max(self) -> int | None:
@@ -86,12 +95,6 @@ class PartitionedSpout(ABC):
         if self.replays_exactly:
             check_ranges(batch, self.logs(batch))
 
-    def check_read(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Called after a batch was read. Raises nothing here."""
-
-    def committed(self, batch: BatchMetadata) -> None:  # noqa: B027 - optional
-        """Called after each transaction commit. Does nothing here."""
-
     def lag(self, after: BatchMetadata) -> int | None:
         """Number of offsets behind the given batch, as of the last planning; None: unknown.
 
@@ -102,9 +105,6 @@ class PartitionedSpout(ABC):
     def lags(self, after: BatchMetadata) -> dict[PartitionId, int] | None:
         """The same by partition."""
         return None if self._seen is None else lags(after, self._seen)
-
-    def close(self) -> None:  # noqa: B027 - optional
-        """Release what `open` acquired."""
 
     @property
     def lost_offsets(self) -> int:

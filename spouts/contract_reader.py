@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from spouts.contract_ports import ContractOfPartitions, ContractOfParts
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import BoltFailed, CorruptRecord, ReplayMismatch, SchemaMismatch, TransactionalError
+from transactional.ports import PartitionReader
 from transactional.schema import Schema
 
 ROWS_PER_BATCH = 10_000
@@ -35,8 +36,8 @@ def attributed_to(where: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ContractReader(ABC):
-    """Emits for a contract, as a `transactional.ports.PartitionReader`."""
+class ContractReader(PartitionReader):
+    """Emits for a contract."""
 
     output: Schema
 

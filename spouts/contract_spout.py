@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import copy
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
+from transactional.ports import Spout
 from transactional.schema import Schema
 
 METADATA_CHARACTERS_MAX = 1_000_000
@@ -26,7 +27,7 @@ _PART = "part"
 _START = Offset(0)
 
 
-class ContractSpout(ABC):
+class ContractSpout(Spout):
     """The driver's side of a contract, as the engine sees it (`transactional.ports.Spout`)."""
 
     def __init__(self, contract: Contract, *, replays_exactly: bool) -> None:
@@ -55,15 +56,19 @@ class ContractSpout(ABC):
         with attributed_to(f"{self.name}.open"):
             self._contract.open()
 
+    @abstractmethod
+    def apart(self) -> Self:
+        """With a contract of its own, as it was before `open`."""
+
     def close(self) -> None:
         """Close the contract."""
         with attributed_to(f"{self.name}.close"):
             self._contract.close()
 
     @property
-    def batch_records_max(self) -> int | None:
-        """None: how much a contract takes at most is unknown."""
-        return None
+    def can_limit_batches(self) -> bool:
+        """True: a contract without the method is refused with the first limit."""
+        return True
 
     def limit_batches(self, limit: BatchLimit) -> None:
         """Pass the limit to the contract."""
@@ -95,10 +100,6 @@ class ContractSpout(ABC):
     def check_replay(self, batch: BatchMetadata) -> None:
         """Check with an exact contract whether the batch can be emitted again."""
 
-    def check_read(self, batch: BatchMetadata) -> None:
-        """Raises nothing: a contract's metadata describe the batch completely."""
-        del batch
-
     @abstractmethod
     def reader(self) -> ContractReader:
         """The emitter for the executors."""
@@ -106,11 +107,6 @@ class ContractSpout(ABC):
     @abstractmethod
     def committed(self, batch: BatchMetadata) -> None:
         """Notify the contract of a transaction commit, unless the batch is empty."""
-
-    def lag(self, after: BatchMetadata) -> int | None:
-        """None: a contract knows what comes next, not how much there is."""
-        del after
-        return None
 
 
 class PartsContractSpout(ContractSpout):
@@ -137,6 +133,10 @@ class PartsContractSpout(ContractSpout):
         for _, kept in _kept(batch)[:1]:
             with attributed_to(f"{self.name}.check_replay"):
                 self._whole.check_replay(kept["metadata"])
+
+    def apart(self) -> Self:
+        """With a contract of its own, as it was before `open`."""
+        return type(self)(copy.copy(self._reader.contract), self._parts)
 
     def reader(self) -> PartsReader:
         """The emitter of the parts: the contract as it was before `open`."""
@@ -176,6 +176,11 @@ class PartitionsContractSpout(ContractSpout):
         for partition, metadata in _kept(batch):
             with attributed_to(f"{self.name}.check_replay for partition {partition.source!r}"):
                 self._check_replay(partition.source, metadata)
+
+    def apart(self) -> Self:
+        """With a contract of its own, as it was before `open`."""
+        contract: Any = copy.copy(self._reader.contract)
+        return type(self)(contract, None if self._check_replay is None else contract.check_replay)
 
     def reader(self) -> PartitionsReader:
         """The emitter of the partitions: the contract as it was before `open`."""

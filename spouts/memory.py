@@ -18,6 +18,7 @@ from spouts.planning import Limits, Logs, PartitionLog
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch
+from transactional.ports import PartitionReader
 from transactional.schema import Schema
 
 Rows = Sequence[Sequence[Any]]
@@ -27,7 +28,7 @@ _BATCH_ROWS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPartitionReader:
+class MemoryPartitionReader(PartitionReader):
     """Reads ranges of rows in memory. `partitions` maps a partition's index to its rows."""
 
     partitions: Mapping[int, Rows]
@@ -45,6 +46,11 @@ class MemoryPartitionReader:
         for start in range(offsets.start, offsets.until, _BATCH_ROWS_MAX):
             part = rows[start : min(start + _BATCH_ROWS_MAX, offsets.until)]
             yield batch_from_rows([tuple(row) for row in part], schema, component=str(partition))
+
+    @property
+    def knows_offsets(self) -> bool:
+        """True: they are the rows' indices."""
+        return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None

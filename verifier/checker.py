@@ -15,7 +15,7 @@ from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
-from verifier.source import KafkaSource, PartitionState, check_source, look
+from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources
 from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
 from verifier.tables import TableTxid, changed_files, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
@@ -47,16 +47,18 @@ def verify(
     store_url: str,
     topology_id: str,
     tables: Sequence[CheckedTable | CheckedSqlTable],
-    source: KafkaSource | None = None,
+    source: KafkaSource | Sequence[KafkaSource] | None = None,
     *,
     row_changes: int = ROW_CHANGES,
 ) -> Report:
     """Decide whether a topology's history is exact, from its store, its tables and its source. Changes nothing.
 
-    The topology may be running. Raises `CheckImpossible` if something can't be read, or is not what it should be.
+    `source` are several if the topology reads from several. It may be running. Raises `CheckImpossible` if something
+    can't be read, or is not what it should be.
     """
     with _without_collector():
-        return _verify(store_url, topology_id, tables, source, row_changes=row_changes)
+        sources = [] if source is None else [source] if isinstance(source, KafkaSource) else source
+        return _verify(store_url, topology_id, tables, sources, row_changes=row_changes)
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def _verify(
     store_url: str,
     topology_id: str,
     tables: Sequence[CheckedTable | CheckedSqlTable],
-    source: KafkaSource | None,
+    sources: Sequence[KafkaSource],
     *,
     row_changes: int,
 ) -> Report:
@@ -89,7 +91,7 @@ def _verify(
         moments = [opened.enter_context(moment_of(table)) for table in in_sql]
         logs = [_log_of(table, findings) for table in in_delta]
         history = store.history(topology_id)
-        states = _look_at_source(source, history, findings)
+        states = _look_at_source(sources, history, findings)
         log_starts = {partition: state.start for partition, state in states.items() if state is not None}
         check_transactions(history, findings, log_starts=log_starts)
         for sql_table, moment in zip(in_sql, moments, strict=True):
@@ -97,8 +99,8 @@ def _verify(
     for table, log in zip(in_delta, logs, strict=True):
         if log is not None:
             _check_table(table, log, history, txid_before, row_changes, findings)
-    if source is not None:
-        check_source(source, history, states, findings)
+    if sources:
+        check_source(sources, history, states, findings)
     return findings.report()
 
 
@@ -111,13 +113,16 @@ def _log_of(table: CheckedTable, findings: Findings) -> TableLog | None:
 
 
 def _look_at_source(
-    source: KafkaSource | None, history: StoreHistory, findings: Findings
+    sources: Sequence[KafkaSource], history: StoreHistory, findings: Findings
 ) -> dict[Partition, PartitionState | None]:
-    if source is None:
+    if not sources:
         findings.note("no source was given: the offset ranges and their contents were not checked against it")
         return {}
     last = history.committed[-1].ranges if history.committed else {}
-    return look(source, sorted(last))
+    states: dict[Partition, PartitionState | None] = {}
+    for source, partitions in of_sources(sources, last):
+        states |= look(source, partitions)
+    return states
 
 
 def _check_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,21 @@ class SourceUnreadable(CheckImpossible):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every existing range."""
+    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every existing range.
+
+    `prefix` is what the store has in front of the names of its topics: which of several sources a partition is of.
+    """
 
     bootstrap_servers: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     isolation: str = "read_committed"
     timeout_s: float = 10.0
     reads_records: bool = False
+    prefix: str = ""
+
+    def topic_of(self, name: str) -> str:
+        """The topic of a partition's source, as the store names it."""
+        return topic_of(name.removeprefix(self.prefix))
 
     def settings(self) -> dict[str, Any]:
         """The settings of a client."""
@@ -54,7 +62,7 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
 
     Raises `SourceUnreadable`.
     """
-    ids = _topic_ids(source, sorted({topic_of(name) for name, _ in partitions}))
+    ids = _topic_ids(source, sorted({source.topic_of(name) for name, _ in partitions}))
     consumer = _consumer(source)
     try:
         return {each: _state(consumer, source, each, ids) for each in partitions}
@@ -64,8 +72,23 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
         consumer.close()
 
 
+def of_sources(
+    sources: Sequence[KafkaSource], partitions: Iterable[Partition]
+) -> list[tuple[KafkaSource, list[Partition]]]:
+    """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one."""
+    parts: dict[str, list[Partition]] = {source.prefix: [] for source in sources}
+    for partition in sorted(partitions):
+        own = [prefix for prefix in parts if partition[0].startswith(prefix)]
+        if own:
+            parts[max(own, key=len)].append(partition)
+    return [(source, parts[source.prefix]) for source in sources]
+
+
 def check_source(
-    source: KafkaSource, history: StoreHistory, states: Mapping[Partition, PartitionState | None], findings: Findings
+    sources: Sequence[KafkaSource],
+    history: StoreHistory,
+    states: Mapping[Partition, PartitionState | None],
+    findings: Findings,
 ) -> None:
     """Check that the committed ranges can come from the existing topics; if requested, their records."""
     last = history.committed[-1].ranges if history.committed else {}
@@ -79,11 +102,12 @@ def check_source(
             )
         elif state is not None and until > state.end:
             findings.add(Kind.SOURCE_CHANGED, named(partition), f"offsets up to {until}", f"they end at {state.end}")
-    if source.reads_records:
-        for partition, state in states.items():
+    for source, partitions in of_sources(sources, states):
+        for partition in partitions if source.reads_records else ():
+            state = states[partition]
             if state is not None:
                 _check_records(source, partition, state, history.committed, findings)
-    else:
+    if not all(source.reads_records for source in sources):
         findings.note("the records of the source were not counted again, only its offsets were checked")
 
 
@@ -112,7 +136,7 @@ def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end
     """The number of records per range, by the range's index; records of gaps belong to the range before."""
     consumer = _consumer(source)
     counted: Counter[int] = Counter()
-    topic, index = topic_of(partition[0]), partition[1]
+    topic, index = source.topic_of(partition[0]), partition[1]
     try:
         consumer.assign([TopicPartition(topic, index, starts[0])])
         position, quiet_since_s = starts[0], time.monotonic()
@@ -164,7 +188,7 @@ def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | No
 def _state(
     consumer: Consumer, source: KafkaSource, partition: Partition, ids: Mapping[str, str | None]
 ) -> PartitionState | None:
-    topic, _, id_known = partition[0].partition("#")
+    topic, id_known = source.topic_of(partition[0]), partition[0].partition("#")[2]
     id_now = ids.get(topic)
     if id_now is None or (id_known and not id_now.startswith(id_known)):
         return None

@@ -15,7 +15,7 @@ from transactional.errors import SourceUnavailable
 
 
 def held(connection: KafkaConnection, partitions: Collection[PartitionId]) -> dict[PartitionId, OffsetRange | None]:
-    """What each partition holds now, None for one that is gone, or whose topic was recreated (see `ExaminableSpout`).
+    """What each partition holds now, None for one that is gone, or whose topic was recreated (see `Spout.held`).
 
     Raises `SourceUnavailable`, `ConfigError`.
     """

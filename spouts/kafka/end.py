@@ -31,7 +31,7 @@ class EndPositions:
 
     def forget(self) -> None:
         """Look again: the next topology may be a different one."""
-        self._found.clear()
+        self._found = {}
 
     def bound(self, reader: OffsetReader, after: BatchMetadata, logs: Logs) -> Logs:
         """The logs as if they ended there. They have to be read first: what comes later may be of a later time."""

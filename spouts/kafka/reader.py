@@ -16,12 +16,13 @@ from spouts.kafka.translators import Translator
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
-from transactional.ports import RefusedRecord
+from transactional.groupings import DEFAULT_STREAM
+from transactional.ports import PartitionReader, RefusedRecord
 from transactional.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaPartitionReader:
+class KafkaPartitionReader(PartitionReader):
     """Reads ranges of Kafka partitions as record batches with the columns of `output`. Cheap to pickle.
 
     `translator` produces these from records; without it they are fields of the records themselves.
@@ -37,7 +38,9 @@ class KafkaPartitionReader:
             if isinstance(read, pa.RecordBatch):
                 yield read
 
-    def read_again(self, values: Mapping[str, object]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+    def read_again(
+        self, values: Mapping[str, object], stream: str = DEFAULT_STREAM
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         """The tuple of a record that was refused earlier, by the current translator."""
         schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
         try:
@@ -60,6 +63,11 @@ class KafkaPartitionReader:
         """
         for messages in self._messages(partition, offsets):
             yield from self._tuples(messages)
+
+    @property
+    def knows_offsets(self) -> bool:
+        """True: a message has its offset."""
+        return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None

@@ -6,12 +6,13 @@ offset, so that no batch waits for a Kafka transaction that is still open.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -103,6 +104,7 @@ class KafkaSpout(PartitionedSpout):
         self._starts = StartPositions(start, self.subscription, group_id, self._warn)
         self._ends = EndPositions(end, self.subscription)
         self._admin: AdminClient | None = None
+        self._is_apart = False
         self._mirror: GroupMirror | None = None
         self._cluster_id = ""
         self._watch = TopicWatch(
@@ -138,9 +140,21 @@ class KafkaSpout(PartitionedSpout):
 
         Raises `ConfigError` naming the topic, `SourceUnavailable` naming the address within twice `timeout_ms`.
         """
-        self.close()
         self._starts.forget()
         self._ends.forget()
+        self._reopen()
+
+    def apart(self) -> Self:
+        """With clients of its own; the consumers of this process stay with who reads."""
+        apart = super().apart()
+        apart._admin, apart._mirror, apart._is_apart = None, None, True
+        apart._starts, apart._ends = copy.copy(self._starts), copy.copy(self._ends)
+        apart._watch = copy.copy(self._watch)
+        return apart
+
+    def _reopen(self) -> None:
+        """Connect; what was decided about partitions that are in no batch yet stays decided."""
+        self.close()
         errors: deque[Any] = deque(maxlen=1)
         settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
         self._admin = make_client(partial(AdminClient, settings), self.connection)
@@ -157,19 +171,24 @@ class KafkaSpout(PartitionedSpout):
         batch = super().plan(after, replay=replay)
         return None if batch is None else replace(batch, split_records=self._split_records)
 
-    def address(self) -> SourceAddress:
+    def addresses(self) -> Mapping[str, SourceAddress]:
         """The cluster, for readers without the spout."""
         connection = self.connection
-        return SourceAddress(
-            connection.bootstrap_servers, connection.client(), connection.isolation, connection.timeout_ms
-        )
+        settings = (connection.client(), connection.isolation, connection.timeout_ms)
+        return {"": SourceAddress(connection.bootstrap_servers, *settings)}
 
     def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         """What the partitions hold now; the spout need not be open. Raises `SourceUnavailable`, `ConfigError`."""
         return held(self.connection, partitions)
 
     def logs(self, after: BatchMetadata) -> Logs:
-        """The offsets that each partition holds, up to the last stable one. Two or three round trips in all."""
+        """The offsets that each partition holds, up to the last stable one. Two or three round trips in all.
+
+        A client that somebody has closed is opened again.
+        """
+        if self._admin is None:
+            _log.warning("%r was closed while it was in use: it connects again", self)
+            self._reopen()
         admin = self._opened()
         admin.poll(0)  # otherwise its messages about broken connections would pile up
         if self._mirror is not None:
@@ -221,11 +240,12 @@ class KafkaSpout(PartitionedSpout):
         if self._mirror is not None:
             self._mirror.close()
         self._mirror = self._admin = None
-        consumer_pool().close(self.connection)
+        if not self._is_apart:
+            consumer_pool().close(self.connection)
 
     def _opened(self) -> AdminClient:
         if self._admin is None:
-            raise ConfigError(f"{self!r} is not open; call open() first")
+            raise SourceUnavailable(f"{self!r} is not open: call open() first. Or it was closed while it was in use")
         return self._admin
 
     def _warn(self, text: str) -> None:

@@ -68,7 +68,7 @@ class StartPositions:
 
     def forget(self) -> None:
         """Determine everything again: the next topology may be a different one."""
-        self._found.clear()
+        self._found = {}
         self._looked = False
 
     def pin(self, reader: OffsetReader, after: BatchMetadata, logs: Logs) -> Logs:

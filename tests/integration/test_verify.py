@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from spouts.local_broker import LocalBroker
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
-from transactional.commands.verify import source_of, tables_of
+from transactional.commands.verify import sources_of, tables_of
 from transactional.doctor.examine import examine
 from transactional.ports.examining import Problem
 from transactional.running import run_topology
@@ -56,12 +57,8 @@ class Counted:
     def report(self) -> Report:
         """What the checker says, after having read the topic again."""
         topology = self.topology()
-        kafka = source_of(topology)
-        assert kafka is not None
-        source = KafkaSource(
-            kafka.bootstrap_servers, kafka.options, kafka.isolation, kafka.timeout_s, reads_records=True
-        )
-        return verify(self.url, topology.id, tables_of(topology)[0], source)
+        [kafka] = sources_of(topology)
+        return verify(self.url, topology.id, tables_of(topology)[0], replace(kafka, reads_records=True))
 
     def problems(self) -> list[tuple[Problem, bool]]:
         """What the doctor finds, and whether it is harmless."""

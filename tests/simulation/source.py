@@ -110,7 +110,7 @@ class Source:
         return [record(partition, offset) for offset in range(offsets.start, offsets.until)]
 
 
-class Unread:
+class Unread(PartitionReader):
     """A reader that is never asked."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:

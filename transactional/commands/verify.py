@@ -17,7 +17,7 @@ from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology, open_for_reading
 from transactional.plumbing.redaction import reason_of
-from transactional.ports.examining import Addressed, ExaminableSpout, TableAddress
+from transactional.ports.examining import Addressed, TableAddress
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
@@ -73,17 +73,16 @@ def verify(
     from verifier.evidence.findings import CheckImpossible
     from verifier.source import KafkaSource
 
-    topology_id, tables, source, unknown = _places(target)
+    topology_id, tables, sources, unknown = _places(target)
     tables = _with_paths(tables, _pairs(table or (), "--table"))
     tables = _with_counts(tables, _pairs(counts or (), "--counts"))
     if bootstrap is not None:
-        source = KafkaSource(bootstrap) if source is None else replace(source, bootstrap_servers=bootstrap)
-    if source is not None:
-        source = replace(source, reads_records=count_records)
-    elif count_records:
+        sources = [replace(source, bootstrap_servers=bootstrap) for source in sources] or [KafkaSource(bootstrap)]
+    sources = [replace(source, reads_records=count_records) for source in sources]
+    if count_records and not sources:
         raise ConfigError("--count-records needs a Kafka source: pass a topology that has one, or --bootstrap")
     try:
-        report = verify_history(store, topology_id, tables, source, row_changes=row_changes)
+        report = verify_history(store, topology_id, tables, sources, row_changes=row_changes)
     except CheckImpossible as error:
         raise ConfigError(f"{topology_id} can't be verified: {error}") from error
     except OSError as error:
@@ -143,14 +142,14 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
     return tables, unknown
 
 
-def source_of(topology: Topology) -> KafkaSource | None:
-    """The Kafka cluster that a topology reads from; None for another source."""
+def sources_of(topology: Topology) -> list[KafkaSource]:
+    """The Kafka clusters that a topology reads from; none for another source."""
     from verifier.source import KafkaSource
 
-    if not isinstance(topology.spout, ExaminableSpout):
-        return None
-    address = topology.spout.address()
-    return KafkaSource(address.bootstrap_servers, address.options, address.isolation, address.timeout_ms / 1000)
+    return [
+        KafkaSource(to.bootstrap_servers, to.options, to.isolation, to.timeout_ms / 1000, prefix=prefix)
+        for prefix, to in topology.spout.addresses().items()
+    ]
 
 
 def _columns_of(address: TableAddress) -> RowColumns:
@@ -180,12 +179,12 @@ def _counted(topology: Topology, component: Component) -> str | None:
     return next((name for name, aggregate in aggregates if aggregate.field is None), None)
 
 
-def _places(target: str) -> tuple[str, list[AnyTable], KafkaSource | None, Mapping[str, str]]:
+def _places(target: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
     if ":" not in target:
-        return target, [], None, {}
+        return target, [], [], {}
     topology = load_topology(target)
     tables, unknown = tables_of(topology)
-    return topology.id, tables, source_of(topology), unknown
+    return topology.id, tables, sources_of(topology), unknown
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:

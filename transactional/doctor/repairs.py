@@ -128,13 +128,11 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
     owner = f"{OWNER} {os.getpid()}"
     if status is not None:
         return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
-    topology.spout.open()  # its identity may be unknown before
-    try:
-        lease = store.acquire(topology.id, topology.fingerprint(), owner=owner, lease_ms=LEASE_MS)
-        store.record_start(lease, topology.fingerprint())
-        return lease
-    finally:
-        topology.spout.close()
+    with topology.examined() as examined:
+        fingerprint = examined.fingerprint()
+    lease = store.acquire(topology.id, fingerprint, owner=owner, lease_ms=LEASE_MS)
+    store.record_start(lease, fingerprint)
+    return lease
 
 
 # --- the store ----------------------------------------------------------------------------------------------------

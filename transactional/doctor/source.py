@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, OperatingError
-from transactional.ports.examining import Diagnosis, ExaminableSpout, Problem
+from transactional.ports import Spout
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.store import StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, fingerprint_changes
 from transactional.topology.topology import Topology
@@ -25,18 +26,15 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
     if status is None or not status.committed_txid:
         return
     after = committed_batch(store, topology.id)
-    spout = topology.spout
     where = f"source of {topology.spout_id!r}"
     try:
-        if isinstance(spout, ExaminableSpout):
-            yield from _examine_positions(spout, after, where, replays_exactly=topology.spout.replays_exactly)
-        spout.open()
-        try:
-            yield from _examine_fingerprint(topology, status)
-            if not isinstance(spout, ExaminableSpout):
-                spout.plan(after, replay=False)
-        finally:
-            spout.close()
+        held = topology.spout.held(after.ranges.keys())
+        positions = list(_examine_positions(topology.spout, after, held, where))
+        yield from positions
+        with topology.examined() as examined:
+            yield from _examine_fingerprint(examined, status)
+            if not positions and not after.ranges.keys() <= held.keys():
+                examined.spout.plan(after, replay=False)
     except BatchLost as error:
         yield Diagnosis(Problem.SOURCE_LOST, where, str(error), "as it says")
     except (ConfigError, OperatingError) as error:
@@ -53,9 +51,9 @@ def _examine_fingerprint(topology: Topology, status: TopologyStatus) -> Iterator
 
 
 def _examine_positions(
-    spout: ExaminableSpout, after: BatchMetadata, where: str, *, replays_exactly: bool
+    spout: Spout, after: BatchMetadata, held: Mapping[PartitionId, OffsetRange | None], where: str
 ) -> Iterable[Diagnosis]:
-    held = spout.held(after.ranges.keys())
+    replays_exactly = spout.replays_exactly
     for partition, position in sorted(after.positions().items()):
         if partition not in held:
             continue

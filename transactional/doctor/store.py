@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from transactional.batch import PartitionId
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
-from transactional.ports.examining import Diagnosis, ExaminableSpout, Problem
+from transactional.ports.examining import Diagnosis, Problem
 from transactional.topology.topology import Topology
 from verifier.evidence.findings import CheckImpossible, Findings
 from verifier.evidence.store import Store, StoreHistory
@@ -57,11 +57,11 @@ def _contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> 
 def _log_starts(topology: Topology, history: StoreHistory) -> dict[Partition, int]:
     """From where on the source still holds its records; if unknown, nothing is considered a gap."""
     partitions = _partitions(history)
-    if not isinstance(topology.spout, ExaminableSpout):
-        return {}
     try:
         held = topology.spout.held([PartitionId(source, index) for source, index in partitions])
     except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
+    if not held:
+        return {}
     starts = {(partition.source, partition.index): there.start for partition, there in held.items() if there}
     return {partition: starts.get(partition, ANY_OFFSET) for partition in partitions}

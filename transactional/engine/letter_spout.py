@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.engine.message_letters import messages_of_letters
 from transactional.errors import ConfigError
+from transactional.facts import EventTime
+from transactional.groupings import DEFAULT_STREAM
 from transactional.guarantees import Guarantee
 from transactional.letters import Letter
-from transactional.ports import PartitionReader
+from transactional.messages import FailedMessage
+from transactional.ports import PartitionReader, Spout
+from transactional.ports.examining import SourceAddress
 from transactional.schema import Schema
 from transactional.topology.topology import Topology
 
@@ -35,7 +39,7 @@ class Readable(Protocol):
         """Key and value columns of all rows."""
 
 
-class LetterSpout:
+class LetterSpout(Spout):
     """Plans transactions of dead letters only: the source's positions do not move.
 
     Letters are read from the table when a transaction is planned, under the topology's lease, and retried letters are
@@ -69,6 +73,11 @@ class LetterSpout:
         return BatchMetadata(ranges, metadata=after.metadata, letters=tuple(waiting), again=again)
 
     @property
+    def can_limit_batches(self) -> bool:
+        """True: they have a limit."""
+        return True
+
+    @property
     def batch_records_max(self) -> int:
         """`LETTERS_PER_TRANSACTION`, whatever `target_latency_ms` says."""
         return LETTERS_PER_TRANSACTION
@@ -85,6 +94,48 @@ class LetterSpout:
     def replays_exactly(self) -> bool:
         """The spout's."""
         return self._spout.replays_exactly
+
+    @property
+    def outputs(self) -> Mapping[str, Schema]:
+        """The spout's."""
+        return self._spout.outputs
+
+    @property
+    def event_times(self) -> Mapping[str, EventTime]:
+        """The spout's."""
+        return self._spout.event_times
+
+    @property
+    def sets_records_aside(self) -> bool:
+        """The spout's."""
+        return self._spout.sets_records_aside
+
+    @property
+    def is_acked(self) -> bool:
+        """The spout's."""
+        return self._spout.is_acked
+
+    def ack_at_once(self) -> None:
+        """Delegate to the spout."""
+        self._spout.ack_at_once()
+
+    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+        """Delegate to the spout."""
+        self._spout.settle(batch, failed)
+
+    def addresses(self) -> Mapping[str, SourceAddress]:
+        """The spout's."""
+        return self._spout.addresses()
+
+    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+        """Delegate to the spout."""
+        return self._spout.held(partitions)
+
+    def apart(self) -> Self:
+        """Over the spout apart."""
+        apart = super().apart()
+        apart._spout = self._spout.apart()
+        return apart
 
     def identity(self) -> Mapping[str, str]:
         """The spout's."""
@@ -115,6 +166,10 @@ class LetterSpout:
     def lag(self, after: BatchMetadata) -> int | None:
         """Delegate to the spout."""
         return self._spout.lag(after)
+
+    def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+        """Delegate to the spout."""
+        return self._spout.lags(after)
 
     def close(self) -> None:
         """Close the spout."""
@@ -155,14 +210,25 @@ def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[L
 
 
 def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
-    if row["component"] == row["source"] == topology.spout_id:
-        return Letter(row["transaction"], row["number"], *(row[name] for name in _LETTER_COLUMNS))
+    key, origin = (row["transaction"], row["number"]), _origin(topology, row["source"], row["stream"])
+    is_record = row["component"] == row["source"]
+    component = origin[0] if is_record else row["component"]
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
-    origin = (row["source"], row["stream"])
-    if origin not in inputs.get(row["component"], []):
+    inputs[topology.spout_id] = [(topology.spout_id, stream) for stream in topology.spout.outputs]
+    if origin not in inputs.get(component, []):
         raise ConfigError(
-            f"dead letter {row['transaction']}:{row['number']} came to bolt {row['component']!r} from "
+            f"dead letter {key[0]}:{key[1]} came to {'spout' if is_record else 'bolt'} {row['component']!r} from "
             f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} no longer has such a subscription"
         )
-    key = (row["transaction"], row["number"])
-    return Letter(*key, row["component"], *origin, row["tuple"], row["error"])
+    return Letter(*key, component, *origin, row["tuple"], row["error"])
+
+
+def _origin(topology: Topology, source: str, stream: str) -> tuple[str, str]:
+    """Where a letter comes from today: of several streams, the one that is declared first gives the spout its id, and
+    has the default stream. Another one may have been declared first when the letter was written."""
+    if any(component.id == source for component in topology.components):
+        return source, stream
+    name = source if stream == DEFAULT_STREAM else stream
+    if name == topology.spout_id:
+        return topology.spout_id, DEFAULT_STREAM
+    return (topology.spout_id, name) if name in topology.spout.outputs else (source, stream)

@@ -19,7 +19,6 @@ from transactional.engine.history.journal import JournalWriter, TakenBack
 from transactional.engine.history.run_history import installed_version
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.ports import Spout
-from transactional.ports.examining import ExaminableSpout
 from transactional.ports.rewinding import RewindableState, RewindTarget
 from transactional.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd
@@ -121,7 +120,7 @@ def rewind(
 def check_tables(topology: Topology, status: TopologyStatus) -> None:
     """Raise `TopologyChanged` unless every table that the store knows is the topology's: else one would stay ahead."""
     stored = status.fingerprint.get("committers", {})
-    given = topology.fingerprint()["committers"]
+    given = topology.committers_fingerprint()
     for name, identity in sorted(stored.items()):
         if name not in given or json.loads(fingerprint_json(given[name])) != identity:
             known = ", ".join(f"{key}={value}" for key, value in sorted(identity.items()))
@@ -174,7 +173,7 @@ def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> lis
     Raises `BeyondKept` if a transactional spout would have to skip something, `OperatingError` if the source does not
     respond.
     """
-    held = spout.held(after.ranges.keys()) if isinstance(spout, ExaminableSpout) and after.ranges else {}
+    held = spout.held(after.ranges.keys()) if after.ranges else {}
     words, lost = list[str](), list[str]()
     for partition, until in sorted(before.positions().items()):
         then, there = after.positions().get(partition), held.get(partition)

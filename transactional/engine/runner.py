@@ -37,7 +37,7 @@ from transactional.facts import BatchFacts, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
-from transactional.ports import AckedSpout, Clock, JobExecutor, Processed, SizedSpout
+from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class PhaseRunner:
     ) -> None:
         """Let the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
 
-        With `limit` the spout is a `SizedSpout`.
+        With `limit` the spout can limit its batches.
         """
         self._submit(self._planning, attempt, lambda: self._plan(attempt, after, limit, replay=replay))
 
@@ -121,7 +121,7 @@ class PhaseRunner:
         """Notify the spout of a transaction commit; returns immediately."""
         spout, processed = self.topology.spout, self._processed.get(attempt)
         self._planning.submit(self._notify, attempt, lambda: spout.committed(batch))
-        if processed is not None and isinstance(spout, AckedSpout):
+        if processed is not None and spout.is_acked:
             failed = processed.failed
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
@@ -258,7 +258,7 @@ class PhaseRunner:
         spout = self.topology.spout
         try:
             with self._spout:
-                if limit is not None and isinstance(spout, SizedSpout):
+                if limit is not None:
                     spout.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
         except ConfigError as error:
@@ -307,7 +307,7 @@ class PhaseRunner:
         """What becomes of the messages that have failed: processed again later, set aside, or left to the spout."""
         lost, reason = processed.dropped, processed.reason
         pending, given_up = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
-        if not isinstance(self.topology.spout, AckedSpout):
+        if not self.topology.spout.is_acked:
             if len(processed.failed) + len(batch.pending) > PENDING_MAX:
                 raise BoltFailed(
                     f"{len(processed.failed)} messages of one batch failed and {len(batch.pending)} wait, more than "

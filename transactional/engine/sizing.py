@@ -48,7 +48,6 @@ from transactional.config import TopologyConfig
 from transactional.engine.cost_estimate import CostEstimate
 from transactional.engine.history.timeline import Flight
 from transactional.errors import ConfigError
-from transactional.ports import SizedSpout
 from transactional.topology.topology import Topology
 
 FIRST_RECORDS: Final = 1_000
@@ -131,10 +130,10 @@ def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     if config.target_latency_ms is None:
         return None
     spout = topology.spout
-    if not isinstance(spout, SizedSpout):
+    if not spout.can_limit_batches:
         raise ConfigError(
             f"target_latency_ms is set, but the batches of spout {topology.spout_id!r} can't be limited: give "
-            f"{type(spout).__name__} the methods of SizedSpout, or remove the target"
+            f"{type(spout).__name__} can_limit_batches and limit_batches, or remove the target"
         )
     return BatchSizer(
         config.target_latency_ms,

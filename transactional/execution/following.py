@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from transactional.batch import OffsetRange, PartitionId
 from transactional.messages import STRIDE, first_root, signed
-from transactional.ports import MessageReader, PartitionReader
+from transactional.ports import PartitionReader
 from transactional.topology.topology import HIDDEN
 
 _MIX = signed(0xBF58476D1CE4E5B9)
@@ -18,11 +18,9 @@ _MIX = signed(0xBF58476D1CE4E5B9)
 
 def followed(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The reading function of a reader that knows offsets: with the hidden columns behind its own."""
-    assert isinstance(reader, MessageReader)
-    known = reader
 
     def read(partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
-        for batch, places in known.read_with_offsets(partition, offsets, metadata):
+        for batch, places in reader.read_with_offsets(partition, offsets, metadata):
             yield with_roots(batch, partition, places)
 
     return read

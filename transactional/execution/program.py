@@ -28,7 +28,7 @@ from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology
 
 
-class NoReader:
+class NoReader(PartitionReader):
     """The reader of a program that reads nothing."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,8 @@ does not retry what the coordinator is going to replay, and no count is taken tw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -41,10 +41,9 @@ from transactional.execution.placing import TaskInfo
 from transactional.execution.program import AttemptInput, TaskProgram
 from transactional.execution.task_loop import Received, TaskLoop, run_through
 from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
-from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion, Letter
 from transactional.messages import Unfinished
-from transactional.ports import DeadLetter, ManyStreamsReader, PartitionReader, RefusedRecord, RefusingReader
+from transactional.ports import DeadLetter, RefusedRecord
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
 from transactional.topology.topology import WorkPhase
@@ -89,22 +88,6 @@ def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
         return iter(work.sent)
     handed_on = [item for item in work.sent if is_for_task(item)]
     return iter([*handed_on, *work.incomplete(), work.failure(failed)])
-
-
-def read_of(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]:
-    """The reading function of a reader; if supported, it sets records aside."""
-    return reader.read_or_refuse if _may_refuse(reader) else reader.read
-
-
-# `isinstance` would look through all that a protocol has at each call.
-
-
-def _may_refuse(reader: PartitionReader) -> TypeGuard[RefusingReader]:
-    return issubclass(type(reader), RefusingReader)
-
-
-def _has_many_streams(reader: PartitionReader) -> TypeGuard[ManyStreamsReader]:
-    return issubclass(type(reader), ManyStreamsReader)
 
 
 class _Task(TaskLoop):
@@ -222,40 +205,34 @@ class _Task(TaskLoop):
     def _read_again(self, letter: Letter) -> None:
         """A record that was set aside is read again, by the current reader."""
         emitter, reader = self.emitters[letter.component], self.program.spout.reader
-        if not isinstance(reader, RefusingReader):
-            self._send_letter(returned(letter, f"spout {letter.component!r} no longer reads such records"))
-            return
         try:
             values = values_from_json(letter.values)
         except CorruptRecord as error:
             self._send_letter(returned(letter, str(error)))
             return
-        for read in reader.read_again(values):
+        for read in reader.read_again(values, letter.stream):
             if isinstance(read, RefusedRecord):
                 self._send_letter(returned(letter, read.error))
             else:
-                emitter.emit_batch(read)
+                emitter.emit_batch(read, stream=letter.stream)
 
-    def _set_aside(self, record: RefusedRecord) -> None:
+    def _set_aside(self, record: RefusedRecord, stream: str) -> None:
         spout = self.program.spout.id
         values = values_to_json(record.values)
-        self._send_letter(DeadLetter(Exclusion(spout, "", record.error), spout, DEFAULT_STREAM, values))
+        self._send_letter(DeadLetter(Exclusion(spout, "", record.error), spout, stream, values))
 
     def _send_letter(self, letter: DeadLetter) -> None:
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
+        stream_of = self.program.spout.reader.stream_of
         for partition, offsets, metadata in self.inputs.portions[self.task]:
-            stream = self._stream_of(partition)
+            stream = stream_of(partition)
             digest = self._digest(stream)
             self._emit_read(digest, stream, partition, offsets, metadata)
             self.digests[partition, offsets] = Digest(digest.records, digest.checksum, digest.bytes, digest.event_us)
         for partition, offsets in self.inputs.again[self.task] if self.inputs.again else ():
-            self._emit_read(None, self._stream_of(partition), partition, offsets)
-
-    def _stream_of(self, partition: PartitionId) -> str:
-        reader = self.program.spout.reader
-        return reader.stream_of(partition) if _has_many_streams(reader) else DEFAULT_STREAM
+            self._emit_read(None, stream_of(partition), partition, offsets)
 
     def _digest(self, stream: str) -> RecordDigest:
         spout = self.program.spout
@@ -275,13 +252,13 @@ class _Task(TaskLoop):
         """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
         reader, emitter = self.program.spout.reader, self.emitters[self.program.spout.id]
         schema = emitter.streams[stream].schema
-        read = followed(reader) if self.program.spout.is_followed else read_of(reader)
+        read = followed(reader) if self.program.spout.is_followed else reader.read_or_refuse
         read = past_losses(read, self._note_lost) if self.program.spout.skips_losses else read
         self.faults.reading = f"{partition} {offsets}"
         with guarded(self.program.spout.id):
             for each in read(partition, offsets, metadata):
                 if isinstance(each, RefusedRecord):
-                    self._set_aside(each)
+                    self._set_aside(each, stream)
                     continue
                 for batch in conform(each, schema, component=emitter.component):
                     if digest is not None:

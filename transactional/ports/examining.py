@@ -1,18 +1,16 @@
 """The port through which the doctor and the checker examine states and spouts: locations, contents, problems.
 
-A state or spout that implements the port is examined; the others are skipped. Diagnoses name a problem, and the
-remedy.
+A state that implements the port is examined; the others are skipped. Diagnoses name a problem, and the remedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from transactional.attempt import AttemptId
-from transactional.batch import OffsetRange, PartitionId
 from transactional.expiry import Expiry
 from transactional.schema import Schema
 
@@ -231,18 +229,3 @@ class SourceAddress:
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     isolation: str = "read_committed"
     timeout_ms: int = 10_000
-
-
-@runtime_checkable
-class ExaminableSpout(Protocol):
-    """A spout whose source can be examined without opening the spout."""
-
-    def address(self) -> SourceAddress:
-        """Where the source is. Reads nothing."""
-
-    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
-        """What the source holds of these partitions now; None for one that is gone, or whose topic was recreated.
-
-        A partition of a recreated topic is omitted if one of the newer topic is requested as well: that one is already
-        being read. Raises `OperatingError` if the source does not respond.
-        """

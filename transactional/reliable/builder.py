@@ -10,7 +10,7 @@ from transactional.bolts import BasicBolt, Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import AckedSpout, MessageReader, Spout, SpoutMaker, TransactionState
+from transactional.ports import Spout, SpoutMaker, TransactionState
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
@@ -122,11 +122,6 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         if not self.spout_id:
             raise ConfigError(f"topology {self.topology_id!r} has no spout: add set_spout(…)")
         if self.guarantee is Guarantee.EXACTLY_ONCE:
-            if isinstance(self.spout, AckedSpout):
-                raise ConfigError(
-                    f"spout {self.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
-                    "use guarantee='at-least-once' or 'at-most-once'"
-                )
             return super().build(strict=strict, options=options, config=config)
         if not self._bolts:
             raise ConfigError(f"topology {self.topology_id!r} has no bolt, so it would have no effect: add set_bolt(…)")
@@ -154,17 +149,17 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         super().set_dead_letters(state)
 
     def _check_spout(self) -> None:
-        if getattr(self.spout, "sets_records_aside", False):
+        if self.spout.sets_records_aside:
             raise ConfigError(
                 f"spout {self.spout_id!r} sets records aside (on_error='dead_letter'), which needs "
                 "guarantee='exactly-once'"
             )
-        if self._follows and not isinstance(self.spout.reader(), MessageReader):
+        if self._follows and not self.spout.reader().knows_offsets:
             raise ConfigError(
                 f"spout {self.spout_id!r} does not know the offsets of its records, so its messages can't be followed: "
-                "its reader has no read_with_offsets; use ackers=0, or guarantee='at-most-once'"
+                "its reader has no knows_offsets and read_with_offsets; use ackers=0, or guarantee='at-most-once'"
             )
-        if self.guarantee is Guarantee.AT_MOST_ONCE and isinstance(self.spout, AckedSpout):
+        if self.guarantee is Guarantee.AT_MOST_ONCE:
             self.spout.ack_at_once()
 
     def _running(self, declared: BoltDeclarer) -> BoltDeclarer:

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.messages import FailedMessage
+from transactional.ports import PartitionReader, Spout
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 
@@ -81,7 +82,7 @@ class QueueSpout(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReader:
+class QueueReader(PartitionReader):
     """Reads messages from what is recorded of them."""
 
     output: Schema
@@ -90,6 +91,11 @@ class QueueReader:
         """The messages of a range."""
         for batch, _ in self.read_with_offsets(partition, offsets, metadata):
             yield batch
+
+    @property
+    def knows_offsets(self) -> bool:
+        """True: they are the messages' numbers."""
+        return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
@@ -129,7 +135,7 @@ class _Instance:
         return taken
 
 
-class QueueInstances:
+class QueueInstances(Spout):
     """The `Spout` that the instances of a `QueueSpout` make up."""
 
     def __init__(self, prototype: QueueSpout, parallelism: int) -> None:
@@ -137,10 +143,30 @@ class QueueInstances:
         if not prototype.output:
             raise ConfigError(f"spout {name} declares no output: give the fields of its tuples, such as 'line string'")
         self._prototype, self._parallelism, self._name = prototype, parallelism, name
-        self.output = Schema.parse(prototype.output)
-        self.replays_exactly = False
+        self._output = Schema.parse(prototype.output)
         self._acks_at_once = False
         self._instances: dict[PartitionId, _Instance] = {}
+
+    @property
+    def output(self) -> Schema:
+        """The fields of the messages."""
+        return self._output
+
+    @property
+    def replays_exactly(self) -> bool:
+        """False: a queue hands a message out once."""
+        return False
+
+    @property
+    def is_acked(self) -> bool:
+        """True: the instances emit again what has failed."""
+        return True
+
+    def apart(self) -> Self:
+        """Without instances: those of a run have its messages."""
+        apart = super().apart()
+        apart._instances = {}
+        return apart
 
     def ack_at_once(self) -> None:
         """At most once: a message is acked when it is emitted."""
@@ -203,22 +229,9 @@ class QueueInstances:
         except Exception:
             _log.exception("spout %s raised when it was notified of message %r", self._name, message_id)
 
-    def check_replay(self, batch: BatchMetadata) -> None:
-        """What was emitted is recorded."""
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        """What was emitted is recorded."""
-
     def reader(self) -> QueueReader:
         """The reader of what is recorded."""
         return QueueReader(self.output)
-
-    def committed(self, batch: BatchMetadata) -> None:
-        """See `settle`."""
-
-    def lag(self, after: BatchMetadata) -> int | None:
-        """Unknown: a queue does not say."""
-        return None
 
     def close(self) -> None:
         """Close the instances."""

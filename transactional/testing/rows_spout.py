@@ -11,33 +11,40 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
-from transactional.ports import ManyStreamsSpout, Spout
+from transactional.ports import PartitionReader, Spout
 from transactional.schema import Schema
 
 _PARTITION = PartitionId("rows", 0)
 
 
-class RowsSpout:
+class RowsSpout(Spout):
     """Gives the rows, `take` of them per batch, with the fields and the guarantee of the spout that it stands for."""
 
     def __init__(self, spout_id: str, stands_for: Spout, rows: Iterable[Sequence[Any]], take: int | None) -> None:
-        if isinstance(stands_for, ManyStreamsSpout) and len(stands_for.outputs) > 1:
+        if len(stands_for.outputs) > 1:
             raise ConfigError(
                 f"complete_topology: rows stand for one stream, and the topology reads {len(stands_for.outputs)}: "
                 "leave them out, and pass the rows to its spouts"
             )
-        self.output, self.replays_exactly = stands_for.output, stands_for.replays_exactly
+        self._stands_for = stands_for
         if take is not None and (type(take) is not int or take < 1):
             raise ConfigError(f"take is the number of rows per batch, at least 1; got {take!r}")
         self.rows = _batch_of(spout_id, list(rows), self.output)
         self.take = len(self.rows) if take is None else take
 
+    @property
+    def output(self) -> Schema:
+        """The fields of the spout that it stands for."""
+        return self._stands_for.output
+
+    @property
+    def replays_exactly(self) -> bool:
+        """The guarantee of the spout that it stands for."""
+        return self._stands_for.replays_exactly
+
     def identity(self) -> dict[str, str]:
         """One for all rows: a test starts from nothing."""
         return {"kind": type(self).__name__}
-
-    def open(self) -> None:
-        """Nothing to connect to."""
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The next rows."""
@@ -45,29 +52,17 @@ class RowsSpout:
         until = Offset(min(start + self.take, len(self.rows)))
         return BatchMetadata({_PARTITION: OffsetRange(start, until)}) if until > start or replay else None
 
-    def check_replay(self, batch: BatchMetadata) -> None:
-        """All rows stay."""
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        """All rows stay what they are."""
-
     def reader(self) -> RowsReader:
         """What reads the rows."""
         return RowsReader(self.rows)
-
-    def committed(self, batch: BatchMetadata) -> None:
-        """Nobody is notified."""
 
     def lag(self, after: BatchMetadata) -> int | None:
         """The rows to come."""
         return len(self.rows) - after.positions().get(_PARTITION, Offset(0))
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 @dataclass(frozen=True)
-class RowsReader:
+class RowsReader(PartitionReader):
     """Reads ranges of a record batch."""
 
     rows: pa.RecordBatch
@@ -75,6 +70,11 @@ class RowsReader:
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         yield self.rows.slice(offsets.start, len(offsets))
+
+    @property
+    def knows_offsets(self) -> bool:
+        """True: they are the rows' numbers."""
+        return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None

@@ -13,7 +13,7 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
-from transactional.ports import EventTimeSpout, PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
 from transactional.topology.declared_state import (
@@ -297,7 +297,6 @@ class TransactionalTopologyBuilder:
         config: Mapping[str, Any] | None,
         **more: Any,
     ) -> Topology:
-        of_spout = dict(self.spout.event_times) if isinstance(self.spout, EventTimeSpout) else {}
         return Topology(
             self.topology_id,
             self.spout_id,
@@ -307,7 +306,7 @@ class TransactionalTopologyBuilder:
             dict(options or {}),
             checked_options(config or {}),
             self._dead_letters,
-            event_times=of_spout | self.event_times,
+            event_times={**self.spout.event_times, **self.event_times},
             **more,
         )
 

@@ -3,8 +3,9 @@ phase of a transaction each of them runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -18,8 +19,6 @@ from transactional.guarantees import Guarantee
 from transactional.names import DEAD_LETTERS, WINDOWS
 from transactional.plumbing.redaction import without_login
 from transactional.ports import (
-    ManyStreamsReader,
-    ManyStreamsSpout,
     PersistentAggregate,
     Spout,
     TransactionState,
@@ -66,7 +65,7 @@ HIDDEN = Schema.parse("`$id` long, `$root` long, `$more` array<long>")
 
 def outputs_of(spout: Spout, *, is_followed: bool = False) -> dict[str, Schema]:
     """The fields that a spout emits, by stream; with the hidden ones if its messages are followed."""
-    outputs = dict(spout.outputs) if isinstance(spout, ManyStreamsSpout) else {DEFAULT_STREAM: spout.output}
+    outputs = dict(spout.outputs)
     return {stream: with_hidden(schema) for stream, schema in outputs.items()} if is_followed else outputs
 
 
@@ -161,10 +160,11 @@ class Topology:
 
     def event_times_of(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, EventTime]:
         """Those of the partitions whose records have one."""
-        stream_of = dict.fromkeys(partitions, DEFAULT_STREAM)
-        if isinstance(self.spout, ManyStreamsSpout) and isinstance(reader := self.spout.reader(), ManyStreamsReader):
-            stream_of = {partition: reader.stream_of(partition) for partition in stream_of}
-        return {at: self.event_times[stream] for at, stream in stream_of.items() if stream in self.event_times}
+        if not self.event_times:
+            return {}
+        stream_of = self.spout.reader().stream_of
+        streams = {partition: stream_of(partition) for partition in partitions}
+        return {at: self.event_times[stream] for at, stream in streams.items() if stream in self.event_times}
 
     def tick_ms(self, config: TopologyConfig) -> int | None:
         """After how much time without a record a transaction is made for the windows that it closes; None: never."""
@@ -246,10 +246,24 @@ class Topology:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must stay the same for the stored progress to remain usable."""
-        committers = {c.id: {**c.state.identity(), **_windows(c)} for c in self.committers if c.state is not None}
-        told = {"spout": dict(self.spout.identity()), "committers": committers}
+        """What must stay the same for the stored progress to remain usable. The spout must be open: see `examined`."""
+        told = {"spout": dict(self.spout.identity()), "committers": self.committers_fingerprint()}
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
+
+    def committers_fingerprint(self) -> dict[str, dict[str, str]]:
+        """The part of the fingerprint that needs no source: the tables, by committer."""
+        return {c.id: {**c.state.identity(), **_windows(c)} for c in self.committers if c.state is not None}
+
+    @contextmanager
+    def examined(self) -> Iterator[Topology]:
+        """This topology with a spout apart from the run's, which is open meanwhile: for who examines the source, or
+        needs the fingerprint, outside of a run. Raises what `Spout.open` raises."""
+        apart = replace(self, spout=self.spout.apart())
+        try:
+            apart.spout.open()
+            yield apart
+        finally:
+            apart.spout.close()
 
 
 def _windows(component: Component) -> dict[str, str]:

@@ -65,12 +65,12 @@ def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
         raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; pass an instance: {spout.__name__}(…)")
     if hasattr(spout, "as_spout"):
         spout = spout.as_spout(parallelism)
-    if not hasattr(spout, "reader"):
+    if not isinstance(spout, Spout):
         raise ConfigError(
-            f"spout {spout_id!r} is a {type(spout).__name__}, which is not a spout such as OpaqueKafkaSpout(…)"
+            f"spout {spout_id!r} is a {type(spout).__name__}, which is not a spout such as OpaqueKafkaSpout(…): derive "
+            "one of your own from a contract, such as OpaquePartitionedTransactionalSpout, or from PartitionedSpout"
         )
-    checked: Spout = spout
-    return checked
+    return spout
 
 
 def wire(
@@ -83,11 +83,16 @@ def wire(
 
 def check_states(topology: Topology, *, strict: bool) -> None:
     """Raise `ConfigError` if states are missing or shared, or with `strict` if they give a weaker guarantee."""
+    if topology.spout.is_acked and topology.guarantee is Guarantee.EXACTLY_ONCE:
+        raise ConfigError(
+            f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: use "
+            "TopologyBuilder with guarantee='at-least-once' or 'at-most-once'"
+        )
     if not topology.committers and topology.guarantee is Guarantee.EXACTLY_ONCE:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
         )
-    if topology.dead_letters is None and getattr(topology.spout, "sets_records_aside", False):
+    if topology.dead_letters is None and topology.spout.sets_records_aside:
         raise ConfigError(
             f"spout {topology.spout_id!r} sets records aside (on_error='dead_letter'), and topology "
             f"{topology.id!r} has no table for them: add set_dead_letters(DeadLetterTable('path/of/a/table'))"

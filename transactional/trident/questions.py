@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.ports import PartitionReader, Spout
 from transactional.schema import Schema
 
 _PARTITION = PartitionId("questions", 0)
@@ -20,11 +21,16 @@ def batch_of(questions: pa.RecordBatch) -> BatchMetadata:
     return BatchMetadata(ranges, metadata={_PARTITION: questions})
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(Spout):
     """Emits the questions of each batch. It is only planned by the client."""
 
-    output: Schema
+    def __init__(self, output: Schema) -> None:
+        self._output = output
+
+    @property
+    def output(self) -> Schema:
+        """The fields of a question."""
+        return self._output
 
     @property
     def replays_exactly(self) -> bool:
@@ -35,36 +41,17 @@ class Questions:
         """It has none."""
         return {"kind": "questions"}
 
-    def open(self) -> None:
-        """Nothing to connect to."""
-
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The client plans."""
         return EMPTY_BATCH if replay else None
-
-    def check_replay(self, batch: BatchMetadata) -> None:
-        """There are no replays."""
-
-    def check_read(self, batch: BatchMetadata) -> None:
-        """It is what the batch says."""
 
     def reader(self) -> QuestionReader:
         """What emits them."""
         return QuestionReader()
 
-    def committed(self, batch: BatchMetadata) -> None:
-        """Nothing is committed."""
-
-    def lag(self, after: BatchMetadata) -> int | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 @dataclass(frozen=True, slots=True)
-class QuestionReader:
+class QuestionReader(PartitionReader):
     """Reads what the batch itself says."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:

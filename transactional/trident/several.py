@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
-from transactional.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import ConfigError
+from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
-from transactional.ports import ManyStreamsSpout, PartitionReader, Spout
+from transactional.messages import FailedMessage
+from transactional.ports import PartitionReader, RefusedRecord, Spout
+from transactional.ports.examining import SourceAddress
 from transactional.schema import Schema
 
 _BETWEEN = "/"
@@ -31,24 +35,55 @@ def taken_apart(partition: PartitionId, streams: Collection[str], first: str) ->
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralReaders:
+class SeveralReaders(PartitionReader):
     """Reads each partition with its spout's reader, and emits it on the spout's stream."""
 
     readers: Mapping[str, PartitionReader]
     first: str
 
     def stream_of(self, partition: PartitionId) -> str:
-        """The first spout has the default stream."""
-        stream, _ = taken_apart(partition, self.readers, self.first)
-        return DEFAULT_STREAM if stream == self.first else stream
+        """The first spout has the default stream, or streams of its own."""
+        stream, own = taken_apart(partition, self.readers, self.first)
+        return self.readers[stream].stream_of(own) if stream == self.first else stream
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """As the spout's own reader."""
+        reader, own = self._reader(partition)
+        return reader.read(own, offsets, metadata)
+
+    def read_or_refuse(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """As the spout's own reader."""
+        reader, own = self._reader(partition)
+        return reader.read_or_refuse(own, offsets, metadata)
+
+    def read_again(
+        self, values: Mapping[str, Any], stream: str = DEFAULT_STREAM
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        """By the reader of the record's stream."""
+        if stream in self.readers and stream != self.first:
+            return self.readers[stream].read_again(values)
+        return self.readers[self.first].read_again(values, stream)
+
+    @property
+    def knows_offsets(self) -> bool:
+        """Whether all do."""
+        return all(reader.knows_offsets for reader in self.readers.values())
+
+    def read_with_offsets(
+        self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """As the spout's own reader."""
+        reader, own = self._reader(partition)
+        return reader.read_with_offsets(own, offsets, metadata)
+
+    def _reader(self, partition: PartitionId) -> tuple[PartitionReader, PartitionId]:
         stream, own = taken_apart(partition, self.readers, self.first)
-        return self.readers[stream].read(own, offsets, metadata)
+        return self.readers[stream], own
 
 
-class SeveralSpouts:
+class SeveralSpouts(Spout):
     """Spouts by the name of their stream, as a `Spout`.
 
     There is a batch when any of them has one. It is replayed exactly if all of them can be.
@@ -56,15 +91,13 @@ class SeveralSpouts:
 
     def __init__(self, spouts: Mapping[str, Spout]) -> None:
         for name, spout in spouts.items():
-            if isinstance(spout, ManyStreamsSpout):
+            if len(spouts) > 1 and len(spout.outputs) > 1:
                 raise ConfigError(f"stream {name!r}: its spout has several streams, so it must be the only one")
-            if getattr(spout, "sets_records_aside", False):
-                raise ConfigError(
-                    f"stream {name!r}: its spout sets records aside (on_error='dead_letter'), which it can do only if "
-                    "it is the only one: let it skip them"
-                )
         self.spouts = dict(spouts)
         self.first = next(iter(spouts))
+        self._limit: BatchLimit | None = None
+
+    # --- what is emitted ------------------------------------------------------------------------------------------
 
     @property
     def output(self) -> Schema:
@@ -74,12 +107,33 @@ class SeveralSpouts:
     @property
     def outputs(self) -> Mapping[str, Schema]:
         """The fields by stream, the first one as the default stream."""
-        return {DEFAULT_STREAM if name == self.first else name: spout.output for name, spout in self.spouts.items()}
+        others = {name: spout.output for name, spout in self.spouts.items() if name != self.first}
+        return {**self.spouts[self.first].outputs, **others}
+
+    @property
+    def event_times(self) -> Mapping[str, EventTime]:
+        """Those of all."""
+        times = dict(self.spouts[self.first].event_times)
+        for name, spout in self.spouts.items():
+            if name != self.first and DEFAULT_STREAM in spout.event_times:
+                times[name] = spout.event_times[DEFAULT_STREAM]
+        return times
+
+    @property
+    def sets_records_aside(self) -> bool:
+        """Whether one of them does."""
+        return any(spout.sets_records_aside for spout in self.spouts.values())
 
     @property
     def replays_exactly(self) -> bool:
         """Whether all do."""
         return all(spout.replays_exactly for spout in self.spouts.values())
+
+    def reader(self) -> SeveralReaders:
+        """Their readers."""
+        return SeveralReaders({name: spout.reader() for name, spout in self.spouts.items()}, self.first)
+
+    # --- connections ----------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
         """What must stay the same, for each stream."""
@@ -92,10 +146,22 @@ class SeveralSpouts:
         for spout in self.spouts.values():
             spout.open()
 
+    def close(self) -> None:
+        """Close all."""
+        with ExitStack() as closing:
+            for spout in self.spouts.values():
+                closing.callback(spout.close)
+
+    def apart(self) -> Self:
+        """All of them apart."""
+        return type(self)({name: spout.apart() for name, spout in self.spouts.items()})
+
+    # --- what happens to a batch ----------------------------------------------------------------------------------
+
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """A batch of each; one that has nothing new keeps its positions."""
         before = {name: self._part(name, after) for name in self.spouts}
-        planned = {name: spout.plan(before[name], replay=replay) for name, spout in self.spouts.items()}
+        planned = self._planned(before, replay=replay)
         if all(batch is None for batch in planned.values()):
             return None
         parts = {name: batch if batch is not None else _nothing(before[name]) for name, batch in planned.items()}
@@ -106,6 +172,20 @@ class SeveralSpouts:
             metadata={self._of(name, at): kept for name, batch in parts.items() for at, kept in batch.metadata.items()},
             split_records=min(splits, default=None),
         )
+
+    def _planned(self, before: Mapping[str, BatchMetadata], *, replay: bool) -> dict[str, BatchMetadata | None]:
+        """What each has. Under a limit those that are the least behind come first: what they leave is for the
+        others, and none starves."""
+        if (limit := self._limit) is None:
+            return {name: spout.plan(before[name], replay=replay) for name, spout in self.spouts.items()}
+        left, planned = limit.records, dict[str, BatchMetadata | None]()
+        lags = {name: spout.lag(before[name]) or 0 for name, spout in self.spouts.items()}
+        for planning, name in enumerate(sorted(lags, key=lambda name: lags[name])):
+            share = max(1, left // (len(lags) - planning))
+            self.spouts[name].limit_batches(replace(limit, records=share))
+            batch = planned[name] = self.spouts[name].plan(before[name], replay=replay)
+            left -= 0 if batch is None else batch.offset_count
+        return {name: planned[name] for name in self.spouts}
 
     def _of(self, name: str, partition: PartitionId) -> PartitionId:
         return of_stream(name, partition, self.first)
@@ -130,14 +210,12 @@ class SeveralSpouts:
         for name, spout in self.spouts.items():
             spout.check_read(self._part(name, batch))
 
-    def reader(self) -> SeveralReaders:
-        """Their readers."""
-        return SeveralReaders({name: spout.reader() for name, spout in self.spouts.items()}, self.first)
-
     def committed(self, batch: BatchMetadata) -> None:
         """Pass it on."""
         for name, spout in self.spouts.items():
             spout.committed(self._part(name, batch))
+
+    # --- how far behind, and sizes --------------------------------------------------------------------------------
 
     def lag(self, after: BatchMetadata) -> int | None:
         """The sum; None if one of them is unknown."""
@@ -145,10 +223,71 @@ class SeveralSpouts:
         known = [lag for lag in lags if lag is not None]
         return sum(known) if len(known) == len(lags) else None
 
-    def close(self) -> None:
-        """Close all."""
+    def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+        """Those of all; None if one of them is unknown."""
+        every = dict[PartitionId, int]()
+        for name, spout in self.spouts.items():
+            lags = spout.lags(self._part(name, after))
+            if lags is None:
+                return None
+            every |= {self._of(name, partition): lag for partition, lag in lags.items()}
+        return every
+
+    @property
+    def can_limit_batches(self) -> bool:
+        """Whether all can."""
+        return all(spout.can_limit_batches for spout in self.spouts.values())
+
+    @property
+    def batch_records_max(self) -> int | None:
+        """The sum; None if one of them has no limit."""
+        limits = [spout.batch_records_max for spout in self.spouts.values()]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(limits) else None
+
+    def limit_batches(self, limit: BatchLimit) -> None:
+        """Share the limit from now on (see `_planned`). Raises `ConfigError` if one of them can't respect one."""
         for spout in self.spouts.values():
-            spout.close()
+            spout.limit_batches(limit)
+        self._limit = limit
+
+    # --- examination ----------------------------------------------------------------------------------------------
+
+    def addresses(self) -> Mapping[str, SourceAddress]:
+        """Those of all."""
+        return {
+            ("" if name == self.first else f"{name}{_BETWEEN}") + before: address
+            for name, spout in self.spouts.items()
+            for before, address in spout.addresses().items()
+        }
+
+    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+        """What each says of its own."""
+        held = dict[PartitionId, OffsetRange | None]()
+        for name, spout in self.spouts.items():
+            apart = {at: taken_apart(at, self.spouts, self.first) for at in partitions}
+            own = {partition: at for at, (stream, partition) in apart.items() if stream == name}
+            held |= {own[partition]: there for partition, there in spout.held(own.keys()).items()} if own else {}
+        return held
+
+    # --- messages that are acked ----------------------------------------------------------------------------------
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether one of them is."""
+        return any(spout.is_acked for spout in self.spouts.values())
+
+    def ack_at_once(self) -> None:
+        """Pass it on."""
+        for spout in self.spouts.values():
+            spout.ack_at_once()
+
+    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+        """Pass each its own."""
+        apart = [(taken_apart(message.partition, self.spouts, self.first), message) for message in failed]
+        for name, spout in self.spouts.items():
+            own = [replace(message, partition=at) for (stream, at), message in apart if stream == name]
+            spout.settle(self._part(name, batch), own)
 
     def _part(self, name: str, batch: BatchMetadata) -> BatchMetadata:
         def own(of_partitions: Mapping[PartitionId, Any]) -> dict[PartitionId, Any]:

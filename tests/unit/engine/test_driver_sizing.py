@@ -22,7 +22,8 @@ from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, Rec
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.errors import ConfigError, FailedException
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed, SizedSpout
+from transactional.ports import PartitionReader, Processed, Spout
+from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock
 
@@ -171,7 +172,7 @@ def test_a_replay_is_exact_whatever_its_limit(kind: type[MemoryTransactionalSpou
 
 def test_dead_letters_are_tried_again_by_their_own_limit_whatever_the_target() -> None:
     spout = LetterSpout(World().topology())
-    assert isinstance(spout, SizedSpout)
+    assert spout.can_limit_batches
     spout.limit_batches(BatchLimit(7, None, "so dear"))
     assert spout.batch_records_max == LETTERS_PER_TRANSACTION
 
@@ -219,18 +220,31 @@ def test_a_contract_that_can_not_be_limited_is_reported() -> None:
     assert Run(Limitless(), config=DRAINED).sizes == [1]
 
 
-def test_a_spout_without_the_methods_is_refused_when_the_driver_is_made() -> None:
-    class Plain:
-        """Some of a memory spout's methods, and none of `SizedSpout`'s."""
+class Plain(Spout):
+    """Has only what every spout has."""
 
-        def __init__(self) -> None:
-            self._spout = words()
-            self.output, self.replays_exactly = self._spout.output, True
-            self.identity, self.open, self.reader = self._spout.identity, self._spout.open, self._spout.reader
+    @property
+    def output(self) -> Schema:
+        return words().output
 
-    world = World()
-    plain: Any = Plain()
-    assert not isinstance(plain, SizedSpout)
+    @property
+    def replays_exactly(self) -> bool:
+        return True
+
+    def identity(self) -> Mapping[str, str]:
+        return {"kind": "plain"}
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        return None
+
+    def reader(self) -> PartitionReader:
+        return words().reader()
+
+
+def test_a_spout_whose_batches_can_not_be_limited_is_refused_when_the_driver_is_made() -> None:
+    world, plain = World(), Plain()
+    with pytest.raises(ConfigError, match="the batches of a Plain can't be limited"):
+        plain.limit_batches(BatchLimit(7, None, "so dear"))
     topology = replace(world.topology(), spout=plain)
     with pytest.raises(ConfigError, match=r"target_latency_ms is set, but the batches of spout 'spout' can't be"):
         world.driver(topology, SIZED, executor=LocalExecutor(world.topology()))

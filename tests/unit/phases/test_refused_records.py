@@ -25,7 +25,7 @@ from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuild
 from transactional.batch import OffsetRange, PartitionId
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import ConfigError
-from transactional.ports import RefusedRecord
+from transactional.ports import PartitionReader, RefusedRecord
 from transactional.schema import Schema
 
 NUMBER = "number long"
@@ -33,7 +33,7 @@ WHEN = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class RecordReader:
+class RecordReader(PartitionReader):
     """The Kafka spouts' reader, with records in memory."""
 
     records: Any
@@ -50,7 +50,9 @@ class RecordReader:
             texts = [{**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])} for row in rows]
             yield from self.kafka._translated(batch, texts.__getitem__)
 
-    def read_again(self, values: Mapping[str, Any]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+    def read_again(
+        self, values: Mapping[str, Any], stream: str = "default"
+    ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         return self.kafka.read_again(values)
 
 
@@ -62,7 +64,7 @@ class RecordSpout(OpaqueMemoryTransactionalSpout):
             ("flights", 0, n, None, value, WHEN, [{"key": "h", "value": b"\xff"}]) for n, value in enumerate(values)
         ]
         super().__init__([rows], record_schema(tuple(FIELD_TYPES)), 100)
-        self.translator, self.sets_records_aside = translator, translator.sets_aside
+        self.translator = translator
 
     @property
     def output(self) -> Schema:
@@ -71,6 +73,10 @@ class RecordSpout(OpaqueMemoryTransactionalSpout):
     @output.setter
     def output(self, schema: Schema) -> None:
         self._records = schema
+
+    @property
+    def sets_records_aside(self) -> bool:
+        return self.translator.sets_aside
 
     def reader(self) -> Any:
         memory = super().reader()

@@ -181,7 +181,7 @@ def test_a_partition_that_was_not_read_at_all_is_missed() -> None:
         processed(topology, replace(recorded, ranges={**batch.ranges, partition(2): offsets(9, 9)}))
 
 
-class OtherColumns:
+class OtherColumns(PartitionReader):
     """Reads the right values in another form: a spout's records are brought into their declared one."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Any:
@@ -316,7 +316,7 @@ def test_every_tuple_arrives_in_a_topology_of_any_shape(topology: Topology) -> N
 
 
 @dataclass
-class Cancelling:
+class Cancelling(PartitionReader):
     """A reader in whose middle the attempt is cancelled."""
 
     executor: LocalExecutor

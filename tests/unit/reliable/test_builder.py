@@ -15,6 +15,7 @@ from transactional.bolts import BasicBolt, OutputCollector, Tuple
 from transactional.errors import ConfigError
 from transactional.groupings import CustomStreamGrouping
 from transactional.guarantees import Guarantee
+from transactional.ports import PartitionReader
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -61,7 +62,7 @@ class OnlyReads(MemoryTransactionalSpout):
         return Reads(self._partitions, self.output)
 
 
-class Reads:
+class Reads(PartitionReader):
     """A reader as small as can be."""
 
     def __init__(self, *of: Any) -> None:

@@ -182,13 +182,3 @@ def test_rows_of_a_test_stand_for_one_stream() -> None:
         stream.persistent_aggregate(MemoryMapState(), Count())
     with pytest.raises(ConfigError, match="rows stand for one stream, and the topology reads 2: leave them out"):
         complete_topology(topology.build(), [("a",)])
-
-
-def test_a_spout_that_sets_records_aside_is_alone() -> None:
-    class SetsAside(MemoryTransactionalSpout):
-        sets_records_aside = True
-
-    topology = TridentTopology("both")
-    topology.new_stream("one", MemoryTransactionalSpout([[]], WORD, 1))
-    with pytest.raises(ConfigError, match="stream 'two': its spout sets records aside"):
-        topology.new_stream("two", SetsAside([[]], WORD, 1))

@@ -14,7 +14,7 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig, shown_options
 from transactional.errors import TransactionalError
 from transactional.names import DISTRIBUTION
-from transactional.ports import MeasuredSpout, Spout
+from transactional.ports import Spout
 from transactional.store import DesiredState
 from transactional.store.history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.topology.describing import described
@@ -73,15 +73,13 @@ LAGS_MAX: Final = 50
 
 def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
     """The lag of the source, and of its partitions, as stored with a transaction commit."""
-    if not isinstance(spout, MeasuredSpout):
-        return {"lag": lag_of(spout, batch)}
     try:
         lags = spout.lags(batch)
     except Exception:
         _log.debug("the spout could not report its lag", exc_info=True)
         return {"lag": None}
     if lags is None:
-        return {"lag": None}
+        return {"lag": lag_of(spout, batch)}
     highest = sorted(lags, key=lambda each: (-lags[each], each))[:LAGS_MAX]
     return {"lag": sum(lags.values()), "lags": [[each.source, each.index, lags[each]] for each in highest]}
 

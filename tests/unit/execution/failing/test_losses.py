@@ -17,6 +17,7 @@ from transactional.core.protocol import RecordCommit, RecordFailure
 from transactional.errors import BatchLost, OperatingError, ReplayMismatch
 from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.failing.losses import past_losses
+from transactional.ports import PartitionReader
 from transactional.reliable import TopologyBuilder
 
 LINES = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",)]
@@ -30,7 +31,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class ShortReader:
+class ShortReader(PartitionReader):
     """Reads a log that may have lost its beginning."""
 
     log: Log
@@ -38,6 +39,10 @@ class ShortReader:
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         return (batch for batch, _ in self.read_with_offsets(partition, offsets, metadata))
+
+    @property
+    def knows_offsets(self) -> bool:
+        return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None

@@ -8,7 +8,7 @@ import pytest
 
 from spouts.kafka.cluster import KafkaConnection, has_id, is_secret, source_of, topic_of
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, SourceUnavailable
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ def test_a_source_is_a_topic_and_the_beginning_of_its_id() -> None:
 
 def test_a_spout_that_is_not_open_says_so() -> None:
     spout = OpaqueKafkaSpout("localhost:9092", ["flights"])
-    with pytest.raises(ConfigError, match=r"OpaqueKafkaSpout\('localhost:9092', .*call open"):
+    with pytest.raises(SourceUnavailable, match=r"OpaqueKafkaSpout\('localhost:9092', .*call open"):
         spout.identity()
     spout.close()

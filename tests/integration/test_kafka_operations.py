@@ -1,0 +1,163 @@
+"""What an operator does to a topology over a real broker: savepoints, rewinds, an examination beside a run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.local_broker import LocalBroker
+from state import DeltaMapState
+from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put
+from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.commands import rewind as commands
+from transactional.console.beside import console_beside
+from transactional.doctor.examine import examine
+from transactional.engine.driver import TopologyDriver
+from transactional.loading import open_for_reading, open_store
+from transactional.phases.local_executor import LocalExecutor
+from transactional.topology.topology import Topology
+from transactional.web.server import Address
+
+pytestmark = pytest.mark.kafka
+
+BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
+WAIT_S = 60
+
+
+class Shop:
+    """A topology that counts the values of a topic, two in a transaction."""
+
+    def __init__(self, kind: type[KafkaSpout], bootstrap: str, folder: Path) -> None:
+        self.kind, self.bootstrap, self.folder = kind, bootstrap, folder
+        self.topic, self.store = new_topic(bootstrap), f"sqlite:///{folder}/store.db"
+
+    def put(self, *values: str) -> None:
+        put(self.bootstrap, self.topic, values)
+
+    def topology(self) -> Topology:
+        options = {"value_type": "string", "fields": ("value",), "timeout_ms": TIMEOUT_MS, "batch_records_max": 2}
+        spout = self.kind(self.bootstrap, [self.topic], **options)  # type: ignore[arg-type]
+        builder = TransactionalTopologyBuilder("shop", "lines", spout)
+        counts = DeltaMapState(self.folder / "counts", key="value").count()
+        builder.set_committer_bolt("counts", counts).fields_grouping("lines", "value")
+        return builder.build()
+
+    def run(self) -> None:
+        run_topology(self.topology(), store=self.store, master="none", config={"stop_when_drained": True})
+
+    def counts(self) -> dict[str, int]:
+        return {
+            row["value"]: row["count"] for row in DeltaMapState(self.folder / "counts", key="value").read().to_pylist()
+        }
+
+    @contextmanager
+    def running(self, topology: Topology) -> Iterator[TopologyDriver]:
+        """A run in a thread, which has to end without an error."""
+        ended: list[BaseException] = []
+        config = TopologyConfig(idle_pause_ms=20, retry_pause_ms=20, tick_ms=20)
+        with closing(open_store(self.store)) as store:
+            driver = TopologyDriver(topology, store, LocalExecutor(topology), config)
+
+            def run() -> None:
+                try:
+                    driver.run()
+                except BaseException as error:
+                    ended.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            try:
+                yield driver
+                assert thread.is_alive(), ended
+            finally:
+                driver.stop()
+                thread.join(WAIT_S)
+            assert ended == []
+
+    def await_counts(self, expected: dict[str, int]) -> None:
+        def are_there() -> bool:
+            return (self.folder / "counts" / "_delta_log").exists() and self.counts() == expected
+
+        awaited(are_there)
+
+
+def awaited(is_there: Callable[[], bool]) -> None:
+    """Ask until the run has done it."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_there():
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def bootstrap(kafka_broker: LocalBroker) -> str:
+    return kafka_broker.bootstrap
+
+
+@BOTH
+def test_a_savepoint_is_noted_and_gone_back_to(
+    kind: type[KafkaSpout],
+    bootstrap: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shop = Shop(kind, bootstrap, tmp_path)
+    monkeypatch.setattr(commands, "load_topology", lambda target: shop.topology())
+    shop.put("cat", "dog", "cat", "owl")
+    shop.run()
+    commands.savepoint("shop", "before", 1, drop=False, store=shop.store)
+    assert "savepoint 'before' of topology 'shop': transaction 1" in capsys.readouterr().out
+    commands.rewind("shop", None, "before", store=shop.store, yes=False, journal=None)
+    assert "read again from offset 2; it had been read up to 4" in capsys.readouterr().out
+    commands.rewind("shop", None, "before", store=shop.store, yes=True, journal=None)
+    assert "the next run begins with transaction 2" in capsys.readouterr().out
+    assert shop.counts() == {"cat": 1, "dog": 1}
+    shop.run()
+    assert shop.counts() == {"cat": 2, "dog": 1, "owl": 1}
+
+
+@BOTH
+def test_the_consoles_examination_does_not_end_the_run_beside_it(
+    kind: type[KafkaSpout], bootstrap: str, tmp_path: Path
+) -> None:
+    shop, lines = Shop(kind, bootstrap, tmp_path), list[str]()
+    shop.put("cat", "dog")
+    topology = shop.topology()
+    with shop.running(topology):
+        shop.await_counts({"cat": 1, "dog": 1})
+        reader = open_for_reading(shop.store)
+        with console_beside(reader, Address(port=0), topology, lines.append, store_url=shop.store):
+            url = lines[0].rpartition(" ")[2]
+            page = build_opener(HTTPCookieProcessor(CookieJar()))
+            page.open(url).read()
+            base = url.partition("/?")[0]
+            for number in range(1, 4):
+                examined = page.open(f"{base}/t/shop/doctor?examine=1").read().decode()
+                assert "Nothing is wrong" in examined, examined
+                shop.put("owl")
+                shop.await_counts({"cat": 1, "dog": 1, "owl": number})
+
+
+@BOTH
+def test_a_run_survives_a_client_that_is_closed_under_it(
+    kind: type[KafkaSpout], bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(kind, bootstrap, tmp_path)
+    shop.put("cat", "dog")
+    topology = shop.topology()
+    with shop.running(topology):
+        shop.await_counts({"cat": 1, "dog": 1})
+        for number in range(1, 4):
+            topology.spout.close()
+            shop.put("owl")
+            shop.await_counts({"cat": 1, "dog": 1, "owl": number})
+    with closing(open_for_reading(shop.store)) as store:
+        assert [each for each in examine(shop.topology(), store, shop.store) if not each.is_harmless] == []
