@@ -33,7 +33,8 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
         yield from positions
         with topology.examined() as examined:
             yield from _examine_fingerprint(examined, status)
-            if not positions and not after.ranges.keys() <= held.keys():
+            is_unknown = not after.ranges.keys() <= held.keys()
+            if is_unknown and not positions and not topology.spout.is_acked:  # what a queue hands out is gone
                 examined.spout.plan(after, replay=False)
     except BatchLost as error:
         yield Diagnosis(Problem.SOURCE_LOST, where, str(error), "as it says")
