@@ -361,7 +361,7 @@ class TopologyDriver:
                 if self.sizer is not None:
                     self.sizer.learn(self.timeline[attempt], batch)
                 self.runner.notify_committed(attempt, batch)
-                if not self.coordinator.stopping:
+                if self._savepoints.are_known and not self.coordinator.stopping:
                     self.runner.tidy(attempt)
             case RecordFailure():
                 self.failures += 1

@@ -16,7 +16,12 @@ class Savepoints:
 
     def __init__(self, topology: Topology, store: CoordinatorStore) -> None:
         self._topology, self._store = topology, store
-        self._known: tuple[tuple[str, int], ...] = ()
+        self._known: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def are_known(self) -> bool:
+        """Whether a look was answered: until then nothing may be deleted that one may need."""
+        return self._known is not None
 
     def changed(self) -> Targets | None:
         """What each committer's table has to be able to go back to, if that has changed since the last look.
