@@ -12,12 +12,13 @@ import pytest
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
-from tests.unit.drivers import DRAINED, WAIT_S, World, in_background
+from tests.unit.drivers import DRAINED, WAIT_S, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import main as cli
 from transactional.commands.running import stop_on_signals
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
+from transactional.engine.leadership import Leadership
 from transactional.errors import StoreUnavailable, TopologyChanged
 from transactional.store import DesiredState, Lease, TopologyStatus
 from transactional.testing import ManualClock, MemoryCoordinatorStore
@@ -141,6 +142,42 @@ def test_a_drain_that_its_leader_has_not_brought_to_its_end_is_taken_up(leave: C
         assert run.result(WAIT_S).transactions == 0
     assert world.store.status()[0].epoch == 2
     assert world.store.desired("words").state is DesiredState.ACTIVE
+
+
+def test_after_a_drain_that_was_cancelled_a_standby_takes_over_as_ever() -> None:
+    world = Led()
+    with in_background(world.standby()) as run:
+        for wish in (DesiredState.DRAINING, DesiredState.ACTIVE):
+            world.store.desire("words", wish)
+            world.store.wait_for_looks()
+        is_given_back(world)
+        assert run.result(WAIT_S).transactions == 3
+
+
+# --- renewals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_counts_from_before_it_was_renewed_however_long_that_took() -> None:
+    """The store may have written it at once, and answered late."""
+    world, clock = World(), ManualClock()
+    store = world.store = HookedStore(clock)
+    leadership = Leadership(world.topology(), store, replace(DRAINED, lease_ms=LEASE_MS), clock)
+    leadership.take()
+    renewals, renew = list[int](), store.renew
+
+    def renews_slowly(lease: Lease, *, lease_ms: int) -> None:
+        renew(lease, lease_ms=lease_ms)
+        renewals.append(clock.monotonic_ms())
+        clock.advance(LEASE_MS * 8 // 10 if len(renewals) == 1 else 0)
+
+    store.renew = renews_slowly  # type: ignore[method-assign]
+    began_ms = clock.monotonic_ms()
+    leadership.renew()
+    leadership.renew_in_time()
+    assert [at_ms - began_ms for at_ms in renewals] == [0, LEASE_MS * 8 // 10]
+    leadership.renew_in_time()
+    assert len(renewals) == 2
+    assert store.status()[0].is_leased
 
 
 def test_the_quicker_of_two_standbys_leads_and_the_other_goes_on_waiting() -> None:

@@ -24,6 +24,7 @@ from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.facts import BatchFacts
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
@@ -48,6 +49,14 @@ class Writing(WordCount):
     def execute(self, tuple: Tuple) -> None:
         super().execute(tuple)
         self.counts.put("all", 1)
+
+
+class Peeking(WordCount):
+    """Looks at a key that is of one task at most, and writes none but its own."""
+
+    def execute(self, tuple: Tuple) -> None:
+        super().execute(tuple)
+        self.counts.get("all")
 
 
 class Listing(WordCount):
@@ -142,6 +151,50 @@ def by_hand(state: TransactionState, highest: TransactionState) -> Topology:
     made.set_bolt("behind", Behind(), 2).shuffle_grouping("count")
     made.set_committer_bolt("highest", highest.max("count")).fields_grouping("behind", "word")  # type: ignore[attr-defined]
     return opened(made.build(strict=True))
+
+
+class Dated(BasicBolt):
+    """A bolt that emits when its batch was planned."""
+
+    output = "word string, count long"
+
+    def prepare(self, context: TopologyContext) -> None:
+        self.context = context
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        assert self.context.batch is not None
+        collector.emit(tuple.word, self.context.batch.time_ms)
+
+
+class DatedWords(WordCount):
+    """The same of a stateful bolt."""
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(context, collector)
+        self.context = context
+
+    def execute(self, tuple: Tuple) -> None:
+        assert self.context.batch is not None
+        self.counts.put(tuple.word, self.context.batch.time_ms)
+        self.collector.emit(tuple.word, 1)
+
+
+@pytest.mark.parametrize("choice", ["driver", "jobs"])
+def test_every_step_knows_its_batch_wherever_it_runs(choice: str) -> None:
+    table, latest = MemoryTable("counts"), MemoryMapState("word", table=MemoryTable("latest"))
+    made = builder(opaque_words([ROWS[:150], ROWS[150:]], take=50), parallelism=2)
+    made.set_stateful_bolt("count", DatedWords(), 3, state=counts(table)).fields_grouping("spout", "word")
+    made.set_bolt("dated", Dated(), 2).shuffle_grouping("count")
+    made.set_committer_bolt("latest", latest.max("count")).fields_grouping("dated", "word")
+    topology = opened(made.build(strict=True))
+    executor = LocalExecutor(topology)
+    executor.open()
+    phase = CommitPhase(topology, jobs=executor, choice=choice)
+    batch = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(50))}, facts=BatchFacts(1_234))
+    phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
+    assert phase.told is not None
+    assert [phase.told.places[name].is_job for name in ("count", "dated")] == [choice == "jobs"] * 2
+    assert set(stored(table).values()) == set(stored(latest.stored).values()) == {1_234}
 
 
 class Behind(BasicBolt):
@@ -300,7 +353,10 @@ def test_a_zombie_that_has_staged_commits_nothing(tmp_path: Path) -> None:
 # --- what only the driver can do --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bolt", "named"), [(Total(), "'all'"), (Writing(), "'all'"), (Listing(), "items()")])
+@pytest.mark.parametrize(
+    ("bolt", "named"),
+    [(Total(), "'all'"), (Writing(), "'all'"), (Peeking(), "'all'"), (Listing(), "items()")],
+)
 def test_what_only_the_driver_can_do_is_refused_and_named(bolt: StatefulBolt, named: str) -> None:
     with pytest.raises(BoltFailed) as raised:
         run(counting(bolt, counts(MemoryTable("t"))), "jobs")
