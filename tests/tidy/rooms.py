@@ -10,7 +10,7 @@ PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 FLOORS = (
     ("transactional.plumbing",),
     ("transactional",),
-    ("transactional.arrow", "transactional.store"),
+    ("transactional.arrow", "transactional.store", "transactional.web"),
     ("transactional.aggregates", "transactional.ports"),
     ("transactional.core", "spouts", "state.rows"),
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
@@ -26,7 +26,7 @@ FLOORS = (
     ("transactional.trident.windows", "transactional.reliable", "state.delta.segments"),
     ("transactional.trident", "state.delta"),
     ("transactional.doctor", "transactional.telemetry", "transactional.console.data", "verifier.evidence"),
-    ("verifier", "transactional.web", "transactional.console.drawing"),
+    ("verifier", "transactional.console.drawing"),
     ("transactional.console",),
     ("doors",),
     ("transactional.queries", "transactional.commands.output"),

@@ -31,7 +31,8 @@ def serve(
     """
     try:
         from transactional.queries.serving import application
-        from transactional.web.server import Address, access_of, bind, serve_alone, url_of
+        from transactional.web.guard import access_of
+        from transactional.web.server import Address, bind, serve_alone, url_of
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error}: serving needs more packages: pip install '{DISTRIBUTION}[ui]'") from error
 

@@ -39,7 +39,8 @@ def ui(
     require_console()
     from transactional.console.app import Console, application
     from transactional.console.rendering import load_templates
-    from transactional.web.server import Address, access_of, bind, serve_alone, url_of
+    from transactional.web.guard import access_of
+    from transactional.web.server import Address, bind, serve_alone, url_of
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
@@ -53,7 +54,7 @@ def ui(
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         load_templates()
-        plain_line(f"the console is at {url_of(listening, access)}")
+        plain_line(f"the console is at {url_of(listening, access.token)}")
         console = Console(reader, access, writable=writable, topologies=known, store_url=store)
         serve_alone(application(console), listening)
 

@@ -34,10 +34,15 @@ from transactional.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
+from transactional.web.connections import LIMITS
 from transactional.web.guard import Access, Guard
 
 LOOK_EVERY_S: Final = 1.0
 """How often an open page queries the store, or the run beside it, whether anything has changed."""
+LISTENERS_MAX: Final = LIMITS.connections // 2
+"""So many open pages are live at once: each keeps a connection for as long as it is open, and the others are left for
+loading pages."""
+_LATER: Final = "retry: 10000\nevent: full\ndata: too many pages are live; this one is not\n\n"
 WAIT_S_MAX: Final = 86_400
 FORM_BYTES_MAX: Final = 4_096
 _NUMBER_MAX: Final = 2**63 - 1
@@ -136,6 +141,7 @@ class Pages:
     def __init__(self, console: Console) -> None:
         self._console, self._store = console, console.store
         self._history = History()
+        self._listeners = 0
         self._page_s = 0.0
         """The processor time of the last page."""
         live, form_key = console.live, self._form_key
@@ -246,7 +252,19 @@ class Pages:
     async def changes(self, request: Request) -> Response:
         """Events, one for each change of the topology, for as long as somebody listens."""
         status = await run_in_threadpool(self._status, request)
-        return StreamingResponse(self._events(request, status.topology_id), media_type="text/event-stream")
+        return StreamingResponse(self._heard(request, status.topology_id), media_type="text/event-stream")
+
+    async def _heard(self, request: Request, topology_id: str) -> AsyncIterator[str]:
+        """The events, unless too many listen; then the browser tries again later."""
+        if self._listeners >= LISTENERS_MAX:
+            yield _LATER
+            return
+        self._listeners += 1
+        try:
+            async for events in self._events(request, topology_id):
+                yield events
+        finally:
+            self._listeners -= 1
 
     async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
         seen: object = None

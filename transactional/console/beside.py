@@ -10,7 +10,8 @@ from transactional.console.app import Console, application
 from transactional.console.data.live import Live
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
-from transactional.web.server import Address, access_of, beside, bind, url_of
+from transactional.web.guard import access_of
+from transactional.web.server import Address, beside, bind, url_of
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def console_beside(
     with closing(bind(address)) as listening, closing(reader):
         access = access_of(address, None, ())
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
-        report(f"the console is at {url_of(listening, access)}")
+        report(f"the console is at {url_of(listening, access.token)}")
         known = {topology.id: topology}
         with beside(application(Console(reader, access, topologies=known, live=live, store_url=store_url)), listening):
             yield live

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -21,7 +23,11 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transactional.errors import ConfigError
+from transactional.web.server import Address
+
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_TOKEN_MIN: Final = 16
 
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
@@ -59,6 +65,37 @@ class Access:
         return hmac.new(self.token.encode(), b"transactional console form", hashlib.sha256).hexdigest()
 
 
+def access_of(
+    address: Address, token_file: Path | None, host_names: Collection[str], *, what: str = "the console"
+) -> Access:
+    """The token and the names to accept; `what` is served is for messages.
+
+    Raises `ConfigError` for an address that others can reach without a token of the operator's own.
+    """
+    if not address.is_loopback and token_file is None:
+        raise ConfigError(
+            f"{what} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
+            f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
+        )
+    token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
+    for name in host_names:
+        if not name_of(name) or set(name) & set("/@ "):
+            raise ConfigError(
+                f"{name!r} is no host name: pass it as it stands in an address, such as topologies.example"
+            )
+    return Access(token, {*LOOPBACK, address.host, *host_names})
+
+
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token file {file} can't be read: {error}") from error
+    if len(token) < _TOKEN_MIN or not all(" " < letter < "\x7f" for letter in token):
+        raise ConfigError(f"the token file {file} must contain one line of at least {_TOKEN_MIN} printable characters")
+    return token
+
+
 class Guard:
     """Refuses what has no access, and adds the headers to every answer."""
 
@@ -78,9 +115,13 @@ class Guard:
         if scope["type"] != "http":  # the start and the end of the server; there are no web sockets
             await self._app(scope, receive, send)
         else:
-            await (self._refusal(scope) or self._app)(scope, receive, guarded)
+            answer = self._answer(scope)
+            if answer is not None and answer.status_code >= 400:
+                answer.headers["connection"] = "close"  # whoever has no access holds no connection, either
+            await (answer or self._app)(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _answer(self, scope: Scope) -> Response | None:
+        """A refusal, or to a token in the address that the page is elsewhere; None: the request has access."""
         headers = Headers(scope=scope)
         if name_of(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse(

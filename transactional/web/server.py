@@ -1,28 +1,27 @@
-"""An HTTP server of ours: which address it listens on, under which names, and with which token."""
+"""An HTTP server of ours: which address it listens on, and the thread or process that it serves in."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from transactional.errors import ConfigError
 from transactional.plumbing.garbage import keep_what_is_loaded
-from transactional.web.guard import LOOPBACK, Access, name_of
+from transactional.web.connections import LIMITS, ConnectionLimits, Connections
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp  # metrics are served without it
 
 PORT: Final = 8787
 _PORT_MAX: Final = 65_535
-_TOKEN_MIN: Final = 16
 _GRACE_S: Final = 1
 
 
@@ -42,43 +41,18 @@ class Address:
             return self.host == "localhost"
 
 
-def address_of(text: str) -> Address:
-    """`127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port. Raises `ConfigError`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > _PORT_MAX:
-        raise ConfigError(f"{text!r} is no address for the console: the form is HOST:PORT, such as 127.0.0.1:{PORT}")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
+def address_of(text: str, *, what: str = "the console") -> Address:
+    """`127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port; `what` is served is for messages.
 
-
-def access_of(
-    address: Address, token_file: Path | None, host_names: Collection[str], *, what: str = "the console"
-) -> Access:
-    """The token and the names to accept; `what` is served is for messages.
-
-    Raises `ConfigError` for an address that others can reach without a token of the operator's own.
+    Raises `ConfigError`.
     """
-    if not address.is_loopback and token_file is None:
+    host, colon, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and int(port) <= _PORT_MAX
+    if not colon or not is_port or (":" in host) != host.startswith("["):
         raise ConfigError(
-            f"{what} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
-            f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
+            f"{text!r} is no address for {what}: the form is HOST:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"
         )
-    token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
-    for name in host_names:
-        if not name_of(name) or set(name) & set("/@ "):
-            raise ConfigError(
-                f"{name!r} is no host name: pass it as it stands in an address, such as topologies.example"
-            )
-    return Access(token, {*LOOPBACK, address.host, *host_names})
-
-
-def _read_token(file: Path) -> str:
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the token file {file} can't be read: {error}") from error
-    if len(token) < _TOKEN_MIN or not all(" " < letter < "\x7f" for letter in token):
-        raise ConfigError(f"the token file {file} must contain one line of at least {_TOKEN_MIN} printable characters")
-    return token
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
 def bind(address: Address, *, what: str = "the console") -> socket.socket:
@@ -93,23 +67,25 @@ def bind(address: Address, *, what: str = "the console") -> socket.socket:
         listening.close()
         raise ConfigError(
             f"{what} can't listen on {address.host}:{address.port}: {error.strerror or error}. Another one "
-            "may be running there: choose another port with --port, or 0 for any that is free"
+            "may be running there: choose another port, or 0 for any that is free"
         ) from error
     return listening
 
 
-def url_of(listening: socket.socket, access: Access | None = None) -> str:
+def url_of(listening: socket.socket, token: str | None = None) -> str:
     """The address, and with the token what to open in a browser."""
     host, port = listening.getsockname()[:2]
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={access.token}" if access is not None else "")
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
 
 
 @contextmanager
-def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
-    """Serve in a thread while something else runs; its end waits for no page that is open."""
-    server = server_of(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="console", daemon=True)
+def beside(
+    app: ASGIApp, listening: socket.socket, *, name: str = "console", limits: ConnectionLimits = LIMITS
+) -> Iterator[None]:
+    """Serve in a thread of that name while something else runs; its end waits for no page that is open."""
+    server = WebServer(app, limits)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -121,17 +97,31 @@ def beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
 def serve_alone(app: ASGIApp, listening: socket.socket) -> None:
     """Serve until interrupted, in a process that does nothing else."""
     keep_what_is_loaded()
-    server_of(app).run(sockets=[listening])
+    WebServer(app).run(sockets=[listening])
 
 
 class WebServer(uvicorn.Server):
-    """A server that does nothing without a request: uvicorn's looks ten times a second whether it has to
-    end, and the run beside it pays for that."""
+    """A server that has limits, and does nothing without a request: uvicorn's looks ten times a second whether it has
+    to end, and the run beside it pays for that. It writes no log of requests, for the first one's line has the
+    token."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits = LIMITS) -> None:
         self._is_over = False
         self._wake: Callable[[], object] = lambda: None
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_S,
+        )
         super().__init__(config)
+        self.limits = limits
+        self._connections = Connections(config, self.server_state, limits)
 
     @property
     def should_exit(self) -> bool:
@@ -144,6 +134,13 @@ class WebServer(uvicorn.Server):
         if is_over:
             self._wake()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections by our own rules, not by those of asyncio's server, which knows no limit."""
+        self.servers = []
+        for listening in sockets or ():
+            self._connections.listen(listening)
+        self.started = True
+
     async def main_loop(self) -> None:
         """Serve until it has to end."""
         over, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -152,18 +149,8 @@ class WebServer(uvicorn.Server):
             await over.wait()
         self._wake = lambda: None
 
-
-def server_of(app: ASGIApp) -> WebServer:
-    """A server for the application; it writes no log, for the first request's line has the token."""
-    return WebServer(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-    )
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers end for a moment; then nothing is left open."""
+        self._connections.close()
+        await super().shutdown(sockets)
+        self._connections.abort()

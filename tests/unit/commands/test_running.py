@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_is_one_line_at_the_start(command: Command) -> None
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = command(*RUN, "--metrics", address, "{m}:topology")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"TX100: metrics can't be served at {address}: ")
+    assert done.err.startswith(f"TX100: metrics can't listen on {address}: ")
     assert done.err.count("\n") == 1
     assert not Path("transactional.db").exists()
 

@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from starlette.types import ASGIApp, Message
 
 from tests.unit.console.browsing import TOKEN, browser
 from tests.unit.console.stores import START_MS, Past
-from transactional.console.app import Console, application
+from transactional.console import app as console
+from transactional.console.app import LISTENERS_MAX, Console, application
 from transactional.console.data.live import Live
 from transactional.console.feed import PAGES_EVERY_S, PAGES_SHARE, PARTS_EVERY_S, PARTS_SHARE, Feed, Listener, Showing
 from transactional.console.views import CHANGING
@@ -20,6 +22,7 @@ from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
 from transactional.store import DesiredState
 from transactional.store.history import EndedHow, RunEnd
+from transactional.web.connections import LIMITS
 from transactional.web.guard import Access
 
 
@@ -222,3 +225,19 @@ def test_a_store_that_is_away_is_told_and_parts_follow_when_it_is_back(monkeypat
     monkeypatch.setattr(past.store, "times", away)
     app = application(Console(past.store, Access(TOKEN), past.clock, look_every_s=0.01, live=live))
     events_of(app, [("event: away", monkeypatch.undo), ("<b>2</b>", dict)])
+
+
+def test_only_so_many_pages_are_live_and_the_next_one_asks_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = Past().begin().committed(2)
+    app, others = browser(past).app, list[str]()
+    monkeypatch.setattr(console, "LISTENERS_MAX", 1)
+
+    def another() -> None:
+        thread = threading.Thread(target=lambda: others.append(events_of(app, [("event: full", dict)])))
+        thread.start()
+        thread.join(20)
+
+    for _ in range(2):  # a page that was closed makes room for one
+        events_of(app, [(": listening", another)])
+    assert len(others) == 2
+    assert 0 < LISTENERS_MAX < LIMITS.connections, "pages are loaded over what live ones leave"

@@ -9,7 +9,8 @@ from urllib.error import HTTPError
 import pytest
 
 from transactional.errors import ConfigError
-from transactional.telemetry.serving import address_of, serving_metrics
+from transactional.telemetry.serving import serving_metrics
+from transactional.web.server import Address, address_of
 
 
 def get(url: str, path: str = "", **headers: str) -> tuple[int, str, str]:
@@ -40,23 +41,21 @@ def test_metrics_and_health_are_answered_and_nothing_else() -> None:
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=rf"metrics can't be served at {address}: .*choose another port"):
+        with pytest.raises(ConfigError, match=rf"metrics can't listen on {address}: .*choose another port"):
             serving_metrics("words", address).__enter__()
 
 
 def test_another_machines_address_is_one_clear_line() -> None:
-    with pytest.raises(ConfigError, match=r"can't be served at 192\.0\.2\.1:9464"):
+    with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1:9464"):
         serving_metrics("words", "192.0.2.1:9464").__enter__()
 
 
 def test_ipv6_has_brackets() -> None:
-    assert address_of("[::1]:9464") == ("::1", 9464)
-    assert address_of("metrics.example:0") == ("metrics.example", 0)
+    assert address_of("[::1]:9464") == Address("::1", 9464)
+    assert address_of("metrics.example:0") == Address("metrics.example", 0)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "9464", ":9464", "host:", "host:port", "::1:9464", "host:65536", "host:-1", "[::1]"]
-)
+@pytest.mark.parametrize("text", ["", "9464", "host:", "host:port", "::1:9464", "host:65536", "host:-1", "[::1]"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         address_of(text)

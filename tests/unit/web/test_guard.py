@@ -7,8 +7,8 @@ import pytest
 from tests.unit.console.browsing import BASE, TOKEN, browser, stranger
 from tests.unit.console.stores import Past
 from transactional.errors import ConfigError
-from transactional.web.guard import HEADERS, Access
-from transactional.web.server import Address, access_of
+from transactional.web.guard import HEADERS, Access, access_of
+from transactional.web.server import Address
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from transactional.errors import ConfigError
-from transactional.web.server import Address, WebServer, access_of, beside, bind, serve_alone, url_of
+from transactional.web.guard import access_of
+from transactional.web.server import Address, WebServer, beside, bind, serve_alone, url_of
 
 
 def test_the_token_is_new_with_each_start() -> None:
@@ -51,7 +52,7 @@ def test_a_token_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
     with bind(Address(port=0)) as first:
         port = first.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{port}: .*choose another port with --port"):
+        with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{port}: .*choose another port, or 0"):
             bind(Address(port=port))
 
 
@@ -59,7 +60,7 @@ def test_the_address_to_open_has_the_token() -> None:
     access = access_of(Address(), None, ())
     with bind(Address(port=0)) as listening:
         port = listening.getsockname()[1]
-        assert url_of(listening, access) == f"http://127.0.0.1:{port}/?token={access.token}"
+        assert url_of(listening, access.token) == f"http://127.0.0.1:{port}/?token={access.token}"
         assert listening.family == socket.AF_INET
 
 

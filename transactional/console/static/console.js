@@ -6,7 +6,7 @@
   if (!root || !live) return;
   const told = live.querySelector("span");
   const button = live.querySelector("button");
-  let paused = false, due = false, busy = false;
+  let paused = false, due = false, busy = false, full = false;
   // Parts as the server has made them: charts.js puts more into them.
   const served = new WeakMap();
   for (const part of document.querySelectorAll("[data-part]")) served.set(part, part.innerHTML);
@@ -44,9 +44,10 @@
   });
   document.addEventListener("visibilitychange", () => { if (due) refresh(); });
   const events = new EventSource(root.dataset.changes);
-  events.addEventListener("open", () => { if (told.textContent.startsWith("no answer")) refresh(); else told.textContent = paused ? "paused" : "live"; });
+  events.addEventListener("open", () => { full = false; if (told.textContent.startsWith("no answer")) refresh(); else told.textContent = paused ? "paused" : "live"; });
   events.addEventListener("changed", refresh);
   events.addEventListener("parts", event => { if (paused || document.hidden) due = true; else put(event.data); });
   events.addEventListener("away", () => { told.textContent = "the store does not respond"; });
-  events.addEventListener("error", () => { told.textContent = "no answer; trying again"; });
+  events.addEventListener("full", event => { full = true; told.textContent = event.data; });
+  events.addEventListener("error", () => { if (!full) told.textContent = "no answer; trying again"; });
 })();
