@@ -185,6 +185,7 @@ class BatchMetadata:
         """What format 3 has added, as far as there is any of it."""
         added = {
             "facts": self.facts and _facts_row(self.facts),
+            "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
             "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
             "pending": [_message_row(message) for message in self.pending],
             "again": [_message_row(message) for message in self.again],
@@ -236,8 +237,10 @@ class BatchMetadata:
     def _with_facts(self, document: Mapping[str, Any]) -> BatchMetadata:
         facts = document.get("facts")
         if facts is not None:
-            time_ms, late, *previous = facts
-            facts = BatchFacts(whole_number(time_ms), *(_number_or_none(n) for n in (late, *previous)))
+            time_ms, late, *before = facts
+            known = document.get("behind", [])
+            behind = {_text(name): (_number_or_none(us), _number_or_none(previous)) for name, us, previous in known}
+            facts = BatchFacts(whole_number(time_ms), *map(_number_or_none, (late, *before)), behind=behind)
         times = {
             PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
             for p, i, *seen in document.get("event_times", [])

@@ -6,7 +6,7 @@ Event times: which field of a stream they are, how late a tuple may be, and what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 HOUR_MS = 3_600_000
@@ -31,6 +31,16 @@ class BatchFacts:
     previous_late_before_us: int | None = None
     static_versions: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
     """What the batch has recorded of static tables, by table: handed on with the facts, stored beside them."""
+    behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
+    """By component, of windows that count the rows of other windows: `late_before_us` and `previous_late_before_us` of
+    theirs. They are behind those of the source by what the other windows still keep."""
+
+    def of(self, component: str) -> BatchFacts:
+        """As they are for the tuples of a component: other ones if it has windows of windows."""
+        if component not in self.behind:
+            return self
+        late_before_us, previous_us = self.behind[component]
+        return replace(self, late_before_us=late_before_us, previous_late_before_us=previous_us)
 
 
 @dataclass(frozen=True, slots=True)

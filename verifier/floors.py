@@ -28,10 +28,14 @@ class Expires:
     column: str
     after_us: int
     by_event: bool = False
+    component: str = ""
+    """Whose rows they are."""
 
     def floor(self, batch: CommittedBatch) -> int | None:
         """What the batch alone makes the floor; None: nothing expires."""
-        now = batch.late_before_us if self.by_event else None if batch.time_ms is None else batch.time_ms * 1_000
+        now = batch.time_ms and batch.time_ms * 1_000
+        if self.by_event:
+            now = batch.late_before_of(self.component)
         return None if now is None else now - self.after_us
 
 

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 
 from tests.windows.bolt_world import BoltWorld
+from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
 from tests.windows.world import World, run_seeds
 
 CHUNK = 100
-WORLDS = {"time": World, "bolts": BoltWorld, "counts": CountWorld}
+WORLDS = {"time": World, "bolts": BoltWorld, "counts": CountWorld, "cascades": CascadeWorld}
 
 
 def main() -> None:

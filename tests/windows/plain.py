@@ -77,14 +77,18 @@ class Plain:
         threshold = self._threshold(transaction, time)
         self.times.append(time)
         self.thresholds.append(threshold)
+        self.close(threshold)
+        for each in transaction.tuples:
+            self.count(each, time if self.by_transaction else each.us, threshold)
+        self._note(transaction.tuples, time)
+
+    def close(self, threshold: int | None) -> None:
+        """Those that end at the threshold, or before."""
         if threshold is not None:
             for page, start in sorted(self.windows):
                 if self._end(page, start) <= threshold:
                     assert (page, start) not in self.closed, "a window would close twice"
                     self.closed[page, start] = self.windows.pop((page, start))
-        for each in transaction.tuples:
-            self._count(each, time if self.by_transaction else each.us, threshold)
-        self._note(transaction.tuples, time)
 
     def _threshold(self, transaction: Committed, time: int) -> int | None:
         if self.by_transaction:
@@ -106,7 +110,8 @@ class Plain:
     def _is_idle(self, since: int) -> bool:
         return self.idle_after is not None and since > self.idle_after
 
-    def _count(self, each: Read, us: int | None, threshold: int | None) -> None:
+    def count(self, each: Read, us: int | None, threshold: int | None) -> None:
+        """In all windows that are open, or it is late."""
         if us is None or not FIRST_US <= us < LAST_US:
             self.late.append(each.id)
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 from state import DeltaMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
 from tests.windows.bolt_world import BoltWorld
+from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
+from transactional.core.windows import WindowsBehind, with_windows_behind
 from transactional.engine import runner
 from transactional.facts import BatchFacts, facts_after
 from transactional.ports import StateKind
@@ -125,6 +128,47 @@ def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.M
     by_pane = property(lambda update: (*update.key, update.window.start))
     monkeypatch.setattr(WindowedUpdate, "split_by", by_pane)
     assert is_found(known=5)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("first", range(0, 12, CHUNK))
+def test_windows_of_windows_lose_nothing(first: int) -> None:
+    reached = run_seeds(first, CHUNK, None, CascadeWorld)
+    assert reached["transactions"] > CHUNK
+
+
+def by_the_source(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+    """All windows by the times of the source."""
+    return facts
+
+
+def one_transaction_early(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+    """What the windows above close in the same transaction is still to come."""
+    found = with_windows_behind(facts, before, windows)
+    return replace(
+        found,
+        behind={
+            name: (with_windows_behind(facts, facts, windows).behind[name][0], found.behind[name][1])
+            for name in windows
+        },
+    )
+
+
+def at_the_end(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+    """As if rows had the time at which their window ends."""
+    later = {
+        name: tuple(replace(each, first_time=partial(each.first_time.func, by_end=True)) for each in above)  # type: ignore[attr-defined]
+        for name, above in windows.items()
+    }
+    return with_windows_behind(facts, before, later)
+
+
+@pytest.mark.parametrize("wrong", [by_the_source, one_transaction_early, at_the_end])
+def test_windows_of_windows_that_close_too_early_are_found(
+    wrong: Callable[..., BatchFacts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "with_windows_behind", wrong)
+    assert is_found(world=CascadeWorld, known=1)
 
 
 class FlakyRows(Flaky, SqlMapState):

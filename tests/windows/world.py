@@ -31,7 +31,7 @@ from transactional.ports import StateKind
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.trident import Count, Sum, TridentTopology, session, sliding, tumbling
+from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -149,6 +149,9 @@ class Parts:
 class World:
     """One run."""
 
+    names: tuple[str, ...] = ("open", "closed", "late")
+    """Of the tables."""
+
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
         self.seed, self.parts, Fails.world = seed, parts or Parts(), self
         self.random = random = Random(seed)
@@ -170,7 +173,7 @@ class World:
         self.is_calm = False
         self.clock = ManualClock(wall_ms=START_MS)
         self.store = MemoryCoordinatorStore()
-        self.tables: dict[str, MemoryTable] = {name: MemoryTable(name) for name in ("open", "closed", "late")}
+        self.tables: dict[str, MemoryTable] = {name: MemoryTable(name) for name in self.names}
         self.known: dict[int, int] = {}
         self.planned_at_ms: dict[int, int] = {}
         self.in_flight_then: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -235,10 +238,15 @@ class World:
         windows = stream.group_by("page").window(window)
         state = windows.persistent_aggregate(self.state("open"), count=Count(), clicks=Sum("clicks"))
         closed = state.closed().group_by("page", "window_start")
-        closed.persistent_aggregate(self.state("closed"), count=Sum("count"), clicks=Sum("clicks"), times=Count())
+        sums: dict[str, Any] = {name: Sum(name) for name in ("count", "clicks")}
+        closed.persistent_aggregate(self.state("closed"), times=Count(), end=Max("window_end"), **sums)
+        self.go_further(state)
         if not self.by_transaction:
             state.late().group_by("id").persistent_aggregate(self.state("late"), Count())
         return made.build(strict=True)
+
+    def go_further(self, windows: Any) -> None:
+        """What else is made of the windows."""
 
     def state(self, name: str) -> Any:
         """A state over one of the tables, which outlive processes."""
@@ -354,6 +362,7 @@ class World:
         )
         plain.gap = None if self.gap_s is None else self.gap_s * us
         plain.commit_all(history)
+        self.plain = plain
         assert sorted(read.id for each in history for read in each.tuples) == list(range(1, self.ids + 1))
         for record, time, threshold in zip(committed, plain.times, plain.thresholds, strict=True):
             facts = record.batch.facts

@@ -134,10 +134,10 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
                 f"--table {component.id}=PATH, to have it checked"
             )
         elif address.format in _DATABASES:
-            columns, expires = _columns_of(address), _expires_of(address)
+            columns, expires = _columns_of(address), _expires_of(component.id, address)
             tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted, expires))
         else:
-            columns, expires = _columns_of(address), _expires_of(address)
+            columns, expires = _columns_of(address), _expires_of(component.id, address)
             tables.append(CheckedTable(component.id, address.uri, address.options, columns, counted, expires))
     return tables, unknown
 
@@ -159,11 +159,11 @@ def _columns_of(address: TableAddress) -> RowColumns:
     return RowColumns(*columns, address.deleted)
 
 
-def _expires_of(address: TableAddress) -> Expires | None:
+def _expires_of(component: str, address: TableAddress) -> Expires | None:
     from verifier.floors import Expires
 
     expiry = address.expiry
-    return None if expiry is None else Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
+    return None if expiry is None else Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT, component)
 
 
 def _counted(topology: Topology, component: Component) -> str | None:

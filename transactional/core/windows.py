@@ -11,8 +11,8 @@ open, or late, in every attempt that goes by the same number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import gcd
 
 from transactional.facts import EARLIEST_US, LATEST_US, BatchFacts
@@ -61,6 +61,10 @@ class Windows:
         """The start of the first window that has not closed."""
         return (late_before - self.length_us) // self.every_us * self.every_us + self.every_us
 
+    def first_time(self, late_before: int, *, by_end: bool) -> int:
+        """The earliest start of a window that has not closed, or the earliest end."""
+        return self.first_open(late_before) + (self.length_us if by_end else 0)
+
     def closing(self, previous: int | None, late_before: int | None) -> Range | None:
         """Which starts have the windows that close when `late_before` grows; None: no window closes."""
         if late_before is None or (previous is not None and self.first_open(previous) >= self.first_open(late_before)):
@@ -94,6 +98,10 @@ class Sessions:
             return True
         return late_before is not None and us + self.gap_us <= late_before
 
+    def first_time(self, late_before: int, *, by_end: bool) -> int:
+        """The earliest start that a session may have that has not closed, or the earliest end."""
+        return late_before + 1 - (0 if by_end else self.longest_us)
+
     def begun(self, parts: Iterable[tuple[int, int]]) -> list[int]:
         """For sessions of one key, in order of their starts, each with its end: when the one began that they are parts
         of. Those that overlap are one, unless that would last too long: then another one begins."""
@@ -106,6 +114,41 @@ class Sessions:
             end = until
             found.append(start)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsAbove:
+    """Windows, of a component `name`, whose rows other windows count. `first_time` is the earliest time that a row may
+    have of a window that has not closed at a time."""
+
+    name: str
+    by_transaction: bool
+    first_time: Callable[[int], int]
+
+    def first_after(self, before: BatchFacts) -> int | None:
+        """The earliest time of the rows of the transaction after the one with the facts `before`. None: it may be any
+        time."""
+        closed_us = before.time_ms * 1_000 if self.by_transaction else before.of(self.name).late_before_us
+        return None if closed_us is None else self.first_time(closed_us)
+
+
+WindowsBehind = Mapping[str, tuple[WindowsAbove, ...]]
+"""By component with windows of windows: those whose rows it counts. Each comes after those that it counts."""
+
+
+def with_windows_behind(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+    """The facts of a batch with what is late for windows of windows: what is before all rows that may still come.
+
+    So they count the rows of a window in the transaction in which it closes, and can close in the next one. Where the
+    batch `before` has recorded nothing of them, they went by the times of the source until then.
+    """
+    behind = dict[str, tuple[int | None, int | None]]()
+    for name, above in windows.items():
+        was = None if before is None else before.of(name).late_before_us
+        first = [None if before is None else each.first_after(before) for each in above]
+        now = None if None in first else min(us for us in first if us is not None)
+        behind[name] = max((us for us in (was, now) if us is not None), default=None), was
+    return replace(facts, behind=behind) if behind else facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     ProgressMade,
 )
+from transactional.core.windows import with_windows_behind
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
@@ -38,6 +39,7 @@ from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
 from transactional.ports import Clock, JobExecutor, Processed
+from transactional.topology.cascade import windows_behind
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class PhaseRunner:
         self.topology, self.executor, self.post = topology, executor, post
         self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
         self._tick_ms = topology.tick_ms(self.config)
+        self._windows_behind = windows_behind(topology.components)
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
@@ -284,9 +287,10 @@ class PhaseRunner:
     def _facts(self, after: BatchMetadata) -> BatchFacts:
         """What is decided about a batch once it is planned."""
         known = self.topology.event_times_of(after.event_times)
-        return facts_after(
+        facts = facts_after(
             after.facts, self.clock.wall_ms(), [(of, after.event_times[partition]) for partition, of in known.items()]
         )
+        return with_windows_behind(facts, after.facts, self._windows_behind)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:

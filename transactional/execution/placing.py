@@ -96,7 +96,7 @@ class TaskInfo:
             program.options,
             state,
             subscribers,
-            self.facts,
+            None if self.facts is None else self.facts.of(spec.id),
             self.shared,
             DeferredLookups(spec.id) if spec.reads and self.lookups is None else self.lookups,
         )

@@ -101,5 +101,5 @@ def count_closing(component: Component, passing: Passing) -> int:
     state: object = component.state
     if not isinstance(update, WindowedAggregate) or not isinstance(state, SplitState):
         return 0
-    rows = update.closing(passing.processed.facts)
+    rows = update.closing(passing.processed.facts_of(component.id))
     return 0 if rows is None else state.count_between(passing.attempt, *rows)

@@ -116,9 +116,9 @@ class CommitPhase:
         self.jobs, self._choice = jobs, choice
         self._places: StepPlaces | None = None
         self._scratch: Scratch | None = None
-        states: list[object] = [component.state for component in topology.committers]
-        self.disk_states = [state for state in states if isinstance(state, DiskState)]
-        self.expiring_states = [state for state in states if isinstance(state, ExpiringState)]
+        states: dict[str, object] = {component.id: component.state for component in topology.committers}
+        self.disk_states = [state for state in states.values() if isinstance(state, DiskState)]
+        self.expiring_states = {name: state for name, state in states.items() if isinstance(state, ExpiringState)}
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
         """Run it. Every committer writes to its table, even if it has nothing to change: so every table's version shows
@@ -126,8 +126,8 @@ class CommitPhase:
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
-        for state in self.expiring_states:
-            state.begin(attempt, processed.facts)
+        for committer, expiring in self.expiring_states.items():
+            expiring.begin(attempt, processed.facts_of(committer))
         if self._places is None:
             self._places = StepPlaces(self._choice, None if self.jobs is None else self.jobs.slots())
             self._scratch = scratch_of(self.topology)
@@ -234,14 +234,14 @@ class CommitPhase:
         if staged := passing.staged.get(component.id):
             part = replace(part, staged=[*part.staged, *staged])
         wanted = [stream for stream, schema in component.outputs.items() if schema]
-        emitted = dict[str, pa.Table]()
+        emitted, facts = dict[str, pa.Table](), passing.processed.facts_of(component.id)
         if closes and CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
-            closed = closed_rows(component.bolt, passing.attempt, passing.processed.facts)
+            closed = closed_rows(component.bolt, passing.attempt, facts)
             if step.in_order and isinstance(component.bolt, SplitWindows):
                 closed = in_order_of_tasks(closed, step.split_by, step.tasks, component.bolt.window_key)
             emitted[CLOSED] = closed
         if isinstance(component.bolt, MergingAggregate):
-            merged = put_merged(component.bolt, passing.attempt, part.table, passing.processed.facts)
+            merged = put_merged(component.bolt, passing.attempt, part.table, facts)
             passing.written[component.id] = merged.changed.num_rows + merged.gone.num_rows
             emitted |= {stream: merged.changed for stream in wanted if stream != CLOSED}
             if CLOSED in wanted and merged.closed is not None:

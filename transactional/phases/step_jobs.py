@@ -54,7 +54,7 @@ def close_as_job(
     assert isinstance(component.bolt, WindowedAggregate)
     assert isinstance(windows, SplitWindows)
     assert isinstance(state, SplitState)
-    attempt, facts = passing.attempt, passing.processed.facts
+    attempt, facts = passing.attempt, passing.processed.facts_of(component.id)
     part, rows = state.for_tasks(attempt), component.bolt.closing(facts)
     if part is None or rows is None:
         return part is not None

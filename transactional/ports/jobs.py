@@ -80,6 +80,10 @@ class Processed:
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
     """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
 
+    def facts_of(self, component: str) -> BatchFacts | None:
+        """The facts of the batch for the tuples of a component."""
+        return None if self.facts is None else self.facts.of(component)
+
 
 class JobExecutor(Protocol):
     """Runs processing phases: Spark, or threads of this process for tests without a JVM."""

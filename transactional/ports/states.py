@@ -257,6 +257,18 @@ class Windowed(Protocol):
 
 
 @runtime_checkable
+class TimedWindows(Windowed, Protocol):
+    """What keeps windows of time, unless it goes by the order of tuples; other windows may count their rows."""
+
+    @property
+    def goes_by_end(self) -> bool:
+        """Whether the time of its tuples is the end of windows that it counts."""
+
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """The earliest start that a window may have, or the earliest end, that has not closed at `late_before_us`."""
+
+
+@runtime_checkable
 class WindowedAggregate(Windowed, PersistentAggregate, Protocol):
     """A `PersistentAggregate` whose state keeps windows that are open. Those that close in a transaction are emitted on
     a stream of their own: they are read from the state as it was before the transaction, to which no tuple of it can

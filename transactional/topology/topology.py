@@ -27,6 +27,7 @@ from transactional.ports import (
 from transactional.reading import StaticTable
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
+from transactional.topology.cascade import longest_us
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
@@ -180,8 +181,9 @@ class Topology:
         last window of a silent source has closed."""
         if config.window_tick_ms is not None or any(bolt.closes_without_input for bolt in self._windowed):
             return True
-        longest_us = max((bolt.longest_us for bolt in self._windowed), default=0)
-        return after.facts is not None and waits_for_silence(after.event_times.values(), after.facts, longest_us)
+        known, facts = after.event_times.values(), after.facts
+        longest = longest_us(self.components)
+        return facts is not None and any(waits_for_silence(known, facts.of(at), us) for at, us in longest.items())
 
     @property
     def _windowed(self) -> list[Windowed]:

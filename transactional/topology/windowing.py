@@ -106,6 +106,15 @@ class Windowing(StatefulBolt):
         return 0 if self._by_count else self.window.windows.length_us
 
     @property
+    def goes_by_end(self) -> bool:
+        """What the times mean that a bolt emits is not known: they count as when windows begin, which is earlier."""
+        return False
+
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """Of the windows that it is called with."""
+        return self.window.windows.first_time(late_before_us, by_end=by_end)
+
+    @property
     def goes_by_order(self) -> bool:
         """By count they do."""
         return self._by_count

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from pyarrow.compute import field
+
 from transactional.aggregates import Max
 from transactional.errors import ConfigError
 from transactional.expiry import Expiry, Time
@@ -18,7 +20,7 @@ from transactional.trident.aggregates.aggregating import WantedColumns, named_ag
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
-from transactional.trident.pipelines.steps import Select
+from transactional.trident.pipelines.steps import Compute, Each, Filter, Peek, Select, Where
 from transactional.trident.windows.counting import CountUpdate, InOrder
 from transactional.trident.windows.sessions import InSessions, LateForSessions, SessionUpdate
 from transactional.trident.windows.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
@@ -55,7 +57,7 @@ class WindowedStream(Generic[StreamT]):
         assert isinstance(window, Window)
         after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
         on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
-        wrapped = partial(WindowedUpdate, window=window, key=key)
+        wrapped = partial(WindowedUpdate, window=window, key=key, goes_by_end=_goes_by_end(stream, self.time))
         persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
         state.expire(
             Expiry(window.start, window.windows.length_us, Time.TRANSACTION if self.time is None else Time.EVENT)
@@ -77,7 +79,7 @@ class WindowedStream(Generic[StreamT]):
         columns = replace(columns, aggregates={WINDOW_END: Max(WINDOW_END), **columns.aggregates})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
-        wrapped = partial(SessionUpdate, window=window, key=key)
+        wrapped = partial(SessionUpdate, window=window, key=key, goes_by_end=_goes_by_end(stream, self.time))
         persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
         state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)
@@ -161,9 +163,12 @@ class WindowedState(Generic[StreamT]):
             raise ConfigError(f"late: no tuple is late for windows {of}")
         if isinstance(self.window, Session):
             label = f"late({self.window.label})"
-            return self.stream._then(LateForSessions(label, self.stream.fields, self.window, self.time))
+            return self.stream._then(
+                LateForSessions(label, self.stream.fields, self.window, self.time, windows=self.name)
+            )
         assert isinstance(self.window, Window)
-        return self.stream._then(Late(f"late({self.window.label})", self.stream.fields, self.window, self.time))
+        label = f"late({self.window.label})"
+        return self.stream._then(Late(label, self.stream.fields, self.window, self.time, windows=self.name))
 
 
 def window_time(stream: Operations, window: Any, on: str | None) -> str | None:
@@ -207,6 +212,35 @@ def _known_time(stream: Operations) -> str:
         f"{', '.join(stream.fields.names)}; keep it (each and with_columns append to a tuple), or name another with "
         "on='…'"
     )
+
+
+def _goes_by_end(stream: Operations, time: str | None) -> bool:
+    """Whether a field of the stream is the end of windows, from wherever its tuples come."""
+    graph, node = stream._declarations.graph, stream._node
+    names: list[set[str]] = []
+    for each in graph.nodes[: node.number + 1]:
+        parents = [names[parent] for parent in each.parents] if each.join is None else []
+        found = set.intersection(*parents) if parents else set[str]()
+        if each.origin is not None and each.origin.is_late:
+            update = next(of.bolt for of in graph.persisted if of.id == each.origin.component)
+            is_timed = isinstance(update, WindowedUpdate | SessionUpdate)
+            found = {WINDOW_END} & set(each.schema.names) if is_timed else set()
+        names.append(_as_called(found, each))
+    return time in names[node.number]
+
+
+def _as_called(names: set[str], node: StreamNode) -> set[str]:
+    """What fields are called behind an operation that leaves them as they are; none if it may make others of them."""
+    match node.step:
+        case Select() as select:
+            called = zip(select.names, select.after.names, strict=True)
+            return {after for before, after in called if before in names}
+        case None | Where() | Filter() | Peek() | Each():
+            return names
+        case Compute() as compute:
+            return {name for name in names if compute.columns[name].equals(field(name))}
+        case _:
+            return set()
 
 
 def event_time_names(graph: StreamGraph, node: StreamNode, declared: dict[str, str]) -> set[str]:

@@ -41,6 +41,12 @@ class CommittedBatch:
     """When the batch was planned, in milliseconds since 1970; None: not recorded."""
     late_before_us: int | None = None
     """Before which event time its tuples are late, in microseconds since 1970."""
+    late_behind: Mapping[str, int | None] = field(default_factory=dict)
+    """The same by component with windows of windows, to which those rows are late that come behind all others."""
+
+    def late_before_of(self, component: str) -> int | None:
+        """Before which event time the tuples of a component are late."""
+        return self.late_behind.get(component, self.late_before_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,8 @@ def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> Committed
         ranges[row[0], row[1]] = (row[2], row[3], row[4])
         records += row[4] or 0
     is_filtered, (time_ms, late_before_us) = "excluded" in document or "letters" in document, _facts(document)
-    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us)
+    behind = {component: late_us for component, late_us, _ in document.get("behind", ())}
+    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us, behind)
 
 
 def _facts(document: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -42,6 +42,11 @@ def build():
         windows = clicks.group_by("page").window(window)
         state = windows.persistent_aggregate(DeltaMapState(name), count=Count(), n=Sum("n"), top=Max("n"))
         state.closed().persist(DeltaMapState(f"{name}-closed", ("page", "window_start")))
+        if name == "tumbling":
+            tens = state.closed().rename(ten="window_start").project("page", "ten", "n").group_by("page")
+            tens = tens.window(tumbling("20 seconds"), on="ten")
+            twenties = tens.persistent_aggregate(DeltaMapState("twenty"), Count())
+            twenties.closed().persist(DeltaMapState("twenty-closed", ("page", "window_start")))
     windows = clicks.group_by("page").window(tumbling("10 seconds"))
     others = {"first": First("n"), "last": Last("n"), "mean": Avg("n")}
     state = windows.persistent_aggregate(DeltaMapState("others"), Collect(), **others)
@@ -87,14 +92,17 @@ def test_windows_are_what_is_computed_again(clicks: Command) -> None:
     number = int(result.out.rpartition(" windows")[0].rpartition(" ")[2])
     rows = [DeltaTable(path).to_pyarrow_table().num_rows for path in ("tumbling-closed", "sliding-closed")]
     assert number >= sum(rows) > 8
+    twenties = DeltaTable("twenty-closed").to_pyarrow_table()
+    assert sum(twenties["count"].to_pylist()) > twenties.num_rows
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "table", ["tumbling", "sliding", "session", "tumbling-closed", "sliding-closed", "session-closed"]
+    "table", ["tumbling", "sliding", "session", "tumbling-closed", "sliding-closed", "session-closed", "twenty-closed"]
 )
 def test_a_row_that_is_wrong_is_found(clicks: Command, table: str) -> None:
-    DeltaTable(table).update({"n": "n + 1"})
+    column = "count" if table == "twenty-closed" else "n"
+    DeltaTable(table).update({column: f"{column} + 1"})
     result = clicks(*VERIFY)
     assert result.code == 1
     assert f"wrong-window: table of '{table}', window" in result.out

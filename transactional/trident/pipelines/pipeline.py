@@ -13,6 +13,7 @@ from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext, tuple_class
 from transactional.execution.failing.faults import tuples
+from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
@@ -41,7 +42,7 @@ class Pipeline(ArrowBatchBolt):
         self._collector, self._component = collector, context.component_id
         self._is_first, self._facts = context.task_index == 0, context.batch
         self._kept: dict[int, list[pa.RecordBatch]] = {}
-        self._lookups = context.lookups
+        self._lookups, self._readers = context.lookups, list(context.subscribers)
         for step in self.steps:
             if isinstance(step, RowStep) and hasattr(step.function, "prepare"):
                 step.function.prepare(context)
@@ -80,11 +81,20 @@ class Pipeline(ArrowBatchBolt):
         if isinstance(last, ArrowStep):
             yield from conform(last.on(batch), schema, component=f"{self._component}: {last.label}")
         elif isinstance(last, TimedStep):
-            yield from conform(last.at(batch, self._facts), schema, component=f"{self._component}: {last.label}")
+            yield from conform(
+                last.at(batch, self._facts_of(last)), schema, component=f"{self._component}: {last.label}"
+            )
         elif all(step.only_selects for step in steps):
             yield self._selected(batch, steps)
         else:
             yield batch_from_rows(list(self._rows(batch, steps)), schema, component=self._component)
+
+    def _facts_of(self, step: TimedStep) -> BatchFacts | None:
+        """As they are for the windows that a step belongs to."""
+        facts = self._facts
+        for component in [step.windows] if step.windows else self._readers[:1]:
+            facts = facts and facts.of(component)
+        return facts
 
     def _selected(self, batch: pa.RecordBatch, steps: Sequence[RowStep]) -> pa.RecordBatch:
         """The rows that are left, without making columns of them again."""

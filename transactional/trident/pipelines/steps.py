@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -126,8 +126,12 @@ class ArrowStep(StreamStep):
         """The batch that it makes of one."""
 
 
+@dataclass(frozen=True, slots=True)
 class TimedStep(StreamStep):
     """Makes a record batch of a record batch, and of the facts of the transaction's batch."""
+
+    windows: str = field(default="", kw_only=True)
+    """The component with the windows; empty: it is the one that reads from the pipeline."""
 
     @abstractmethod
     def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch | pa.Table:

@@ -121,6 +121,10 @@ class SessionAggregator:
 class SessionUpdate(UpdateOfWindows[Session]):
     """An update each of whose rows is a session that is open: see `MergingAggregate`."""
 
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """Of its sessions."""
+        return self.window.sessions.first_time(late_before_us, by_end=by_end)
+
     def aggregator(self) -> SessionAggregator:
         """That of the update, for sessions."""
         return SessionAggregator(self._update.aggregator(), self.key, self.window.sessions)

@@ -149,10 +149,13 @@ WindowT = TypeVar("WindowT", Window, Session, CountWindow)
 class UpdateOfWindows(Generic[WindowT]):
     """A state's own update, whose rows belong to windows: what is alike whatever windows they are."""
 
-    def __init__(self, update: PersistentAggregate, window: WindowT, key: tuple[str, ...]) -> None:
+    def __init__(
+        self, update: PersistentAggregate, window: WindowT, key: tuple[str, ...], *, goes_by_end: bool = False
+    ) -> None:
         self._update = update
         self.window: WindowT = window
         self.key = key
+        self.goes_by_end = goes_by_end
 
     @property
     def state(self) -> TransactionState:
@@ -184,6 +187,10 @@ class UpdateOfWindows(Generic[WindowT]):
 
 class WindowedUpdate(UpdateOfWindows[Window]):
     """An update of whose rows each is a pane of windows: see `WindowedAggregate`."""
+
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """Of its windows."""
+        return self.window.windows.first_time(late_before_us, by_end=by_end)
 
     def aggregator(self) -> Aggregator:
         """That of the update."""
