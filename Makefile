@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs screenshots sim proof soak experiment lock clean java postgres strace chromium promtool weed
+.PHONY: help audit run check test bench docs screenshots sim proof mutants soak experiment lock clean java postgres strace chromium promtool weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -54,6 +54,10 @@ sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 
 proof: java postgres redis strace weed $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 450 kills, two coordinators; SEED=n
 	@$(IN_VENV) -m tests.proof --seed $(or $(SEED),7) $(ARGS)
+
+mutants: export PYTHONDONTWRITEBYTECODE :=
+mutants: $(READY) ## Plant wrong variants of the code one at a time, and report which survive `make check`: BUDGET=40m; goes on where it ended
+	@$(IN_VENV) -m tests.mutants --budget $(or $(BUDGET),40m) $(ARGS)
 
 soak: java $(READY) ## The part of proof with 450 kills over a real broker, in half an hour: SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py

@@ -1,0 +1,121 @@
+"""`python -m tests.mutants`: plants the wrong variants one at a time, two side by side, and runs for each what `make
+check` runs for its room; `make mutants`.
+
+What is known of a variant is kept in `--output`, and not found out again while the variant, its file and the tests that
+decide about it are the same. So what did not fit into the budget, or was interrupted, is continued by the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+
+from tests.mutants.planting import ROOT, Variant, problems_of, variants
+from tests.mutants.running import Clean, Copy, Result, Results
+from tests.simulation.test_mutants import WRONG
+
+SIDE_BY_SIDE = 2
+_SECONDS = {"s": 1, "m": 60, "h": 3_600}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code is 0 once every variant is caught, or need not be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("only", nargs="*", help="names of variants, or parts of their files; by default all")
+    parser.add_argument("--budget", type=seconds, default=seconds("40m"), help="begin none after so long: 90s, 40m, 2h")
+    parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "mutants.json", help="the results so far")
+    options = parser.parse_args(arguments)
+    every = variants()
+    if problems := list(problems_of(every)):
+        sys.exit("\n".join(problems))
+    chosen = [each for each in every if not options.only or any(_is_meant(each, only) for only in options.only)]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    results = Results(options.output)
+    waiting = [each for each in chosen if results.of(each) is None]
+    say(f"{len(chosen)} variants, {len(chosen) - len(waiting)} of them are known; results are in {options.output}")
+    until_s = time.monotonic() + options.budget
+    for number, (variant, result) in enumerate(run_all(waiting, results, until_s), 1):
+        how = "SURVIVED " if result.caught_by is None else "caught   "
+        say(
+            f"{how} {result.took_s:5.0f} s  {number}/{len(waiting)} {variant.name}: {result.caught_by or variant.shows}"
+        )
+    return report(chosen, results)
+
+
+def run_all(waiting: Sequence[Variant], results: Results, until_s: float) -> Iterator[tuple[Variant, Result]]:
+    """The variants with their results, as they are known. None is begun after a time."""
+    left, running = list(waiting), dict[Future[Result | None], Variant]()
+    is_over, clean, free = Event(), Clean(), SimpleQueue[Copy]()
+
+    def tried(variant: Variant) -> Result | None:
+        copy = free.get()
+        try:
+            return copy.tried(variant, clean)
+        finally:
+            free.put(copy)
+
+    with ExitStack() as stack:
+        for number in range(SIDE_BY_SIDE if waiting else 0):
+            free.put(stack.enter_context(Copy(number, is_over)))
+        pool = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
+        stack.callback(is_over.set)
+        while True:
+            while left and len(running) < SIDE_BY_SIDE and time.monotonic() < until_s:
+                variant = left.pop(0)
+                running[pool.submit(tried, variant)] = variant
+            if not running:
+                return
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                variant, result = running.pop(ended), ended.result()
+                if result is not None:
+                    results.add(result)
+                    yield variant, result
+
+
+def report(chosen: Sequence[Variant], results: Results) -> int:
+    """How many were caught; what survives, with what a user would notice; what is left."""
+    known = {each.name: result for each in chosen if (result := results.of(each)) is not None}
+    alive = [each for each in chosen if each.name in known and known[each.name].caught_by is None]
+    say(f"\n{len(known) - len(alive)} of {len(known)} are caught, {len(alive)} survive")
+    for each in alive:
+        say(f"    {each.name} ({each.file}): {each.shows}" + (f" It may: {each.lives}" if each.lives else ""))
+    if left := [each.name for each in chosen if each.name not in known]:
+        say(f"{len(left)} are left, the same command continues with them: {', '.join(left)}")
+    say(f"beside these, tests/simulation/test_mutants.py plants {len(WRONG)} wrong parts, and sees each found")
+    return 1 if left or any(not each.lives for each in alive) else 0
+
+
+def seconds(text: str) -> float:
+    """`90s`, `40m` or `2h`."""
+    found = re.fullmatch(r"(\d+)([smh])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 40m or 2h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _is_meant(variant: Variant, only: str) -> bool:
+    return only in (variant.name, variant.file) or variant.file.startswith(f"{only.rstrip('/')}/")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    # Both end it as Ctrl-C does; a shell has what it runs in the background ignore the first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command continues")

@@ -1,0 +1,44 @@
+"""The list of wrong variants of the code applies to the code: `make mutants` can plant each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants.planting import Variant, problems_of, variants
+from tests.mutants.suites import SUITES, files_of, suites_of
+from tests.tidy.files import ROOT
+
+EVERY = variants()
+
+
+def test_every_variant_applies_and_compiles() -> None:
+    problems = list(problems_of(EVERY))
+    assert not problems, "\n".join(["the code has changed; let the variants be wrong in the same way:", *problems])
+
+
+def test_every_variant_has_tests_in_the_suites_of_its_room() -> None:
+    assert [each.name for each in EVERY if not suites_of(each.file, ROOT)] == []
+    named = {suite for suites in SUITES.values() for suite in suites}
+    assert [suite for suite in sorted(named) if not [*files_of(suite, ROOT)]] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"old": "nowhere to be found"}, "0 times"),
+        ({"old": "a"}, "has the old text"),
+        ({"new": "def judge("}, "changes nothing"),
+        ({"new": "def judge(("}, "parenthesized"),
+        ({"file": "state/nowhere.py"}, "No such file"),
+        ({"shows": ""}, "does not say what a user would notice"),
+    ],
+)
+def test_what_can_not_be_planted_is_reported(change: dict[str, str], problem: str) -> None:
+    right = {"name": "right", "file": "state/fence.py", "shows": "All.", "old": "def judge(", "new": "def judges("}
+    assert list(problems_of([Variant(**right)])) == []
+    [found] = problems_of([Variant(**right | change)])
+    assert problem in found
+
+
+def test_two_variants_of_one_name_are_reported() -> None:
+    assert f"2 variants are called {EVERY[0].name}" in [*problems_of([EVERY[0], EVERY[0]])]
