@@ -75,12 +75,13 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
 def of_sources(
     sources: Sequence[KafkaSource], partitions: Iterable[Partition]
 ) -> list[tuple[KafkaSource, list[Partition]]]:
-    """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one."""
+    """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one. Those of
+    none are the first one's: releases up to 0.1 named its partitions without the stream."""
     parts: dict[str, list[Partition]] = {source.prefix: [] for source in sources}
     for partition in sorted(partitions):
         own = [prefix for prefix in parts if partition[0].startswith(prefix)]
-        if own:
-            parts[max(own, key=len)].append(partition)
+        if own or "/" not in partition[0]:
+            parts[max(own, key=len, default=sources[0].prefix)].append(partition)
     return [(source, parts[source.prefix]) for source in sources]
 
 

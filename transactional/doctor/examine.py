@@ -37,7 +37,7 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     lists them.
     """
     status = status_of(topology, store)
-    rows = examine_store(topology, store_url) if status is not None and store_url is not None else ()
+    rows = examine_store(topology, store, store_url) if status is not None and store_url is not None else ()
     return [*rows, *examine_tables(topology, store, status), *examine_source(topology, store, status)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from transactional.attempt import TransactionAttempt
 from transactional.doctor.recomputable import KeysAgain, WindowsAgain, kept_columns, keys_of, windows_of
 from transactional.doctor.replaying import Replay, expiry_of, only_for
+from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Windowed
@@ -58,7 +59,12 @@ class _Recomputing:
         if not self.windows and not self.keys and not self.made_again:
             self.findings.note("the topology has no windows that could be computed again")
             return
-        records = [r for r in store.attempts(self.topology.id, limit=ATTEMPTS_MAX) if r.phase == "committed"]
+        names = stream_names(self.topology, store)
+        records = [
+            replace(record, batch=names.today(record.batch, record.attempt.txid))
+            for record in store.attempts(self.topology.id, limit=ATTEMPTS_MAX)
+            if record.phase == "committed"
+        ]
         records.sort(key=lambda record: record.attempt.txid)
         by_txid = {batch.txid: batch for batch in batches}
         if [record.attempt.txid for record in records] != list(range(1, len(records) + 1)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from transactional.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
+from transactional.engine.streams import fingerprint_as_stored, stream_names
 from transactional.errors import BatchLost, ConfigError, OperatingError
 from transactional.ports import Spout
 from transactional.ports.examining import Diagnosis, Problem
@@ -15,24 +16,26 @@ from transactional.topology.topology import Topology
 ATTEMPTS_LOOKED_AT = 1_000
 
 
-def committed_batch(store: StoreReader, topology_id: str) -> BatchMetadata:
-    """The batch of the last committed transaction; the empty one if there is none."""
-    attempts = store.attempts(topology_id, limit=ATTEMPTS_LOOKED_AT)
-    return next((record.batch for record in attempts if record.phase == COMMITTED), EMPTY_BATCH)
+def committed_batch(store: StoreReader, topology: Topology) -> BatchMetadata:
+    """The batch of the last committed transaction, by the names of today; the empty one if there is none."""
+    for record in store.attempts(topology.id, limit=ATTEMPTS_LOOKED_AT):
+        if record.phase == COMMITTED:
+            return stream_names(topology, store).today(record.batch, record.attempt.txid)
+    return EMPTY_BATCH
 
 
 def examine_source(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> Iterator[Diagnosis]:
     """What is wrong with the source, and with the topology's fingerprint, which needs the source."""
     if status is None or not status.committed_txid:
         return
-    after = committed_batch(store, topology.id)
+    after = committed_batch(store, topology)
     where = f"source of {topology.spout_id!r}"
     try:
         held = topology.spout.held(after.ranges.keys())
         positions = list(_examine_positions(topology.spout, after, held, where))
         yield from positions
         with topology.examined() as examined:
-            yield from _examine_fingerprint(examined, status)
+            yield from _examine_fingerprint(examined, store, status)
             is_unknown = not after.ranges.keys() <= held.keys()
             if is_unknown and not positions and not topology.spout.is_acked:  # what a queue hands out is gone
                 examined.spout.plan(after, replay=False)
@@ -43,9 +46,10 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
         yield Diagnosis(Problem.SOURCE_UNAVAILABLE, where, str(error), remedy)
 
 
-def _examine_fingerprint(topology: Topology, status: TopologyStatus) -> Iterator[Diagnosis]:
+def _examine_fingerprint(topology: Topology, store: StoreReader, status: TopologyStatus) -> Iterator[Diagnosis]:
     is_bound = status.committed_txid and status.fingerprint
-    changes = fingerprint_changes(status.fingerprint, topology.fingerprint()) if is_bound else []
+    given = fingerprint_as_stored(topology, store, topology.fingerprint())
+    changes = fingerprint_changes(status.fingerprint, given) if is_bound else []
     if changes:
         remedy = "give it a new id to start over; or start it with --accept-changes, if the progress still applies"
         yield Diagnosis(Problem.TOPOLOGY_CHANGED, f"topology {topology.id!r}", "; ".join(changes), remedy)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transactional.batch import PartitionId
+from transactional.attempt import TxId
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
 from transactional.ports.examining import Diagnosis, Problem
+from transactional.ports.stream_names import StreamNames
+from transactional.store import StoreReader
 from transactional.topology.topology import Topology
 from verifier.evidence.findings import CheckImpossible, Findings
 from verifier.evidence.store import Store, StoreHistory
@@ -15,10 +19,10 @@ from verifier.transactions import Partition, check_transactions
 ANY_OFFSET = 2**62
 
 
-def examine_store(topology: Topology, store_url: str) -> Iterator[Diagnosis]:
-    """What is wrong with a topology's rows in the store: they describe no possible history."""
+def examine_store(topology: Topology, store: StoreReader, store_url: str) -> Iterator[Diagnosis]:
+    """What is wrong with a topology's rows in the store, at this URL: they describe no possible history."""
     history = _history(topology.id, store_url)
-    return _contradictions(history, _log_starts(topology, history))
+    return _contradictions(history, _log_starts(topology, stream_names(topology, store), history))
 
 
 def examine_rows(topology_id: str, store_url: str) -> Iterator[Diagnosis]:
@@ -54,14 +58,21 @@ def _contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> 
         yield Diagnosis(Problem.STORE_BROKEN, finding.where, what, remedy)
 
 
-def _log_starts(topology: Topology, history: StoreHistory) -> dict[Partition, int]:
+def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -> dict[Partition, int]:
     """From where on the source still holds its records; if unknown, nothing is considered a gap."""
     partitions = _partitions(history)
+    today = {each: _today(names, history, each) for each in partitions}
     try:
-        held = topology.spout.held([PartitionId(source, index) for source, index in partitions])
+        held = topology.spout.held(today.values())
     except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
     if not held:
         return {}
-    starts = {(partition.source, partition.index): there.start for partition, there in held.items() if there}
-    return {partition: starts.get(partition, ANY_OFFSET) for partition in partitions}
+    there = {each: held.get(today[each]) for each in partitions}
+    return {each: ANY_OFFSET if offsets is None else offsets.start for each, offsets in there.items()}
+
+
+def _today(names: StreamNames, history: StoreHistory, partition: Partition) -> PartitionId:
+    batch = BatchMetadata({PartitionId(*partition): OffsetRange(Offset(0), Offset(0))})
+    [named] = names.today(batch, TxId(history.committed_txid)).ranges
+    return named

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from transactional.config import TopologyConfig
@@ -23,11 +24,12 @@ from transactional.engine.history.minutes import Minutes
 from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
 from transactional.engine.history.run_history import about, kept, lags_of
 from transactional.engine.history.timeline import Timeline
-from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse
+from transactional.engine.streams import fingerprint_as_stored, progress_of_streams
+from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse, TransactionalError
 from transactional.guarantees import Guarantee
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
-from transactional.store.history import RunEnd, RunRecord
+from transactional.store.history import EndedHow, RunEnd, RunRecord
 from transactional.store.rules import CARRIED_OUT, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
@@ -72,7 +74,7 @@ class Leadership:
         at_ms = self.clock.monotonic_ms()
         self.lease = self.store.acquire(
             self.topology.id,
-            self.topology.fingerprint(),
+            fingerprint_as_stored(self.topology, self.store, self.topology.fingerprint()),
             owner=self.owner,
             lease_ms=self.config.lease_ms,
             accept_changes=self.accept_changes,
@@ -80,11 +82,18 @@ class Leadership:
             about=about(self.topology, self.config, self._sources),
         )
         self._renewed_at_ms = at_ms
+        try:
+            progress = progress_of_streams(
+                self.topology, self.store, self.lease.progress, accept_changes=self.accept_changes
+            )
+        except TransactionalError as error:
+            self.give_back(RunEnd(EndedHow.FAILED, error.code, str(error)), is_done=False)
+            raise
+        self.lease = replace(self.lease, progress=progress)
 
     def stand_by(self, rest: Rest) -> bool:
         """Wait for the lease, and take it; False when the run is to end without it."""
-        fingerprint = None if self.accept_changes else self.topology.fingerprint()
-        standby = Standby(self.store, self.topology.id, fingerprint, self.config, owner=self.owner)
+        standby = Standby(self.store, self.topology, self.config, owner=self.owner, accepts=self.accept_changes)
         while standby.await_turn(rest):
             try:
                 self.take()
@@ -199,18 +208,13 @@ class Leadership:
 
 
 class Standby:
-    """Waits for its turn to coordinate one topology. `fingerprint` None: it may be any."""
+    """Waits for its turn to coordinate one topology. `accepts`: its fingerprint may be any."""
 
     def __init__(
-        self,
-        store: CoordinatorStore,
-        topology_id: str,
-        fingerprint: Mapping[str, object] | None,
-        config: TopologyConfig,
-        *,
-        owner: str,
+        self, store: CoordinatorStore, topology: Topology, config: TopologyConfig, *, owner: str, accepts: bool
     ) -> None:
-        self.store, self.topology_id, self.fingerprint, self.owner = store, topology_id, fingerprint, owner
+        self.store, self.topology, self.topology_id, self.owner = store, topology, topology.id, owner
+        self.fingerprint = None if accepts else topology.fingerprint()
         self.look_every_ms = max(config.tick_ms, min(config.lease_ms // 20, LOOK_EVERY_MS_MAX))
         self._is_to_end = False
 
@@ -234,7 +238,8 @@ class Standby:
     def _status(self) -> TopologyStatus | None:
         status = next(iter(self.store.status(self.topology_id)), None)
         if status is not None and self.fingerprint is not None and _is_bound(status):
-            check_fingerprint(self.topology_id, status.fingerprint, self.fingerprint)
+            given = fingerprint_as_stored(self.topology, self.store, self.fingerprint)
+            check_fingerprint(self.topology_id, status.fingerprint, given)
         return status
 
     def _is_free(self, status: TopologyStatus | None) -> bool:

@@ -101,6 +101,16 @@ class LetterSpout(Spout):
         return self._spout.outputs
 
     @property
+    def kind(self) -> str:
+        """Its own: the run is one of letters."""
+        return type(self).__name__
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The spout's."""
+        return self._spout.streams
+
+    @property
     def event_times(self) -> Mapping[str, EventTime]:
         """The spout's."""
         return self._spout.event_times

@@ -17,6 +17,7 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables, committed_by, fence, known_txid, open_table
 from transactional.engine.history.journal import JournalWriter, TakenBack
 from transactional.engine.history.run_history import installed_version
+from transactional.engine.streams import stream_names
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.ports import Spout
 from transactional.ports.rewinding import RewindableState, RewindTarget
@@ -69,12 +70,14 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
             f"{status.committed_txid}"
         )
     check_tables(topology, status)
-    after = batch_at(store, topology.id, txid)
+    names = stream_names(topology, store)
+    after = names.today(batch_at(store, topology.id, txid), txid)
     tables = tuple(
         (component.id, state.reach(topology.id, component.id, target_of(store, topology.id, component.id, txid)))
         for component, state in rewindable(topology, store)
     )
-    positions = read_again(topology.spout, batch_at(store, topology.id, status.committed_txid), after)
+    before = names.today(batch_at(store, topology.id, status.committed_txid), status.committed_txid)
+    positions = read_again(topology.spout, before, after)
     is_begun = status.rewinding_to is not None
     return RewindPlan(topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun)
 

@@ -166,6 +166,17 @@ class Spout(ABC):
         """Whether the reader refuses records: the topology needs a table for them."""
         return False
 
+    @property
+    def kind(self) -> str:
+        """What it is called in descriptions of the topology."""
+        return type(self).__name__
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that the names of its partitions' sources begin with (see `stream_names`), as they are declared.
+        Here there are none."""
+        return ()
+
     # --- how far behind -------------------------------------------------------------------------------------------
 
     def lag(self, after: BatchMetadata) -> int | None:

@@ -21,7 +21,7 @@ def described(topology: Topology) -> dict[str, Any]:
     plan = plan_stages(topology)
     spout = {
         "id": topology.spout_id,
-        "kind": type(topology.spout).__name__,
+        "kind": topology.spout.kind,
         "parallelism": topology.spout_parallelism,
         "phase": WorkPhase.PROCESSING.value,
         "stage": 0,

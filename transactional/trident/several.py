@@ -16,22 +16,8 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import FailedMessage
 from transactional.ports import PartitionReader, RefusedRecord, Spout
 from transactional.ports.examining import SourceAddress
+from transactional.ports.stream_names import BETWEEN, of_stream, taken_apart
 from transactional.schema import Schema
-
-_BETWEEN = "/"
-"""In the name of a source: stream, then the spout's own name. No stream has it in its name."""
-
-
-def of_stream(stream: str, partition: PartitionId, first: str) -> PartitionId:
-    """A spout's partition as one of the topology. The first one's keep their names, under which their positions are
-    recorded while it is the only one."""
-    return partition if stream == first else replace(partition, source=f"{stream}{_BETWEEN}{partition.source}")
-
-
-def taken_apart(partition: PartitionId, streams: Collection[str], first: str) -> tuple[str, PartitionId]:
-    """The stream, and the partition as the spout knows it."""
-    stream, between, source = partition.source.partition(_BETWEEN)
-    return (stream, replace(partition, source=source)) if between and stream in streams else (first, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +29,7 @@ class SeveralReaders(PartitionReader):
 
     def stream_of(self, partition: PartitionId) -> str:
         """The first spout has the default stream, or streams of its own."""
-        stream, own = taken_apart(partition, self.readers, self.first)
+        stream, own = taken_apart(partition)
         return self.readers[stream].stream_of(own) if stream == self.first else stream
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
@@ -79,7 +65,7 @@ class SeveralReaders(PartitionReader):
         return reader.read_with_offsets(own, offsets, metadata)
 
     def _reader(self, partition: PartitionId) -> tuple[PartitionReader, PartitionId]:
-        stream, own = taken_apart(partition, self.readers, self.first)
+        stream, own = taken_apart(partition)
         return self.readers[stream], own
 
 
@@ -133,6 +119,16 @@ class SeveralSpouts(Spout):
         """Their readers."""
         return SeveralReaders({name: spout.reader() for name, spout in self.spouts.items()}, self.first)
 
+    @property
+    def kind(self) -> str:
+        """That of a single one."""
+        return self.spouts[self.first].kind if len(self.spouts) == 1 else super().kind
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.spouts)
+
     # --- connections ----------------------------------------------------------------------------------------------
 
     def identity(self) -> Mapping[str, str]:
@@ -166,10 +162,16 @@ class SeveralSpouts(Spout):
             return None
         parts = {name: batch if batch is not None else _nothing(before[name]) for name, batch in planned.items()}
         splits = [batch.split_records for batch in parts.values() if batch.split_records is not None]
-        self._check_names(parts[self.first])
+        gone = _nothing(self._gone(after))
         return BatchMetadata(
-            {self._of(name, at): offsets for name, batch in parts.items() for at, offsets in batch.ranges.items()},
-            metadata={self._of(name, at): kept for name, batch in parts.items() for at, kept in batch.metadata.items()},
+            {
+                **gone.ranges,
+                **{of_stream(name, at): range for name, batch in parts.items() for at, range in batch.ranges.items()},
+            },
+            metadata={
+                **gone.metadata,
+                **{of_stream(name, at): kept for name, batch in parts.items() for at, kept in batch.metadata.items()},
+            },
             split_records=min(splits, default=None),
         )
 
@@ -186,19 +188,6 @@ class SeveralSpouts(Spout):
             batch = planned[name] = self.spouts[name].plan(before[name], replay=replay)
             left -= 0 if batch is None else batch.offset_count
         return {name: planned[name] for name in self.spouts}
-
-    def _of(self, name: str, partition: PartitionId) -> PartitionId:
-        return of_stream(name, partition, self.first)
-
-    def _check_names(self, first: BatchMetadata) -> None:
-        """Raise `ConfigError` for a source of the first stream that would be taken for another one's."""
-        for at in first.ranges:
-            stream, own = taken_apart(at, self.spouts, self.first)
-            if own != at:
-                raise ConfigError(
-                    f"stream {self.first!r}: its source {at.source!r} begins as those of stream {stream!r} do: give "
-                    "that stream another name"
-                )
 
     def check_replay(self, batch: BatchMetadata) -> None:
         """Raise `BatchLost` if one of them can't read its part again."""
@@ -230,7 +219,7 @@ class SeveralSpouts(Spout):
             lags = spout.lags(self._part(name, after))
             if lags is None:
                 return None
-            every |= {self._of(name, partition): lag for partition, lag in lags.items()}
+            every |= {of_stream(name, partition): lag for partition, lag in lags.items()}
         return every
 
     @property
@@ -256,7 +245,7 @@ class SeveralSpouts(Spout):
     def addresses(self) -> Mapping[str, SourceAddress]:
         """Those of all."""
         return {
-            ("" if name == self.first else f"{name}{_BETWEEN}") + before: address
+            f"{name}{BETWEEN}{before}": address
             for name, spout in self.spouts.items()
             for before, address in spout.addresses().items()
         }
@@ -265,7 +254,7 @@ class SeveralSpouts(Spout):
         """What each says of its own."""
         held = dict[PartitionId, OffsetRange | None]()
         for name, spout in self.spouts.items():
-            apart = {at: taken_apart(at, self.spouts, self.first) for at in partitions}
+            apart = {at: taken_apart(at) for at in partitions}
             own = {partition: at for at, (stream, partition) in apart.items() if stream == name}
             held |= {own[partition]: there for partition, there in spout.held(own.keys()).items()} if own else {}
         return held
@@ -284,19 +273,25 @@ class SeveralSpouts(Spout):
 
     def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
         """Pass each its own."""
-        apart = [(taken_apart(message.partition, self.spouts, self.first), message) for message in failed]
+        apart = [(taken_apart(message.partition), message) for message in failed]
         for name, spout in self.spouts.items():
             own = [replace(message, partition=at) for (stream, at), message in apart if stream == name]
             spout.settle(self._part(name, batch), own)
 
     def _part(self, name: str, batch: BatchMetadata) -> BatchMetadata:
         def own(of_partitions: Mapping[PartitionId, Any]) -> dict[PartitionId, Any]:
-            apart = {at: taken_apart(at, self.spouts, self.first) for at in of_partitions}
-            # Where progress has the first stream's under both names, the one without the stream is newer.
-            newest_last = sorted(apart, key=lambda at: apart[at][1] == at)
-            return {apart[at][1]: of_partitions[at] for at in newest_last if apart[at][0] == name}
+            apart = {at: taken_apart(at) for at in of_partitions}
+            return {own: of_partitions[at] for at, (stream, own) in apart.items() if stream == name}
 
         return replace(batch, ranges=own(batch.ranges), digests=own(batch.digests), metadata=own(batch.metadata))
+
+    def _gone(self, batch: BatchMetadata) -> BatchMetadata:
+        """The part of streams that the topology no longer has: their positions are kept."""
+
+        def left(of_partitions: Mapping[PartitionId, Any]) -> dict[PartitionId, Any]:
+            return {at: of_partitions[at] for at in of_partitions if taken_apart(at)[0] not in self.spouts}
+
+        return BatchMetadata(left(batch.ranges), metadata=left(batch.metadata))
 
 
 def _nothing(after: BatchMetadata) -> BatchMetadata:

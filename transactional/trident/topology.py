@@ -77,8 +77,7 @@ class TridentTopology:
             )
         checked = checked_spout(name, spout, self.parallelism)
         self._spouts[name] = spout
-        if len(self._spouts) > 1:
-            self._as_one(self.parallelism)
+        self._as_one(self.parallelism)
         first = next(iter(self._spouts))
         stream = DEFAULT_STREAM if name == first else name
         if event_time is not None:
@@ -89,10 +88,8 @@ class TridentTopology:
         node = self._declarations.graph.add(StreamNode(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 
-    def _as_one(self, tasks: int) -> Spout | SpoutMaker:
+    def _as_one(self, tasks: int) -> Spout:
         """The spout that the topology has."""
-        if len(self._spouts) == 1:
-            return next(iter(self._spouts.values()))
         return SeveralSpouts({name: checked_spout(name, spout, tasks) for name, spout in self._spouts.items()})
 
     def merge(self, *streams: Stream) -> Stream:

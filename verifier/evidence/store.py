@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -14,6 +15,7 @@ from verifier.evidence.findings import CheckImpossible
 
 _CHUNK = 20_000
 _WHAT = "store"
+_Partition = tuple[str, int]
 
 _TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint
     FROM transactional_topologies WHERE topology_id = :id"""
@@ -70,7 +72,9 @@ class StoreHistory:
     @property
     def replays_exactly(self) -> bool:
         """False for an opaque spout, which may continue if something is lost."""
-        return not str(self.fingerprint.get("spout", {}).get("kind", "")).startswith("Opaque")
+        spout = self.fingerprint.get("spout", {})
+        kinds = [str(value) for key, value in spout.items() if key == "kind" or key.endswith(".kind")]
+        return not any(kind.startswith("Opaque") for kind in kinds)
 
     @property
     def oldest_attempt_id(self) -> int | None:
@@ -139,7 +143,41 @@ def _history(connection: Connection, topology_id: str) -> StoreHistory:
         txid_of.update((row[1], row[0]) for row in part)
         batches += _batches([row for row in part if row[2] is not None])
     known = json.loads(fingerprint)
-    return StoreHistory(topology_id, committed, attempt, counter, tuple(batches), txid_of, in_flight, fences, known)
+    return StoreHistory(
+        topology_id, committed, attempt, counter, in_one_form(batches), txid_of, in_flight, fences, known
+    )
+
+
+def in_one_form(batches: Sequence[CommittedBatch]) -> tuple[CommittedBatch, ...]:
+    """The batches, in order of txids, with every partition under the name that it has last: `stream/source`.
+
+    Releases up to 0.1 left the stream out where it was declared first. The form of today carries every position on from
+    the one before: so a partition without its stream is the one that takes its place in the first batch that has it; of
+    several with its source and index, the one that continues where it ended. A wrong position is still found.
+    """
+    names: dict[_Partition, _Partition] = {}
+    until = 0
+    for number, (before, batch) in enumerate(pairwise(batches), start=1):
+        if before.ranges.keys() != batch.ranges.keys() and (new := dict(_renamed(before, batch))):
+            names |= new
+            until = number
+    if not names:
+        return tuple(batches)
+    renamed = [
+        replace(batch, ranges={names.get(at, at): ranges for at, ranges in batch.ranges.items()})
+        for batch in batches[:until]
+    ]
+    return (*renamed, *batches[until:])
+
+
+def _renamed(before: CommittedBatch, batch: CommittedBatch) -> Iterator[tuple[_Partition, _Partition]]:
+    added = batch.ranges.keys() - before.ranges.keys()
+    for partition in sorted(before.ranges.keys() - batch.ranges.keys()):
+        source, index = partition
+        found = sorted(new for new in added if new[1] == index and new[0].partition("/")[2] == source)
+        going_on = [new for new in found if batch.ranges[new][0] == before.ranges[partition][1]]
+        if found:
+            yield partition, (going_on or found)[0]
 
 
 def _batches(rows: list[Any]) -> list[CommittedBatch]:

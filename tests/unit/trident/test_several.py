@@ -78,7 +78,7 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
         }
     )
     both.open()
-    one, two = PartitionId("memory", 0), PartitionId("s1/memory", 0)
+    one, two = PartitionId("s0/memory", 0), PartitionId("s1/memory", 0)
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
     assert first.ranges == {one: offsets(0, 1), two: offsets(0, 1)}
@@ -86,10 +86,10 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
     assert second is not None
     assert second.ranges == {one: offsets(1, 1), two: offsets(1, 2)}
     assert both.plan(second, replay=False) is None
-    under_its_stream = PartitionId("s0/memory", 0)
-    for ranges in ({under_its_stream: offsets(0, 1)}, {one: offsets(0, 1), under_its_stream: offsets(0, 0)}):
-        assert both.plan(BatchMetadata({**ranges, two: offsets(0, 1)}), replay=False) == second
-    assert both.reader().stream_of(under_its_stream) == "default"
+    gone = PartitionId("s2/memory", 0)
+    kept = both.plan(BatchMetadata({**first.ranges, gone: offsets(3, 5)}), replay=False)
+    assert kept is not None
+    assert kept.ranges == {**second.ranges, gone: offsets(5, 5)}, "positions of a stream that is gone are kept"
     assert both.lag(first) == 1
     assert both.reader().stream_of(one) == "default"
     assert both.reader().stream_of(two) == "s1"
@@ -127,17 +127,19 @@ def test_a_topology_gains_a_stream_and_reads_nothing_again(kind: Any, *, fails: 
     assert stored(table) == {"a": 2, "b": 1, "c": 2, "d": 1}
 
 
-def test_a_source_of_the_first_stream_that_is_named_as_another_stream_is_refused() -> None:
+def test_a_source_may_be_named_as_another_stream() -> None:
     class Named(MemoryTransactionalSpout):
         def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+            assert after.ranges.keys() <= {PartitionId("s1/memory", 0)}
             return BatchMetadata({PartitionId("s1/memory", 0): offsets(0, 1)})
 
     both = SeveralSpouts(
         {f"s{n}": kind([[("a",)]], WORD, 1) for n, kind in enumerate((Named, MemoryTransactionalSpout))}
     )
-    both.open()
-    with pytest.raises(ConfigError, match="stream 's0': its source 's1/memory' begins as those of stream 's1' do"):
-        both.plan(EMPTY_BATCH, replay=False)
+    first = both.plan(EMPTY_BATCH, replay=False)
+    assert first is not None
+    assert first.ranges == {PartitionId("s0/s1/memory", 0): offsets(0, 1), PartitionId("s1/memory", 0): offsets(0, 1)}
+    assert both.plan(first, replay=False) is not None
 
 
 def test_it_replays_exactly_if_all_of_them_do() -> None:

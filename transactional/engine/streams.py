@@ -1,0 +1,76 @@
+"""What the store has recorded of a topology of streams, under the names of today, and what has changed of its streams.
+
+Committed positions of a stream that is gone are kept and not read. Records of one in a batch that is in flight are not
+skipped: the topology is refused. Which stream is declared first makes no difference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from transactional.attempt import NO_TRANSACTION
+from transactional.errors import TopologyChanged
+from transactional.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
+from transactional.store import StoreReader
+from transactional.store.progress import Progress
+from transactional.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+
+def stream_names(topology: Topology, store: StoreReader) -> StreamNames:
+    """The names of its streams' partitions. Raises `StoreUnavailable`."""
+    streams = topology.spout.streams
+    return StreamNames(streams, store.runs(topology.id, limit=RUNS_MAX) if streams else ())
+
+
+def fingerprint_as_stored(topology: Topology, store: StoreReader, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A fingerprint of the topology to be compared with the stored one. Raises `StoreUnavailable`."""
+    status = next(iter(store.status(topology.id)), None) if topology.spout.streams else None
+    if status is None:
+        return given
+    return stream_names(topology, store).fingerprint(given, status.fingerprint, status.committed_txid)
+
+
+def progress_of_streams(
+    topology: Topology, store: StoreReader, progress: Progress, *, accept_changes: bool
+) -> Progress:
+    """The progress to start from, by the names of today.
+
+    Raises `TopologyChanged` for a batch in flight with records of a stream that is gone, and unless `accept_changes` if
+    only the order of the declarations says whose recorded positions are.
+    """
+    names, txid = stream_names(topology, store), progress.committed_txid
+    for batch in (progress.committed_batch, *progress.recorded.values()):
+        if names.is_guess(batch, txid) and not accept_changes:
+            raise TopologyChanged(
+                f"topology {topology.id!r} has positions that name no stream, and no run is stored that says whose "
+                f"they are: they are taken for those of {names.streams[0]!r}, which is declared first. If that is so, "
+                "start with --accept-changes (accept_changes=True); otherwise declare their stream first"
+            )
+    committed = names.today(progress.committed_batch, txid)
+    recorded = {number: names.today(batch, txid) for number, batch in progress.recorded.items()}
+    for number, batch in recorded.items():
+        for stream, has_records in names.gone(batch).items():
+            if has_records:
+                raise TopologyChanged(
+                    f"transaction {number} of topology {topology.id!r} is recorded and not committed, and has records "
+                    f"of stream {stream!r}, which the topology no longer has: they would be lost. Run it with this "
+                    "stream until it is drained, and take the stream out then"
+                )
+    if txid != NO_TRANSACTION:
+        _tell(names, topology, {taken_apart(partition)[0] for partition in committed.ranges})
+    return replace(progress, committed_batch=committed, recorded=recorded)
+
+
+def _tell(names: StreamNames, topology: Topology, before: set[str]) -> None:
+    for stream in sorted(before - set(names.streams)):
+        _log.warning(
+            "topology %r no longer has stream %r: its positions are kept, and it is not read", topology.id, stream
+        )
+    for stream in names.streams if before else ():
+        if stream not in before:
+            _log.warning("topology %r has a new stream, %r: it is read from its start", topology.id, stream)

@@ -1,0 +1,121 @@
+"""Names of partitions in a topology of streams: the stream, then the name that the stream's spout gives.
+
+Releases up to 0.1 left the stream out of the names of the one that was declared first. What they have recorded is
+brought into today's form here: who that was stands in the description of the run that has committed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from transactional.attempt import TxId
+from transactional.batch import BatchMetadata, PartitionId, PendingMessage
+from transactional.groupings import DEFAULT_STREAM
+from transactional.store.history import RunRecord
+
+BETWEEN = "/"
+"""Between stream and source. No stream has it in its name."""
+
+RUNS_MAX = 100_000
+"""All that are kept."""
+
+V = TypeVar("V")
+
+
+def of_stream(stream: str, partition: PartitionId) -> PartitionId:
+    """A spout's partition as one of the topology."""
+    return replace(partition, source=f"{stream}{BETWEEN}{partition.source}")
+
+
+def taken_apart(partition: PartitionId) -> tuple[str, PartitionId]:
+    """The stream, and the partition as its spout knows it; `""` for one without a stream."""
+    stream, between, source = partition.source.partition(BETWEEN)
+    return (stream, replace(partition, source=source)) if between else ("", partition)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNames:
+    """The streams of a topology, as they are declared today, and the runs that have recorded its batches, newest first.
+
+    Without streams all names stay as they are: the topology is not one of streams.
+    """
+
+    streams: Sequence[str]
+    runs: Sequence[RunRecord] = ()
+
+    def first(self, txid: TxId) -> str | None:
+        """The stream that the run which has committed a transaction, or the last one before, has declared first; None:
+        no such run is stored, or it is not described."""
+        until: int = txid
+        for run in self.runs:
+            if run.began_at_txid < min(until, txid):
+                components = run.about.topology.get("components") or [{}]
+                first: str | None = components[0].get("id")
+                return first
+            until = run.began_at_txid
+        return None
+
+    def today(self, batch: BatchMetadata, txid: TxId) -> BatchMetadata:
+        """A batch, of this transaction or after it, with the names that its partitions have today."""
+        if not self.streams or all(self._is_named(partition) for partition in batch.ranges):
+            return batch
+        first = self.first(txid) or self.streams[0]
+        # In a batch of today others with an unknown name in front are those of streams that are gone for long.
+        is_of_today = any(taken_apart(partition)[0] == first for partition in batch.ranges)
+
+        def name(partition: PartitionId) -> PartitionId:
+            is_kept = self._is_named(partition) or (is_of_today and taken_apart(partition)[0])
+            return partition if is_kept else of_stream(first, partition)
+
+        def renamed(of: Mapping[PartitionId, V]) -> dict[PartitionId, V]:
+            # Where the first stream's are there under both names, the ones without are newer.
+            return {name(partition): of[partition] for partition in sorted(of, key=lambda each: name(each) != each)}
+
+        def messages(of: Iterable[PendingMessage]) -> tuple[PendingMessage, ...]:
+            return tuple(replace(message, partition=name(message.partition)) for message in of)
+
+        return replace(
+            batch,
+            ranges=renamed(batch.ranges),
+            digests=renamed(batch.digests),
+            metadata=renamed(batch.metadata),
+            event_times=renamed(batch.event_times),
+            pending=messages(batch.pending),
+            again=messages(batch.again),
+        )
+
+    def is_guess(self, batch: BatchMetadata, txid: TxId) -> bool:
+        """Whether only the order of the declarations says whose some of a batch's partitions are."""
+        is_one = len(self.streams) < 2 or self.first(txid) is not None
+        return not is_one and self.today(batch, txid) is not batch
+
+    def fingerprint(self, given: Mapping[str, Any], stored: Mapping[str, Any], txid: TxId) -> Mapping[str, Any]:
+        """The fingerprint of today, in the form of a stored one: that of a single stream did not name it."""
+        before = stored.get("spout", {})
+        if not self.streams or not before or all(key.partition(".")[0] in self._known for key in before):
+            return given
+        prefix = f"{self.first(txid) or self.streams[0]}."
+        return {**given, "spout": {key.removeprefix(prefix): value for key, value in given["spout"].items()}}
+
+    def gone(self, batch: BatchMetadata) -> dict[str, bool]:
+        """The streams of a batch that the topology no longer has, and whether the batch has records of them."""
+        gone: dict[str, bool] = {}
+        for partition, offsets in batch.ranges.items() if self.streams else ():
+            stream, _ = taken_apart(partition)
+            if stream not in self.streams:
+                gone[stream] = gone.get(stream, False) or bool(len(offsets))
+        return gone
+
+    def _is_named(self, partition: PartitionId) -> bool:
+        return taken_apart(partition)[0] in self._known
+
+    @property
+    def _known(self) -> set[str]:
+        """All streams that there have been."""
+        known = set(self.streams)
+        for run in self.runs:
+            for component in (run.about.topology.get("components") or [])[:1]:
+                known |= {component.get("id", ""), *component.get("streams", {})} - {"", DEFAULT_STREAM}
+        return known
