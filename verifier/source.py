@@ -76,7 +76,7 @@ def of_sources(
     sources: Sequence[KafkaSource], partitions: Iterable[Partition]
 ) -> list[tuple[KafkaSource, list[Partition]]]:
     """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one. Those of
-    none are the first one's: releases up to 0.1 named its partitions without the stream."""
+    none are the first one's: earlier releases named its partitions without the stream."""
     parts: dict[str, list[Partition]] = {source.prefix: [] for source in sources}
     for partition in sorted(partitions):
         own = [prefix for prefix in parts if partition[0].startswith(prefix)]

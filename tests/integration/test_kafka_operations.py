@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
@@ -17,14 +19,19 @@ from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.attempt import TxId
 from transactional.commands import rewind as commands
+from transactional.commands.verify import sources_of, tables_of
 from transactional.console.beside import console_beside
 from transactional.doctor.examine import examine
 from transactional.engine.driver import TopologyDriver
+from transactional.engine.rewinding import rewind
 from transactional.loading import open_for_reading, open_store
 from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.topology import Topology
+from transactional.trident import Count, TridentTopology
 from transactional.web.server import Address
+from verifier import verify
 
 pytestmark = pytest.mark.kafka
 
@@ -161,3 +168,62 @@ def test_a_run_survives_a_client_that_is_closed_under_it(
             shop.await_counts({"cat": 1, "dog": 1, "owl": number})
     with closing(open_for_reading(shop.store)) as store:
         assert [each for each in examine(shop.topology(), store, shop.store) if not each.is_harmless] == []
+
+
+# --- several streams --------------------------------------------------------------------------------------------------
+
+
+class Shops:
+    """A topology that counts the values of two topics, each a stream."""
+
+    def __init__(self, kind: type[KafkaSpout], bootstrap: str, folder: Path) -> None:
+        self.kind, self.bootstrap, self.folder = kind, bootstrap, folder
+        self.topics = {name: new_topic(bootstrap) for name in ("web", "app")}
+        self.store = f"sqlite:///{folder}/store.db"
+
+    def topology(self, *order: str) -> Topology:
+        topology, streams = TridentTopology("shops"), {}
+        for name in order:
+            options: Any = {"value_type": "string", "fields": ("value",), "timeout_ms": TIMEOUT_MS}
+            spout = self.kind(self.bootstrap, [self.topics[name]], batch_records_max=2, **options)
+            streams[name] = topology.new_stream(name, spout)
+        counted = streams["web"].merge(streams["app"]).group_by("value")
+        counted.persistent_aggregate(DeltaMapState(self.folder / "counts"), Count(), name="counts")
+        return topology.build(strict=True)
+
+    def run(self, *order: str) -> None:
+        run_topology(self.topology(*order), store=self.store, master="none", config={"stop_when_drained": True})
+
+    def counts(self) -> dict[str, int]:
+        rows = DeltaMapState(self.folder / "counts", key="value").read().to_pylist()
+        return {row["value"]: row["count"] for row in rows}
+
+    def nothing_is_wrong(self, topology: Topology) -> None:
+        sources = [replace(source, reads_records=True) for source in sources_of(topology)]
+        report = verify(self.store, "shops", tables_of(topology)[0], sources)
+        assert report.findings == ()
+        assert report.checked["records of the source"]
+        with closing(open_for_reading(self.store)) as store:
+            assert [each for each in examine(topology, store, self.store) if not each.is_harmless] == []
+
+
+@BOTH
+def test_two_streams_change_places_and_are_taken_back_and_verified(
+    kind: type[KafkaSpout], bootstrap: str, tmp_path: Path
+) -> None:
+    shops = Shops(kind, bootstrap, tmp_path)
+    put(bootstrap, shops.topics["web"], ["w1", "w2", "w3", "w4", "w5"])
+    put(bootstrap, shops.topics["app"], ["a1"])
+    shops.run("web", "app")
+    put(bootstrap, shops.topics["app"], ["a2", "a3"])
+    shops.run("app", "web")
+    every = dict.fromkeys(("w1", "w2", "w3", "w4", "w5", "a1", "a2", "a3"), 1)
+    assert shops.counts() == every
+    topology = shops.topology("app", "web")
+    shops.nothing_is_wrong(topology)
+    with closing(open_store(shops.store)) as store:
+        rewind(topology, store, TxId(1), owner="test")
+    assert shops.counts() == dict.fromkeys(("w1", "w2", "a1"), 1)
+    shops.run("web", "app")
+    assert shops.counts() == every
+    shops.nothing_is_wrong(topology)

@@ -1,6 +1,6 @@
 """Names of partitions in a topology of streams: the stream, then the name that the stream's spout gives.
 
-Releases up to 0.1 left the stream out of the names of the one that was declared first. What they have recorded is
+Earlier releases left the stream out of the names of the one that was declared first. What they have recorded is
 brought into today's form here: who that was stands in the description of the run that has committed it.
 """
 

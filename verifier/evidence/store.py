@@ -151,7 +151,7 @@ def _history(connection: Connection, topology_id: str) -> StoreHistory:
 def in_one_form(batches: Sequence[CommittedBatch]) -> tuple[CommittedBatch, ...]:
     """The batches, in order of txids, with every partition under the name that it has last: `stream/source`.
 
-    Releases up to 0.1 left the stream out where it was declared first. The form of today carries every position on from
+    Earlier releases left the stream out where it was declared first. The form of today carries every position on from
     the one before: so a partition without its stream is the one that takes its place in the first batch that has it; of
     several with its source and index, the one that continues where it ended. A wrong position is still found.
     """
