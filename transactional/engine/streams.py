@@ -44,6 +44,8 @@ def progress_of_streams(
     only the order of the declarations says whose recorded positions are.
     """
     names, txid = stream_names(topology, store), progress.committed_txid
+    if not names.streams:
+        return progress
     for batch in (progress.committed_batch, *progress.recorded.values()):
         if names.is_guess(batch, txid) and not accept_changes:
             raise TopologyChanged(
