@@ -145,7 +145,8 @@ def test_what_is_idle_is_ended(sent: bytes) -> None:
 
 def test_who_has_no_access_gets_one_answer_and_keeps_no_connection() -> None:
     with served(LIMITS) as port, connected(port, STRANGE) as stranger:
-        assert rest(stranger).startswith(b"HTTP/1.1 401 ")
+        answer = rest(stranger)
+        assert (answer[:13], b"\r\nconnection: close\r\n" in answer) == (b"HTTP/1.1 401 ", True)
     with served(LIMITS) as port, connected(port, STRANGE.replace(b"127.0.0.1", b"evil.example")) as stranger:
         assert rest(stranger).startswith(b"HTTP/1.1 421 ")
 
