@@ -186,6 +186,7 @@ def test_a_minute_is_stored_with_the_commit_after_it(storage: Storage, store: St
             record_commit(each, lease, attempt, read(batch_of(0)), minute=minute)
     assert store.minutes(TOPOLOGY, since_ms=0) == minutes
     assert store.minutes(TOPOLOGY, since_ms=60_001) == minutes[1:]
+    assert store.minutes(TOPOLOGY, since_ms=minutes[0].at_ms) == minutes, "the one that starts then is among them"
     assert store.minutes("nowhere", since_ms=0) == []
 
 

@@ -111,7 +111,8 @@ def test_the_report_names_what_survives_and_what_is_left(root: Path, capsys: pyt
 
 def test_the_tests_about_a_file_come_first() -> None:
     found = suites_of("transactional/queries/client.py", ROOT)
-    assert found[:2] == ["tests/unit/queries/test_client.py", "tests/unit/queries/test_serving.py"]
+    assert found[0] == "tests/unit/queries/test_client.py"
+    assert found[1].startswith("tests/unit/queries/")
     assert len(found) == len(set(found))
     assert suites_of("state/fence.py", ROOT)[0].startswith("tests/unit/state/")
 

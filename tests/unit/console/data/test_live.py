@@ -68,6 +68,13 @@ def test_a_failed_attempt_waits_for_its_retry_and_an_aborted_one_is_gone() -> No
     assert doing(live) == []
 
 
+def test_what_a_dead_attempt_answers_late_leaves_its_replay_in_flight() -> None:
+    live = Live("words")
+    live(10, Tick(10), [StartProcessing(tried(1, 4), EMPTY_BATCH)])
+    live(20, AttemptFailed(tried(1, 2), "aborted"), [])
+    assert doing(live) == [(1, 4, "processing")]
+
+
 def test_a_source_without_data_leaves_nothing_in_flight() -> None:
     live, attempt = Live("words"), tried(1, 2)
     live(10, Tick(10), [PlanBatch(attempt, EMPTY_BATCH, replay=False)])
