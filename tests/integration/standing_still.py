@@ -78,8 +78,11 @@ class Points:
     writing = threading.RLock()
 
     def pass_by(self, point: str) -> None:
-        if point == self.chosen:
-            with self.writing:
+        if point != self.chosen:
+            return
+        with self.writing:
+            # Tables are fenced side by side: another thread may have been here meanwhile.
+            if point == self.chosen:
                 self.chosen = ""
                 say(STANDS_STILL)
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -18,6 +18,7 @@ from tests.proof.shapes import NOON, OTHER_TAKE, SHAPES, TAKE, Contents, Setting
 from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
+from transactional.engine.fencing import one_by_one
 from transactional.engine.runner import Fatal
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import AttemptRecord
@@ -69,6 +70,8 @@ def live(
     ):
         clock = PacedClock(topology.spout, behind_ms) if setting.shape == "expiring" else None
         driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof", clock=clock)
+        # Effects are numbered in the same order in each run.
+        driver.leadership._side_by_side = one_by_one
         # A crash in another thread than the driver's would leave the driver waiting for its answer.
         effects.on_crash = lambda: driver._events.put(Fatal(Crash()))
         try:

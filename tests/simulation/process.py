@@ -38,6 +38,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.engine.driver import TopologyDriver
+from transactional.engine.fencing import one_by_one
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import (
     CommitStuck,
@@ -140,6 +141,7 @@ class Process:
         )
         patched: Any = self.driver.leadership
         patched._pause = Pause(self._let_driver_wait)
+        patched._side_by_side = one_by_one
 
     def _topology(self) -> Topology:
         spout = self.world.spout_class(self.world.source, self.faults, replays_exactly=self.world.replays_exactly)

@@ -179,11 +179,12 @@ class TopologyDriver:
             stack.callback(close_tables, self.topology)
             stack.callback(self.executor.close)
             warm.pop_all()
-            if not self.standby:
-                self.executor.open()
-            self.leadership.renew()
-            self.leadership.fence_tables()
-            self.leadership.forget_old_attempts()
+            with self.leadership.kept():
+                if not self.standby:
+                    self.executor.open()
+                self.leadership.renew()
+                self.leadership.fence_tables()
+                self.leadership.forget_old_attempts()
             return self._loop()
 
     def _rest(self, duration_ms: int) -> bool:

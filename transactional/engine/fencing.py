@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from transactional.attempt import AttemptId, TxId
 from transactional.core.agreement import disagreement, refusal
@@ -15,14 +16,43 @@ from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10
 
+SideBySide = Callable[[Sequence[Callable[[], None]]], None]
+"""Does all of it, in any order; raises what the first in the given order has raised, once nothing runs any more."""
 
-def fence_tables(topology: Topology, store: CoordinatorStore, lease: Lease, *, durability: str = "disk") -> None:
+
+def one_by_one(works: Sequence[Callable[[], None]]) -> None:
+    """Do one after the other."""
+    for work in works:
+        work()
+
+
+def fence_tables(
+    topology: Topology,
+    store: CoordinatorStore,
+    lease: Lease,
+    *,
+    durability: str = "disk",
+    side_by_side: SideBySide = one_by_one,
+) -> None:
     """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are fenced off.
 
-    Raises `StoreMismatch` if a table is not where the store says it should be.
+    What is to be done is the same for each table, and `side_by_side` may do it for all at once. No table is fenced
+    before every one has been compared with the store. Raises `StoreMismatch` if one is not where the store says it
+    should be.
     """
-    for component in topology.committers:
-        fence(open_table(topology, component, store, durability=durability), component.id, store, lease)
+    txids = dict[str, TxId]()
+
+    def compare(component: Component) -> None:
+        state = open_table(topology, component, store, durability=durability)
+        has_joined = store.has_fence(topology.id, component.id)
+        txids[component.id] = _table_txid(component.id, state, store, lease, has_joined=has_joined)
+
+    def raise_version(component: Component) -> None:
+        assert component.state is not None
+        fence(component.state, component.id, store, lease, txids[component.id])
+
+    for work in (compare, raise_version):
+        side_by_side([partial(work, component) for component in topology.committers])
 
 
 def open_table(
@@ -44,21 +74,25 @@ def close_tables(topology: Topology) -> None:
         component.state.close()
 
 
-def fence(state: TransactionState, component_id: str, store: CoordinatorStore, lease: Lease) -> None:
-    """Raise the version of one open table.
+def fence(
+    state: TransactionState, component_id: str, store: CoordinatorStore, lease: Lease, txid: TxId | None = None
+) -> None:
+    """Raise the version of one open table. `txid` is where it is, if it was looked at.
 
     The store must know the fence before the table has it. A committer has joined only once its table has it too:
     until then its fences are recorded as those of a joining one, so that a run that dies in between can be
     restarted."""
     has_joined = store.has_fence(lease.topology_id, component_id)
     for tried in range(1, FENCE_TRIES + 1):
-        txid = _table_txid(component_id, state, store, lease, has_joined=has_joined)
+        if txid is None:
+            txid = _table_txid(component_id, state, store, lease, has_joined=has_joined)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
         try:
             state.fence(lease.fence_id)
         except TableConflict:
             if tried == FENCE_TRIES:
                 raise
+            txid = None  # it has moved
             continue
         if not has_joined:
             store.record_fence(lease, component_id, txid)

@@ -12,14 +12,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
-from transactional.engine.fencing import fence_tables
+from transactional.engine.fencing import SideBySide, fence_tables
 from transactional.engine.history.minutes import Minutes
 from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
 from transactional.engine.history.run_history import about, kept, lags_of
@@ -27,6 +27,7 @@ from transactional.engine.history.timeline import Timeline
 from transactional.engine.streams import fingerprint_as_stored, progress_of_streams
 from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse, TransactionalError
 from transactional.guarantees import Guarantee
+from transactional.plumbing.pools import DaemonPool
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, RunRecord
@@ -35,6 +36,9 @@ from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500
 """A standby looks twenty times per lease, and at least so often."""
+
+FENCED_AT_ONCE_MAX: Final = 32
+"""How many tables are opened and fenced at once: each one waits for its storage most of the time."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class Leadership:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name = accept_changes, name
         self._pause = threading.Event()
+        self._side_by_side: SideBySide = _in_threads
         self._minutes = Minutes()
         self._notify = notify
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
@@ -107,7 +112,11 @@ class Leadership:
     def fence_tables(self) -> None:
         """Keep every earlier coordinator from writing to the tables, and check them against the store."""
         try:
-            fence_tables(self.topology, self.store, self.lease, durability=self.config.durability)
+            fence_tables(
+                *(self.topology, self.store, self.lease),
+                durability=self.config.durability,
+                side_by_side=self._side_by_side,
+            )
         except StoreMismatch:
             self.renew()  # raises `Fenced` when another coordinator has taken over meanwhile: then that is why
             raise
@@ -130,15 +139,48 @@ class Leadership:
 
     def renew(self) -> None:
         """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's."""
+        self._renew()
+        self._notify(LeaseRenewed(self.config.lease_ms))
+
+    def _renew(self) -> None:
         at_ms = self.clock.monotonic_ms()
         self.store.renew(self.lease, lease_ms=self.config.lease_ms)
         self._renewed_at_ms = at_ms
-        self._notify(LeaseRenewed(self.config.lease_ms))
 
     def renew_in_time(self) -> None:
         """Renew the lease when a third of its time is over."""
-        if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms // 3:
+        if self._is_older_than(self.config.lease_ms // 3):
             self.write("renew", self.renew)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Renew the lease in time while the body does what may take longer than it: a thread does so.
+
+        Raises what the renewal has raised (`Fenced`, if another process has taken the lead) once the body has ended.
+        """
+        over = threading.Event()
+        pool = DaemonPool(1, "lease")
+        renewing = pool.submit(self._keep_until, over)
+        try:
+            yield
+        finally:
+            over.set()
+            pool.shutdown()
+        renewing.result()
+
+    def _keep_until(self, over: threading.Event) -> None:
+        """No observer is notified: they are in the driver's thread."""
+        while not over.wait(self.config.tick_ms / 1000):
+            if self._is_older_than(self.config.lease_ms // 3):
+                try:
+                    self._renew()
+                except StoreUnavailable:
+                    if self._is_older_than(self.config.lease_ms):
+                        raise
+
+    def _is_older_than(self, duration_ms: int) -> bool:
+        """Whether so much time has passed since the lease was taken or renewed."""
+        return self.clock.monotonic_ms() - self._renewed_at_ms >= duration_ms
 
     def give_back(self, end: RunEnd, *, is_done: bool) -> None:
         """Let somebody else lead, and say in the store how the run has ended."""
@@ -201,7 +243,7 @@ class Leadership:
             try:
                 return write()
             except StoreUnavailable:
-                if self.clock.monotonic_ms() - self._renewed_at_ms >= self.config.lease_ms:
+                if self._is_older_than(self.config.lease_ms):
                     raise
             self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
         return write()
@@ -253,6 +295,15 @@ class Standby:
         if status is None or not self._is_to_end:
             return False
         return status.leased_until_ms is None and status.desired not in CARRIED_OUT
+
+
+def _in_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Do all of it, by a thread each."""
+    pool = DaemonPool(FENCED_AT_ONCE_MAX - 1, "fencing")
+    try:
+        pool.side_by_side(works)
+    finally:
+        pool.shutdown()
 
 
 def _is_bound(status: TopologyStatus) -> bool:

@@ -11,7 +11,7 @@ import atexit
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 ENDING_S = 3.0
@@ -38,6 +38,20 @@ class DaemonPool:
             self._threads.append(thread)
             thread.start()
         return future
+
+    def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises.
+
+        Of several that raise, the error of the first in their order is raised, whichever was quicker.
+        """
+        others = [self.submit(work) for work in works[1:]]
+        try:
+            for work in works[:1]:
+                work()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def shutdown(self, *, wait_s: float | None = None, cancel: bool = False) -> None:
         """Accept no more calls, and wait for the accepted ones: forever, or this long. `cancel`: start none of them."""

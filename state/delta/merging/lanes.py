@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from functools import cache
 from pathlib import Path
 
@@ -74,14 +73,8 @@ class Lane:
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises."""
-    others = [_threads().submit(work) for work in works[1:]]
-    try:
-        works[0]()
-    finally:
-        wait(others)
-    for other in others:
-        other.result()
+    """Do all of it, by a thread each (see `DaemonPool.side_by_side`)."""
+    _threads().side_by_side(works)
 
 
 @cache
