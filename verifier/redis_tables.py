@@ -18,7 +18,7 @@ from verifier.floors import Floors
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 _COLUMN = re.compile(r"(?:^|, )(?:`([^`]*)`|(\w+)) \w+(?:\([\d,]*\))?")
-_META: Final = ("owner", "attempt", "key", "columns", "expires", "floors")
+_META: Final = ("owner", "attempt", "key", "columns", "expires", "floors", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Copied:
     attempt_id: int | None = None
     expires: str | None = None
     floors: Floors | None = None
+    length: int | None = None
+    """How many rows it has noted that it has; None: it has not, or a release that notes none has written it since."""
 
 
 @contextmanager
@@ -54,7 +56,9 @@ def copied(url: str, table: str, *, deletes: bool, what: str) -> Iterator[Copied
             _fill(connection, table, names, [row if marks else row[:-1] for row in rows])
             floors = None if meta["floors"] is None else Floors(*json.loads(meta["floors"]))
             attempt_id = None if meta["attempt"] is None else int(meta["attempt"])
-            yield Copied(connection, names, meta["owner"], attempt_id, meta["expires"], floors)
+            by, _, length = (meta["length"] or "").partition(":")
+            noted = int(length) if length and by == (meta["attempt"] or "") else None
+            yield Copied(connection, names, meta["owner"], attempt_id, meta["expires"], floors, noted)
     except SQLAlchemyError as error:
         raise CheckImpossible(f"the {what} can't be read: {error}") from error
     finally:

@@ -80,6 +80,8 @@ class SqlMoment:
     """The column by which its rows expire."""
     floors: Floors | None = None
     """What is recorded of floors then."""
+    length: int | None = None
+    """How many rows are recorded; None: none are."""
 
 
 @contextmanager
@@ -109,7 +111,7 @@ def moment_in_redis(table: CheckedSqlTable, what: str) -> Iterator[SqlMoment]:
     deletes = table.columns is not None and table.columns.deleted is not None
     with copied(table.url, table.table, deletes=deletes, what=what) as copy:
         registered = None if copy.names is None else Registered(copy.owner, copy.attempt_id, copy.names)
-        yield SqlMoment(copy.connection, copy.names, registered, copy.expires, copy.floors)
+        yield SqlMoment(copy.connection, copy.names, registered, copy.expires, copy.floors, copy.length)
 
 
 def _floors(connection: Connection, table_name: str) -> tuple[str | None, Floors | None]:
@@ -144,6 +146,8 @@ def check_sql_table(
             check_floor(table.where, moment.floors, batch, table.expires, findings)
     _check_asked(table, columns, moment.columns)
     sums = _Rows(table, moment.connection, columns, stands.txid, findings).check()
+    if moment.length not in (None, sums.rows):
+        findings.add(Kind.PARTLY_VISIBLE, table.where, f"{moment.length} rows, as the table has noted", sums.rows)
     if table.counts is not None:
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before

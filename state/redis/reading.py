@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from state.redis.registration import FIELDS, RedisRegistration, Registered, keys_of
+from state.redis.registration import FIELDS, RedisRegistration, Registered, check_rows, keys_of
 from state.redis.server import Server
 from state.redis.values import RowCodec
 from state.rows.columns import StateColumns
@@ -50,7 +50,7 @@ class RedisReader:
             together.hmget(self._meta, FIELDS)
             together.hgetall(self._rows)
             told, stored = together.execute()
-        return self._as_of(txid, told, stored, is_everything=True)
+        return self._as_of(txid, Registered.of(told, len(stored)), stored, is_everything=True)
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
@@ -59,15 +59,18 @@ class RedisReader:
             return self._table([])
         with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
             together.hmget(self._meta, FIELDS)
+            together.hlen(self._rows)
             together.hmget(self._rows, asked)
-            told, found = together.execute()
-        return self._as_of(txid, told, dict(zip(asked, found, strict=True)))
+            told, rows, found = together.execute()
+        return self._as_of(txid, Registered.of(told, rows), dict(zip(asked, found, strict=True)))
 
     def _as_of(
-        self, txid: TxId, told: list[object], stored: Mapping[bytes, bytes | None], *, is_everything: bool = False
+        self, txid: TxId, now: Registered | None, stored: Mapping[bytes, bytes | None], *, is_everything: bool = False
     ) -> pa.Table:
         assert self._pinned is not None, "pin() comes first"
-        now, rows = Registered.of(told), {key: self._row_of(row) for key, row in stored.items()}
+        if now is not None:
+            check_rows(now, self._name)
+        rows = {key: self._row_of(row) for key, row in stored.items()}
         is_same = now is not None and now.version == self._pinned.version
         if not is_same and not (now and self._is_known(txid, now, rows, is_everything=is_everything)):
             raise OperatingError(

@@ -31,11 +31,11 @@ _HAND_OVER: Final = """
 local meta, rows = KEYS[1], KEYS[2]
 if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
 redis.call('HSET', meta, 'owner', ARGV[2])
-redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written')
+redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written', 'length')
 return 1
 """
 
-FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written")
+FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,15 @@ class Registered:
     """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
     written: Written | None = None
     """None: not known, as after a writer of an older release."""
+    rows: int = 0
+    """How many there are."""
+    length: int | None = None
+    """How many there have to be; None: not known, as after a writer of an older release."""
 
     @classmethod
-    def of(cls, found: list[Any]) -> Registered | None:
-        """From the values of `FIELDS`; None: there is no such table."""
-        layout, key, columns, owner, expires, attempt, floors, rewound, written = (
+    def of(cls, found: list[Any], rows: int) -> Registered | None:
+        """From the values of `FIELDS`, and the number of rows at the same moment; None: there is no such table."""
+        layout, key, columns, owner, expires, attempt, floors, rewound, written, length = (
             part.decode() if isinstance(part, bytes) else part for part in found
         )
         if owner is None:
@@ -87,6 +91,8 @@ class Registered:
             read_floors(floors),
             None if rewound is None else TxId(int(rewound)),
             read_written(written, version),
+            rows,
+            read_length(length, version),
         )
 
 
@@ -106,6 +112,23 @@ def read_written(written: str | None, version: AttemptId | None) -> Written | No
     return Written(AttemptId(by), TxId(txid), AttemptId(since)) if by == version else None
 
 
+def read_length(noted: str | None, version: AttemptId | None) -> int | None:
+    """How many rows a table has to have; an older release leaves the note of another version."""
+    by, _, length = (noted or "").partition(":")
+    return int(length) if length and by == ("" if version is None else str(version)) else None
+
+
+def check_rows(found: Registered, name: str) -> None:
+    """Raise `StoreMismatch` if rows are gone, or have come, without a write of the state. `name` is what messages call
+    it."""
+    if found.length not in (None, found.rows):
+        raise StoreMismatch(
+            f"state {name} has {found.rows} rows and has noted that it has {found.length}: the server has evicted or "
+            "expired them, or somebody has deleted or added some; restore the table and the coordinator's store from "
+            "one moment"
+        )
+
+
 def written_floors(floors: Floors | None) -> str:
     """What is recorded of floors; nothing if rows do not expire."""
     return "" if floors is None else json.dumps([floors.txid, floors.floor, floors.before])
@@ -121,23 +144,26 @@ class RedisRegistration:
 
     def find(self) -> Registered | None:
         """What is there. Changes nothing."""
-        with self._server.raising_ours():
-            return Registered.of(self._server.client.hmget(self.meta, FIELDS))
+        with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
+            together.hmget(self.meta, FIELDS)
+            together.hlen(self._rows)
+            return Registered.of(*together.execute())
 
     def check(self) -> Registered | None:
         """What is there, if it is this state's; None: nothing is, or it is empty and may become this state's.
 
-        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner.
+        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner, or one
+        of whose rows some are gone.
         """
         found = self.find()
         if found is None:
             return None
         self._check_shape(found)
         if found.owner == self.owner:
+            check_rows(found, self._name)
             return found
-        with self._server.raising_ours():
-            if self._server.client.hlen(self._rows):
-                raise self._anothers(found.owner)
+        if found.rows or found.length:
+            raise self._anothers(found.owner)
         return None
 
     def create_or_check(self) -> bool:
@@ -154,7 +180,7 @@ class RedisRegistration:
         if found.owner != self.owner:
             with self._server.raising_ours():
                 arguments = (self.meta, self._rows, found.owner, self.owner)
-                is_ours = self._server.client.eval(_HAND_OVER, 2, *arguments)
+                is_ours = not found.length and self._server.client.eval(_HAND_OVER, 2, *arguments)
             if not is_ours:
                 raise self._anothers(found.owner)
         return self.expires is not None and found.expires is None

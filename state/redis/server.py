@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from state.redis.scripts import TRY
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import DISTRIBUTION
 from transactional.plumbing.redaction import without_login
 
 DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 """The settings with which Redis confirms only what a power failure does not lose."""
+
+
+REFUSED_IN_SCRIPTS: Final = ("The user executing the script", "ACL failure in script")
+"""What Redis says of a command in a script that its user may not use; elsewhere such errors have a code."""
+FOR_A_TIME: Final = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY")
+"""What errors begin with that are not about a user's rights."""
 
 
 class WriteFailed(Exception):
@@ -57,16 +64,35 @@ class Server:
                 f"state {self._state}: Redis does not respond: {error}. Check that it is running and reachable"
             ) from error
         except self._errors.RedisError as error:
-            raise OperatingError(f"state {self._state}: Redis reports: {error}") from error
+            kind = ConfigError if any(words in str(error) for words in REFUSED_IN_SCRIPTS) else OperatingError
+            raise kind(f"state {self._state}: Redis reports: {error}") from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """The same for a write: raises `WriteFailed`."""
+        """The same for a write: raises `WriteFailed` when nothing was answered. A script that answers with an error has
+        not come to its last command, which writes the version."""
         try:
             with self.raising_ours():
                 yield
         except OperatingError as error:
+            if isinstance(error.__cause__, self._errors.ResponseError):
+                raise
             raise WriteFailed(str(error)) from error
+
+    def try_commands(self, keys: Sequence[str]) -> None:
+        """Raise `ConfigError` if the user may not use each command of the scripts on a state's keys, `OperatingError`
+        if nobody can write to the server now."""
+        with self.raising_ours():
+            found = self.client.eval(TRY, len(keys), *keys)
+        if found:
+            command, error = (_text(part) for part in found)
+            if error.startswith(FOR_A_TIME):
+                raise OperatingError(f"state {self._state}: Redis refuses the command {command}: {error}")
+            user = self.client.connection_pool.connection_kwargs.get("username") or "default"
+            raise ConfigError(
+                f"state {self._state}: Redis refuses the command {command} on the state's keys to the user {user!r}: "
+                f"{error}; allow it: ACL SETUSER {user} +{command.lower()}"
+            )
 
     def check(self, durability: str) -> None:
         """Raise `ConfigError` for a server that may lose what it has confirmed, or evict rows."""

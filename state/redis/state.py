@@ -1,7 +1,7 @@
 """`RedisMapState`: a state in a Redis server, exactly once, fenced against dead coordinators.
 
 The version is the attempt id of the table's last writer. Each transaction is one script, which compares the version
-with the one that was read, and writes rows and version or nothing.
+with the one that was read, and writes rows, and last the version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from state.examined import ExaminedTable
-from state.going_back import reach_in_words, undone_by
+from state.going_back import reach_in_words
 from state.redis.reading import RedisReader
 from state.redis.registration import RedisRegistration
 from state.redis.server import Server
@@ -107,8 +107,8 @@ class RedisMapState(TableState[FencedRedisTable]):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port).
 
-        Raises `ConfigError` for a server that may lose what it confirms, `SchemaMismatch` for a table of another shape,
-        `StoreMismatch` for one with rows of another owner.
+        Raises `ConfigError` for a server that may lose what it confirms, and for a user who may not write there,
+        `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner.
         """
         self._own(owner, txid_of)
         self._server.check(self._durability)
@@ -147,9 +147,8 @@ class RedisMapState(TableState[FencedRedisTable]):
 
     def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
-        found = self._registration(owner_of(topology_id, component_id)).check()
-        at = None if found is None else undone_by(found.version, found.rewound_to or TxId(0), target, self.table)
-        return reach_in_words(self.table, at)
+        owner = owner_of(topology_id, component_id)
+        return reach_in_words(self.table, self._table(owner).undone(self._registration(owner).check(), target))
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""

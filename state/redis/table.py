@@ -11,7 +11,17 @@ import pyarrow as pa
 
 from state.fence import WriteRefused
 from state.going_back import undone_by
-from state.redis.registration import FIELDS, RedisRegistration, Registered, Written, keys_of, written_floors
+from state.redis.registration import (
+    FIELDS,
+    LAYOUT_WITH_FLOORS,
+    RedisRegistration,
+    Registered,
+    Written,
+    check_rows,
+    keys_of,
+    written_floors,
+)
+from state.redis.scripts import WRITE
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND, RowCodec
 from state.rows.columns import StateColumns
@@ -23,7 +33,7 @@ from state.values import OpaqueValue, combined_values
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import SchemaMismatch, StoreMismatch
+from transactional.errors import BeyondKept, ConfigError, SchemaMismatch, StoreMismatch
 from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
@@ -32,44 +42,6 @@ ARGUMENTS_MAX: Final = 1_000_000
 READ_AT_ONCE: Final = 10_000
 SCORE_MARGIN_US: Final = 2_000
 """A double near the limit of a long is so far from it, at most."""
-
-_WRITE: Final = """
-local meta, rows, changed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local found = redis.call('HMGET', meta, 'owner', 'attempt')
-if found[1] ~= ARGV[1] or (found[2] or '') ~= ARGV[2] then return {0, found[1] or '', found[2] or ''} end
-redis.call('HSET', meta, 'attempt', ARGV[3])
-if ARGV[4] ~= '' then redis.call('HSET', meta, 'floors', ARGV[4]) end
-if ARGV[5] ~= '' then redis.call('HSET', meta, 'layout', '2', 'expires', ARGV[5]) end
-if ARGV[6] == '' then redis.call('HDEL', meta, 'written') else redis.call('HSET', meta, 'written', ARGV[6]) end
-if ARGV[12] ~= '' then redis.call('HSET', meta, 'rewound', ARGV[12]) end
-local at = 13
-local function each(count, width, call)
-  local last = at + count * width - 1
-  while at <= last do
-    local stop = math.min(at + 3999, last)
-    call(at, stop)
-    at = stop + 1
-  end
-end
-each(tonumber(ARGV[7]), 2, function(first, last)
-  redis.call('ZADD', expiry, unpack(ARGV, first, last))
-end)
-each(tonumber(ARGV[8]), 1, function(first, last)
-  redis.call('ZREM', expiry, unpack(ARGV, first, last))
-end)
-if ARGV[9] == 'version' then return {1} end
-redis.call('DEL', changed)
-each(tonumber(ARGV[10]), 2, function(first, last)
-  redis.call('HSET', rows, unpack(ARGV, first, last))
-end)
-each(tonumber(ARGV[11]), 1, function(first, last)
-  redis.call('HDEL', rows, unpack(ARGV, first, last))
-end)
-each(#ARGV - at + 1, 1, function(first, last)
-  redis.call('SADD', changed, unpack(ARGV, first, last))
-end)
-return {1}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +63,10 @@ class Changes:
     """The transaction that the table goes back to."""
 
     def arguments(self) -> list[Any]:
-        """As the script takes them."""
-        counts = (len(self.scored) // 2, len(self.unscored), "rows" if self.has_rows else "version")
-        rows = (len(self.pairs) // 2, len(self.gone), "" if self.rewound is None else int(self.rewound))
-        return [*counts, *rows, *self.scored, *self.unscored, *self.pairs, *self.gone, *self.own]
+        """As the script takes them, in the order in which it writes them."""
+        counts = (len(self.own), len(self.pairs) // 2, len(self.gone), len(self.scored) // 2, len(self.unscored))
+        what = "rows" if self.has_rows else "version"
+        return [what, *counts, *self.own, *self.pairs, *self.gone, *self.scored, *self.unscored]
 
 
 class FencedRedisTable:
@@ -115,10 +87,14 @@ class FencedRedisTable:
         self._limits = ValueLimits(name)
         self._loaded: AttemptId | None = None
         self._written: Written | None = None
-        self._write = server.client.register_script(_WRITE)
+        self._write = server.client.register_script(WRITE)
 
     def create_or_check(self) -> None:
-        """Create the table, or check the one that is there (see `RedisRegistration`)."""
+        """Create the table, or check the one that is there (see `RedisRegistration`).
+
+        Raises `ConfigError` for a user who may not use one of the commands, before anything is written.
+        """
+        self._server.try_commands(self._keys)
         self._gains_floors = self._registration.create_or_check()
 
     # --- the version ------------------------------------------------------------------------------------------------
@@ -126,7 +102,8 @@ class FencedRedisTable:
     def judge(self) -> AttemptId | None:
         """Read the attempt id of the table's last writer.
 
-        Raises `StoreMismatch` if it is older than what was read or written before: then the server has lost writes.
+        Raises `StoreMismatch` if it is older than what was read or written before, or rows are gone: then the server
+        has lost writes.
         """
         found, before = self._registration.find(), self._loaded
         if found is None or found.owner != self._owner:
@@ -141,6 +118,7 @@ class FencedRedisTable:
                 f"state {self._name} of {self._owner} was at version {before} and is at {version} now: the server has "
                 "lost writes that it had confirmed, in a failover or a restart; restore a newer copy of the table"
             )
+        check_rows(found, self._name)
         self._loaded, self._floors, self._written = version, found.floors, found.written
         return version
 
@@ -177,9 +155,13 @@ class FencedRedisTable:
             together.hmget(self._registration.meta, FIELDS)
             together.hgetall(self._rows)
             told, stored = together.execute()
-        registered = Registered.of(told)
+        registered = Registered.of(told, len(stored))
+        if registered is not None:
+            check_rows(registered, self._name)
         found = {key: self._codec.row_of(row) for key, row in stored.items()}
         newest = max((row.txid for row in found.values()), default=TxId(0))
+        if registered is not None and registered.written is not None:
+            newest = registered.written.txid  # not what an attempt has left that ended in the middle of its write
         until = newest if committed_txid is None else committed_txid
         rows = self._table_of((key, row.visible_at(until)) for key, row in found.items())
         if expires is None or registered is None:
@@ -226,13 +208,14 @@ class FencedRedisTable:
         width = len(self._columns.key)
         given = {self._codec.key_bytes(row[:width]): row for row in rows_of(rows)}
         due = set[bytes]() if floors is None or floors.before is None else self._due(None, floors.before)
-        stored = self._stored(given.keys() | self._own() | due)
+        others = (self._own() | due) - given.keys()
+        stored = self._stored(given.keys() | others)
         before = {key: self._left(key, row, attempt.txid, floors) for key, row in stored.items()}
         after = {key: self._applied(before.get(key), attempt.txid, row, check, floors) for key, row in given.items()}
         # What only a dead attempt has changed goes back, what has expired or the last transaction has deleted goes.
-        for key, row in before.items():
-            if key not in given:
-                after[key] = None if row is None or row.value is ABSENT else row
+        for key in others:
+            row = before.get(key)
+            after[key] = None if row is None or row.value is ABSENT else row
         self._send(attempt.attempt_id, attempt.txid, stored, after, floors)
 
     def write_version(
@@ -245,15 +228,26 @@ class FencedRedisTable:
     def go_back(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the transaction after the target's, and write the fence. Raises `WriteRefused`, `BeyondKept`."""
         self._written = self._written and replace(self._written, since=fence_id)
-        found = self._registration.find()
-        at = undone_by(self._loaded, (found and found.rewound_to) or TxId(0), target, self._name)
+        at = self.undone(self._registration.find(), target)
         if at is None:
             return self._run(fence_id, None, Changes())
-        stored = self._stored(self._own())
-        after = {key: row.roll_back(at) if row.txid == at else row for key, row in stored.items()}
+        own = self._own()
+        stored = self._stored(own)
+        after = dict.fromkeys(own) | {key: row.roll_back(at) if row.txid == at else row for key, row in stored.items()}
         floor = self._floors.at(target.txid)
         floors = None if self._columns.expires is None else Floors(target.txid, floor, floor)
         return self._send(fence_id, at, stored, after, floors, rewound=target.txid)
+
+    def undone(self, found: Registered | None, target: RewindTarget) -> TxId | None:
+        """The transaction whose rows go back to what was before; None: there is none. Raises `BeyondKept`."""
+        at = None if found is None else undone_by(found.version, found.rewound_to or TxId(0), target, self._name)
+        if at is not None and any(row.txid > at for row in self._stored(self._own()).values()):
+            raise BeyondKept(
+                f"state {self._name} is at transaction {at}, and an attempt at the next one has ended in the middle of "
+                f"its write; its rows know only what was before it: the table can't go back to transaction "
+                f"{target.txid}. Go back to {at}, or start the topology, which repeats the write"
+            )
+        return at
 
     def _left(self, key: bytes, row: OpaqueValue, txid: TxId, floors: Floors | None) -> OpaqueValue | None:
         """A row without what an earlier attempt at this transaction has done; None if it has none, or has expired
@@ -300,10 +294,13 @@ class FencedRedisTable:
         floors: Floors | None,
         rewound: TxId | None = None,
     ) -> None:
-        put = {key: row for key, row in after.items() if row is not None and row != stored.get(key)}
+        kept = {key: row for key, row in after.items() if row is not None}
+        put = {key: row for key, row in kept.items() if row != stored.get(key)}
         gone = [key for key, row in after.items() if row is None and key in stored]
-        own = [key for key, row in after.items() if row is not None and row.txid == txid]
-        scored, unscored = self._scores(put), [*gone, *self._without_time(put)]
+        own = [key for key, row in kept.items() if row.txid == txid]
+        # A write that ended in the middle has left rows whose times are those of before, or the other way round.
+        timed = put | {key: row for key, row in kept.items() if txid == row.txid or row.prev_txid == row.txid}
+        scored, unscored = self._scores(timed), [*(after.keys() - kept.keys()), *self._without_time(timed)]
         if self._gains_floors:
             scored = [*self._scores_at_first(), *scored]
         if 2 * len(put) + len(gone) + len(own) + len(scored) + len(unscored) > ARGUMENTS_MAX:
@@ -316,13 +313,22 @@ class FencedRedisTable:
 
     def _run(self, attempt_id: AttemptId, floors: Floors | None, changes: Changes) -> None:
         loaded = "" if self._loaded is None else int(self._loaded)
-        gains = (self._columns.expires or "") if self._gains_floors else ""
         written = self._noted(attempt_id, changes)
-        noted = "" if written is None else written.text()
-        given = [self._owner, loaded, int(attempt_id), written_floors(floors), gains, noted, *changes.arguments()]
+        meta: dict[str, Any] = {"attempt": int(attempt_id), "written": "" if written is None else written.text()}
+        if floors is not None:
+            meta["floors"] = written_floors(floors)
+        if self._gains_floors:
+            meta |= {"layout": LAYOUT_WITH_FLOORS, "expires": self._columns.expires}
+        if changes.rewound is not None:
+            meta["rewound"] = int(changes.rewound)
+        last = [part for pair in meta.items() for part in pair]
         try:
             with self._server.writing():
+                given = [self._owner, loaded, int(attempt_id), *changes.arguments(), *last]
                 is_written, *found = self._write(self._keys, given)
+        except ConfigError:
+            self._server.try_commands(self._keys)  # it knows which command is refused
+            raise
         except WriteFailed as error:
             raise WriteRefused(str(error), is_conflict=False) from error
         if not is_written:

@@ -247,12 +247,12 @@ def test_passwords_are_not_shown() -> None:
 # --- a server that is killed, and one that has lost writes ---------------------------------------------------------
 
 
-def topology_over(server: RedisServer) -> Topology:
+def topology_over(url: str) -> Topology:
     """A stateful word count; the spout's replays are other batches."""
     pets = [("cat",), ("dog",), ("cat",), ("owl",), ("cat",), ("dog",)] * 5
     made = TransactionalTopologyBuilder("pets", "words", opaque_words([pets], take=2))
     made.set_stateful_bolt("count", WordCount()).fields_grouping("words", "word")
-    return made.build(config={"state_provider": server.url})
+    return made.build(config={"state_provider": url})
 
 
 class Stopped(Exception):
@@ -261,7 +261,7 @@ class Stopped(Exception):
 
 def run(server: RedisServer, store: MemoryCoordinatorStore, at_commit: Any = lambda txid: None) -> dict[str, int]:
     """Run until drained; the counts. `at_commit` is called with each committed txid."""
-    topology = topology_over(server)
+    topology = topology_over(server.url)
 
     def note(at_ms: int, event: Any, actions: Any) -> None:
         for action in actions:

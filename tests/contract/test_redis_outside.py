@@ -246,6 +246,8 @@ def test_back_by_one_and_on_and_no_further(world: Rewound) -> None:
         (lambda client, rows, meta: client.hset(rows, '["cat"]', "[[5],2,[4],3]"), {"broken-row"}),
         (lambda client, rows, meta: client.hset(meta, "owner", "others/count"), {"table-foreign", "wrong-table"}),
         (lambda client, rows, meta: client.delete(rows, meta), {"table-missing", "table-behind"}),
+        (lambda client, rows, meta: client.pexpireat(rows, 1), {"table-foreign", "partly-visible"}),
+        (lambda client, rows, meta: client.hdel(rows, '["cat"]'), {"table-foreign", "partly-visible"}),
     ],
 )
 def test_the_doctor_and_the_checker_find_what_others_have_done(world: Rewound, hurt: Any, says: set[str]) -> None:

@@ -1,0 +1,343 @@
+"""States in Redis whose script ends in the middle, whose user may not do everything, and whose rows are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from state.redis import scripts
+from state.redis.registration import keys_of
+from state.redis.state import RedisMapState
+from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.test_floors import History
+from tests.contract.test_key_values import live_through
+from tests.contract.test_redis import NAMES, RIGHT, RedisPlace, place, server, topology_over, unknown
+from tests.contract.test_state import KINDS
+from tests.integration.redis_server import RedisServer
+from tests.unit.drivers import DRAINED
+from transactional.absent import ABSENT
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.core.protocol import AttemptFailed, RecordCommit
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import BeyondKept, ConfigError, OperatingError, StoreMismatch
+from transactional.facts import BatchFacts
+from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import StateKind
+from transactional.ports.rewinding import RewindTarget
+from transactional.testing import MemoryCoordinatorStore
+
+__all__ = ["place", "server"]
+
+pytestmark = pytest.mark.redis
+TRIED = ("HMGET", "HGETALL", "HLEN", "SMEMBERS", "ZRANGEBYSCORE", "HSET", "HDEL", "SADD", "SREM", "ZADD", "ZREM")
+WRITING = ("HSET", "HDEL", "SADD", "SREM", "ZADD", "ZREM")
+NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)
+
+DIES = """
+local real, seen, number = redis, {}, 0
+local redis = {call = function(name, key, ...)
+  local pair = name .. ' ' .. key
+  if not seen[pair] then seen[pair], number = true, number + 1 end
+  if number == %d or (name == 'HSET' and key == KEYS[1] and select('#', ...) > 2) then error('refused') end
+  return real.call(name, key, ...)
+end}
+"""
+"""Before a script: its n-th command is refused on that key, or the last one. One that was not refused once is not
+refused later, as it is with a server."""
+
+
+class HurtPlace(RedisPlace):
+    """A table each of whose writes is tried before, with other rows, by a script that ends in the middle."""
+
+    def state(self, *given: Any, **options: Any) -> Any:
+        state = super().state(*given, **options)
+        table, write, random, before = state._opened, state._write, Random(next(NAMES)), list[pa.Table]()
+
+        def write_twice(attempt: TransactionAttempt, rows: pa.Table, *more: Any) -> None:
+            whole, table._write = table._write, dying(state, random.randrange(1, 12))
+            others = random.choice([*before, rows.slice(random.randrange(rows.num_rows + 1))])
+            before[:] = [rows.slice(random.randrange(rows.num_rows + 1))]
+            with pytest.raises(OperatingError, match="refused"):
+                write(attempt, others, *more)
+            table._write = whole
+            write(attempt, rows, *more)
+            assert timed() <= set(state._server.client.hkeys(table._rows))
+
+        def timed() -> set[bytes]:
+            return set(state._server.client.zrange(table._expiry, 0, -1))
+
+        state._write = write_twice
+        return state
+
+
+def dying(state: Any, number: int) -> Any:
+    """The script of a write, which ends before its n-th command, or its last one at the latest."""
+    return state._server.client.register_script(DIES % number + scripts.WRITE)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_writes_after_ones_that_ended_in_the_middle_end_as_a_dict_does(
+    server: RedisServer, kind: StateKind, *, deletes: bool
+) -> None:
+    for seed in range(8):
+        hurt = HurtPlace(f"hurt {next(NAMES)}", Path(), url=server.url)
+        live_through(hurt, kind, Random(seed), 6, deletes=deletes)
+        hurt.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_and_with_rows_that_expire(server: RedisServer, kind: StateKind) -> None:
+    for seed in range(8):
+        hurt = HurtPlace(f"hurt {next(NAMES)}", Path(), url=server.url)
+        History(hurt, kind, deletes=seed % 3 == 0, keeps_versions=False).live_through(Random(seed), 8)
+        hurt.close()
+
+
+# --- users who may not do everything -------------------------------------------------------------------------------
+
+
+class Users:
+    """A user of a server, who may do everything but what is taken from it."""
+
+    def __init__(self, server: RedisServer, database: int = 0) -> None:
+        self._client, self._name = server.client(), f"user{next(NAMES)}"
+        self.url = server.url.replace("//", f"//{self._name}:hidden@").removesuffix("0") + str(database)
+        self.may("on", ">hidden", "~*", "+@all")
+
+    def may(self, *rules: str) -> None:
+        """Change what the user may do."""
+        self._client.execute_command("ACL", "SETUSER", self._name, *rules)
+
+    @property
+    def refused(self) -> str:
+        """What a refusal says."""
+        return f"on the state's keys to the user '{self._name}': "
+
+
+@pytest.mark.parametrize("command", TRIED)
+def test_a_user_who_lacks_a_command_is_refused_at_open(server: RedisServer, command: str) -> None:
+    user, name = Users(server), f"words {next(NAMES)}"
+    user.may(f"-{command.lower()}")
+    state = RedisMapState(user.url, name, "word string", "count long")
+    with pytest.raises(ConfigError, match=f"refuses the command {command} {user.refused}") as raised:
+        state.open(OWNER, unknown)
+    assert "\n" not in str(raised.value)
+    assert "hidden" not in str(raised.value)
+    assert not server.client().exists(*keys_of(name))
+    state.close()
+
+
+def test_commands_that_no_script_uses_may_be_lacking(server: RedisServer) -> None:
+    user = Users(server)
+    user.may("-del", "-expire", "-flushdb")
+    hurt = RedisPlace(f"words {next(NAMES)}", Path(), url=user.url)
+    state: Any = hurt.state()
+    state.merge(hurt.attempt(1, 1), counts({"cat": 1}))
+    assert content(state) == {"cat": 1}
+    hurt.close()
+
+
+def rows_of(words: Mapping[str, int | None]) -> Any:
+    """Counts, each with a time by which the row goes; None: it is deleted."""
+    return {
+        (word,): ABSENT if count is None else (count, NOON + timedelta(minutes=count)) for word, count in words.items()
+    }
+
+
+def put(place: Place, state: Any, txid: int, attempt_id: int, words: Mapping[str, int | None]) -> None:
+    """An attempt at a transaction."""
+    attempt = place.attempt(txid, attempt_id)
+    state.begin(attempt, BatchFacts(round(NOON.timestamp() * 1_000)))
+    state.put(attempt, rows_of(words))
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_command_that_is_refused_in_the_middle_has_written_nothing(server: RedisServer, command: str) -> None:
+    """Whatever the script has done before; and what comes once it is allowed again ends as if nothing had been."""
+    user, options = Users(server), dict[str, Any](deletes=True, expires="at", after="1 day")
+    hurt = RedisPlace(f"words {next(NAMES)}", Path(), url=user.url)
+    plain = RedisPlace(f"words {next(NAMES)}", Path(), url=server.url)
+    states = [each.state("word string", "count long, at timestamp", **options) for each in (hurt, plain)]
+    for where, state in zip((hurt, plain), states, strict=True):
+        put(where, state, 1, 1, {"ant": 1, "bat": 1, "cat": 1, "dog": 1})
+        put(where, state, 2, 2, {"ant": 2, "bat": None, "cow": 2})
+    before = content(states[0])
+    user.may(f"-{command.lower()}")
+    for attempt_id in (3, 4):
+        with pytest.raises(ConfigError, match=f"refuses the command {command} {user.refused}"):
+            put(hurt, states[0], 3, attempt_id, {"ant": 9, "dog": None, "elk": 9})
+        assert states[0].version() == AttemptId(2)
+        assert content(states[0]) == before
+    user.may(f"+{command.lower()}")
+    for where, state in zip((hurt, plain), states, strict=True):
+        put(where, state, 3, 5, {"ant": 3, "cat": None, "fox": 3})
+        put(where, state, 4, 6, {"ant": 4, "cow": 4, "dog": 4})
+    assert content(states[0], 3) == content(states[1], 3)
+    client = server.client()
+    found = [_all_of(client, each.engine) for each in (hurt, plain)]
+    assert found[0] == found[1]
+    hurt.close()
+    plain.close()
+
+
+def _all_of(client: Any, table: str) -> Any:
+    meta, rows, changed, expiry = keys_of(table)
+    at = client.zrange(expiry, 0, -1, withscores=True)
+    return client.hgetall(rows), client.smembers(changed), at, client.hget(meta, "length")
+
+
+def test_a_server_whose_memory_is_full_has_written_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RedisServer(tmp_path) as server:
+        full = RedisPlace("words", tmp_path, url=server.url)
+        state: Any = full.state(deletes=True)
+        state.put(full.attempt(1, 1), {("cat",): (1,), ("dog",): (1,)})
+        table, write = state._opened, state._opened._write
+
+        def write_to_a_full_server(*given: Any) -> Any:
+            server.client().config_set("maxmemory", 1)
+            return write(*given)
+
+        monkeypatch.setattr(table, "_write", write_to_a_full_server)
+        with pytest.raises(OperatingError, match=f"^state {state.table}: Redis reports: command not allowed"):
+            state.put(full.attempt(2, 2), {("cat",): (2,), ("dog",): ABSENT})
+        monkeypatch.undo()
+        server.client().config_set("maxmemory", 0)
+        assert content(state) == {"cat": 1, "dog": 1}
+        state.put(full.attempt(2, 3), {("cat",): (3,)})
+        assert content(state) == {"cat": 3, "dog": 1}
+        full.close()
+
+
+@pytest.mark.parametrize(("command", "database"), [("hset", 2), ("sadd", 3), ("srem", 4)])
+def test_a_run_counts_once_what_was_refused_in_the_middle(server: RedisServer, command: str, database: int) -> None:
+    """A command is taken away after each third transaction, and given back once an attempt has failed for it."""
+    user, failed = Users(server, database), list[str]()
+
+    def note(at_ms: int, event: Any, actions: Any) -> None:
+        if isinstance(event, AttemptFailed):
+            failed.append(event.reason)
+            user.may(f"+{command}")
+        for action in actions:
+            if isinstance(action, RecordCommit) and action.attempt.txid % 3 == 0:
+                user.may(f"-{command}")
+
+    topology = topology_over(user.url)
+    config = replace(DRAINED, retry_pause_ms=1, state_provider=user.url)
+    TopologyDriver(topology, MemoryCoordinatorStore(), LocalExecutor(topology), config, observers=[note]).run()
+    state: Any = topology.committers[0].state
+    assert content(state) == RIGHT
+    assert sum(f"refuses the command {command.upper()}" in each for each in failed) == 4
+    state.close()
+
+
+def test_a_replica_is_told_from_a_user_without_rights(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as replica:
+        replica.client().replicaof("127.0.0.1", 1)
+        state = RedisMapState(replica.url, "words", "word string", "count long")
+        with pytest.raises(OperatingError, match="command HDEL: READONLY"):
+            state.open(OWNER, unknown)
+        state.close()
+
+
+# --- what is left of a write that ended in the middle ---------------------------------------------------------------
+
+
+def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(place: RedisPlace) -> None:
+    """Its rows know one step back only. What is not to be done is refused when it is planned."""
+    state: Any = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1}))
+    state.merge(place.attempt(2, 2), counts({"cat": 1}))
+    table, whole = state._opened, state._opened._write
+    table._write = dying(state, 100)
+    with pytest.raises(OperatingError, match="refused"):
+        state.merge(place.attempt(3, 3), counts({"cat": 1, "dog": 1}))
+    table._write = whole
+    topology, component = OWNER.split("/")
+    for txid, told in ((1, None), (2, "stays as it is")):
+        target = RewindTarget(TxId(txid), AttemptId(txid), place.txids.get)
+        if told is None:
+            with pytest.raises(BeyondKept, match="an attempt at the next one has ended in the middle"):
+                state.reach(topology, component, target)
+        else:
+            assert told in state.reach(topology, component, target)
+    assert content(state) == {"cat": 2}
+    state.merge(place.attempt(3, 4), counts({"owl": 1}))
+    assert content(state) == {"cat": 2, "owl": 1}
+
+
+# --- rows that are gone --------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_gone_are_noticed(place: RedisPlace) -> None:
+    """By whoever opens, writes or reads: an empty table is not what was written."""
+    state: Any = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1, "dog": 1}))
+    reader = state.reader(OWNER)
+    reader.pin()
+    _, rows, *_ = keys_of(place.engine)
+    state._server.client.delete(rows)
+    told = "has 0 rows and has noted that it has 2"
+    asked: list[Any] = [
+        *(state.version, state.read, reader.pin, place.state().version, lambda: reader.rows(TxId(1))),
+        lambda: reader.lookup(TxId(1), pa.table({"word": ["cat"]})),
+        lambda: state.merge(place.attempt(2, 2), counts({"cat": 1})),
+    ]
+    for ask in asked:
+        reader._pinned = reader._pinned or reader._registration.find()
+        with pytest.raises(StoreMismatch, match=told):
+            ask()
+    assert not state._server.client.exists(rows)
+    reader.close()
+
+
+def test_also_those_that_go_while_a_transaction_is_written(place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    state: Any = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1, "dog": 1}))
+    _, rows, *_ = keys_of(place.engine)
+    write = state._opened._write
+
+    def evicted(*given: Any) -> Any:
+        state._server.client.delete(rows)
+        return write(*given)
+
+    monkeypatch.setattr(state._opened, "_write", evicted)
+    with pytest.raises(StoreMismatch, match="has 0 rows and has noted that it has 2"):
+        state.merge(place.attempt(2, 2), counts({"cat": 1}))
+    assert not state._server.client.exists(rows)
+
+
+def test_a_table_whose_rows_are_gone_goes_to_nobody_else(place: RedisPlace) -> None:
+    state: Any = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1}))
+    state._server.client.delete(keys_of(place.engine)[1])
+    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    with pytest.raises(StoreMismatch, match="has rows, written by words/count"):
+        other.open("others/count", unknown)
+    other.close()
+
+
+@pytest.mark.parametrize("left", [None, "1:1"])
+def test_tables_of_the_release_before_are_continued(place: RedisPlace, left: str | None) -> None:
+    """It has noted no length, or gone on with a table that has one."""
+    state: Any = place.state()
+    state.merge(place.attempt(1, 1), counts({"cat": 1}))
+    state.merge(place.attempt(2, 2), counts({"dog": 1, "owl": 1}))
+    meta, *_ = keys_of(place.engine)
+    client = state._server.client
+    client.hdel(meta, "length")
+    if left is not None:
+        client.hset(meta, "length", left)
+    state = place.state()
+    place.fence(state, 2, 3)
+    assert client.hget(meta, "length") == b"3:3"
+    state.merge(place.attempt(3, 4), counts({"dog": 1}))
+    assert content(state) == {"cat": 1, "dog": 2, "owl": 1}
+    assert client.hget(meta, "length") == b"4:3"
