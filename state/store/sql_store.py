@@ -25,6 +25,7 @@ from transactional.store import AttemptRecord, DesiredState, Lease
 from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store.progress import Phase, Progress
 from transactional.store.rules import (
+    can_not_recount,
     can_not_rewind,
     check_free,
     check_free_to_reset,
@@ -246,6 +247,14 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(sql.FORGET_TRANSACTIONS, all_later)
             connection.execute(rewinding.MARK, later)
             connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
+
+    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+        """Let the attempt counter go on from here, and forget the attempts and fences after it."""
+        with self._database.writing() as connection:
+            if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
+                raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)
+            for forget in sql.FORGET_AFTER:
+                connection.execute(forget, {"topology": lease.topology_id, "id": attempt_id})
 
     def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
         """Keep what going back to a committed transaction takes of the store."""

@@ -159,6 +159,12 @@ REMOVE_FENCE = delete(fences).where(
     fences.c.attempt_id == bindparam("id"),
 )
 ADD_FENCE = insert(fences)
+_ID = bindparam("id", type_=BigInteger)
+RECOUNT = HOLD.where(func.coalesce(topologies.c.committed_attempt_id, 0) <= _ID).values(attempt_id=_ID)
+FORGET_AFTER = tuple(
+    delete(table).where(table.c.topology_id == _TOPOLOGY, table.c.attempt_id > _ID)
+    for table in (transactions, attempts, fences)
+)
 
 _kept, _later = attempts.alias("kept"), fences.alias("later")
 _OLDEST_KEPT = select(func.min(_kept.c.attempt_id)).where(_kept.c.topology_id == _TOPOLOGY, _kept.c.phase == COMMITTED)

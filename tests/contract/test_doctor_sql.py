@@ -17,7 +17,7 @@ from tests.contract.storages import Storage
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.repairs import repair
 from transactional.engine.history.journal import JournalWriter
-from transactional.errors import OperatingError, TransactionalError
+from transactional.errors import OperatingError, StoreMismatch, TransactionalError
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -138,6 +138,9 @@ def test_what_a_start_is_refused_for_is_found(
 
 def test_a_store_that_was_lost_takes_over_from_the_tables_by_a_journal(patient: Patient) -> None:
     wipe_store(patient)
+    for _ in range(4):
+        with pytest.raises(StoreMismatch, match="which the store does not know"):
+            patient.run()
     with closing(SqlCoordinatorStore(patient.url)) as store:
         found = examine(patient.topology(), store)
         done = repair(patient.topology(), store, found, patient.folder / "journal")

@@ -13,6 +13,7 @@ from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
+from transactional.engine.fencing import committed_by
 from transactional.engine.history.journal import RunStarted, TakenBack, read_journal
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.names import joining_of
@@ -80,6 +81,11 @@ class Journal:
                     committed.setdefault(action.attempt.txid, []).append(action.attempt.attempt_id)
         return cls(attempts, committed, frozenset(fences), rewinds)
 
+    @property
+    def highest(self) -> AttemptId:
+        """The highest id in it."""
+        return max((*self.attempts, *self.fences), default=AttemptId(0))
+
     def committed_before(self, txid: TxId, attempt_id: AttemptId) -> AttemptId | None:
         """Who committed a transaction on which such an attempt at the next one has built; None: it is not known."""
         return max((each for each in self.committed.get(txid, ()) if each < attempt_id), default=None)
@@ -96,6 +102,12 @@ def repair(
     done: list[str] = []
     tables = {table.component: table for table in tables_of(topology)}
     wanted = [each for each in findings if each.can_repair]
+    if torn := [each for each in wanted if each.problem is Problem.TABLE_TORN]:
+        # What else there is to be done to such a table, only its other files tell.
+        with _lease(topology, store):
+            done += [tables[each.component].found.repair(each) for each in torn]
+        tables = {table.component: table for table in tables_of(topology)}
+        wanted = [each for each in wanted if each not in torn]
     if any(each.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for each in wanted):
         if journal is None:
             raise ConfigError(
@@ -126,7 +138,7 @@ def _lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
 def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
     status = next(iter(store.status(topology.id)), None)
     owner = f"{OWNER} {os.getpid()}"
-    if status is not None:
+    if status is not None and status.fingerprint:
         return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
     with topology.examined() as examined:
         fingerprint = examined.fingerprint()
@@ -141,34 +153,39 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
     """Bring the store to where the tables are: their transaction is committed, with the batch in the journal.
 
-    Each step is one that a coordinator makes, and is refused like one. Raises `StoreMismatch` if the journal is not of
+    Each step but counting is one that a coordinator makes, and is refused like one; whoever dies in between can do it
+    again. Raises `StoreMismatch` if the journal is not of
     these tables, or if the tables differ by more than a crash can cause.
     """
     places = {table.component: standing_of(table, journal) for table in tables}
     _check_rewound_together(tables, journal)
     last, ahead = _last_and_ahead(places)
     with _lease(topology, store) as lease:
-        before = lease.progress.committed_txid
-        if before >= last.txid > 0 or before > last.txid:
+        before, since = lease.progress.committed_txid, _committed_last(store, lease, journal)
+        if before > last.txid or (before == last.txid > 0 and since != last.attempt_id):
             raise StoreMismatch(f"the store is at transaction {before}, no less than the tables, at {last.txid}")
-        committed = _committed(lease, last, journal)
-        for attempt in sorted({*committed, *_given_up(lease, last, journal)}, key=_by_attempt_id):
+        committed = _committed(lease, since, last, journal)
+        # Starts that were refused have drawn the ids of attempts that have written the tables.
+        store.recount(lease, since)
+        for attempt in sorted({*committed, *_given_up(lease, since, last, journal)}, key=_by_attempt_id):
             _record(store, lease, attempt, journal)
+        if ahead is not None:
+            # A transactional spout has to read the same again.
+            _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
+        # Nobody has drawn this one, or a higher one. Nothing can start before it is counted from there.
+        unused = AttemptId(max(lease.fence_id, journal.highest, *(max(each.found.versions) for each in tables)) + 1)
+        for table in tables:
+            _record_fences(store, replace(lease, fence_id=unused), table, journal)
+        store.recount(lease, unused)
         for attempt in committed:
             at_ms = _known_at_ms(attempt, journal)
             batch = _batch_of(attempt, journal)
             store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
-        if last.fence_id is not None:
+        if last.fence_id is not None and ahead is None:
             # What was taken back is known to have been, and no batch of it is waited for.
             store.begin_rewind(lease, last.txid)
             store.finish_rewind(lease, last.txid)
-        if ahead is not None:
-            # A transactional spout has to read the same again.
-            _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
-        for table in tables:
-            _record_fences(store, lease, table, journal)
-    _count_up_to(topology, store, max(table.found.version or 0 for table in tables))
     return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
 
 
@@ -222,10 +239,29 @@ def _by_txid(place: Standing) -> TxId:
     return place.txid
 
 
-def _committed(lease: Lease, last: Standing, journal: Journal) -> list[TransactionAttempt]:
+def _committed_last(store: CoordinatorStore, lease: Lease, journal: Journal) -> AttemptId:
+    """The attempt that has committed what the store says is committed, 0 if that is nothing.
+
+    Raises `StoreMismatch` if it is not the journal's: then something was committed since the store was lost.
+    """
+    txid, read = lease.progress.committed_txid, lease.progress.committed_batch.ranges
+    by = committed_by(store, lease.topology_id, txid)
+    if by is None:
+        return AttemptId(0)
+    if txid in journal.committed and (by not in journal.committed[txid] or journal.attempts[by][1].ranges != read):
+        raise StoreMismatch(
+            f"transaction {txid} was committed, by attempt {by}, since the store was lost: the journal has another "
+            f"transaction {txid}. What was committed since is not in these tables; `transactional txns "
+            f"{lease.topology_id}` shows it. To give it up, run `transactional reset {lease.topology_id}`, and repair "
+            "again"
+        )
+    return by
+
+
+def _committed(lease: Lease, since: AttemptId, last: Standing, journal: Journal) -> list[TransactionAttempt]:
     """The attempts to be committed, up to the last: from the journal, otherwise with any number that fits in
     between."""
-    attempts, before = list[TransactionAttempt](), lease.fence_id
+    attempts, before = list[TransactionAttempt](), since
     known = _known_up_to(lease, last, journal)
     first_known = min(known)
     for number in range(lease.progress.committed_txid + 1, last.txid + 1):
@@ -235,9 +271,8 @@ def _committed(lease: Lease, last: Standing, journal: Journal) -> list[Transacti
         attempt_id = known.get(txid) or AttemptId(before + 1)
         if attempt_id <= before:
             raise StoreMismatch(
-                f"the store's attempt ids are already at {before}, but transaction {txid} was written by attempt "
-                f"{attempt_id}: something was started on this store since it was wiped. Delete what the store has of "
-                "this topology, and try again"
+                f"transaction {txid} was written by attempt {attempt_id}, and the one before it by attempt {before}, "
+                "which is a later one: pass the journal of the runs that have written these tables"
             )
         attempts.append(TransactionAttempt(txid, attempt_id))
         before = attempt_id
@@ -254,11 +289,11 @@ def _known_up_to(lease: Lease, last: Standing, journal: Journal) -> dict[TxId, A
     return known
 
 
-def _given_up(lease: Lease, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
+def _given_up(lease: Lease, since: AttemptId, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
     """The other attempts: a table may have been written by them temporarily, at later transactions before a rewind."""
     rewound_until = max((fence for fence in journal.rewinds if fence <= last.until), default=0)
     for attempt_id, (txid, _) in journal.attempts.items():
-        if not (lease.fence_id < attempt_id < last.until and lease.progress.committed_txid < txid):
+        if not (since < attempt_id < last.until and lease.progress.committed_txid < txid):
             continue
         if txid <= last.txid or attempt_id < rewound_until:
             yield TransactionAttempt(txid, attempt_id)
@@ -298,13 +333,5 @@ def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal:
             if version == versions[0]:
                 store.record_fence(fence, joining_of(table.component), txid)
             store.record_fence(fence, table.component, txid)
-    if not store.has_fence(lease.topology_id, table.component) and lease.fence_id not in versions:
+    if not store.has_fence(lease.topology_id, table.component):
         store.record_fence(lease, table.component, lease.progress.committed_txid)
-
-
-def _count_up_to(topology: Topology, store: CoordinatorStore, attempt_id: int) -> None:
-    """Draw fence ids until they are as high as those in the tables: the next run's must be higher."""
-    while True:
-        with _lease(topology, store) as lease:
-            if lease.fence_id >= attempt_id:
-                return

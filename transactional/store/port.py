@@ -303,6 +303,14 @@ class CoordinatorStore(StoreReader, Protocol):
         later ones are dropped, and a problem is resolved. The attempt counter is kept: it only increases.
         """
 
+    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+        """Let the attempt counter go on from here, and forget the attempts and fences after it, in one write.
+
+        Only for a store that is brought to where its tables are: what they were written by is recorded next, and the
+        counter then goes on above whatever any of them has seen. Raises `ProtocolError` if one of the attempts that
+        would be forgotten has committed the committed transaction.
+        """
+
     def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
         """Keep what going back to a committed transaction takes of the store, from any process: needs no lease.
 

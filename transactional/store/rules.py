@@ -251,6 +251,14 @@ def can_not_rewind(status: TopologyStatus, txid: TxId) -> ProtocolError:
     )
 
 
+def can_not_recount(status: TopologyStatus, attempt_id: AttemptId) -> ProtocolError:
+    """The error for a counter that would go on below what has committed."""
+    return ProtocolError(
+        f"the attempts of topology {status.topology_id!r} can't be counted from {attempt_id} on: transaction "
+        f"{status.committed_txid} was committed by a later one"
+    )
+
+
 def not_in_flight(lease: Lease, attempt: TransactionAttempt) -> ProtocolError:
     """The error for an attempt that should be the current one of its txid, and is not."""
     return ProtocolError(f"attempt {attempt} of topology {lease.topology_id!r} is not in flight in the store")

@@ -28,6 +28,7 @@ from transactional.store.rules import (
     CARRIED_OUT,
     COMMITTED,
     FAILED,
+    can_not_recount,
     can_not_rewind,
     check_free,
     check_free_to_reset,
@@ -54,6 +55,7 @@ from transactional.testing.memory_topology import (
     committed_at,
     drop,
     end_runs,
+    forget_after,
     give_up,
     in_flight,
     newest_first,
@@ -262,6 +264,14 @@ class MemoryCoordinatorStore:
                     return
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
             rewind(topology, txid)
+
+    def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
+        """Let the attempt counter go on from here, and forget the attempts and fences after it."""
+        with self._held(lease) as topology:
+            if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
+                raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
+            topology.attempt_id = attempt_id
+            forget_after(topology, attempt_id)
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""

@@ -70,6 +70,13 @@ def progress_of(topology: MemoryTopology) -> Progress:
     )
 
 
+def forget_after(topology: MemoryTopology, attempt_id: AttemptId) -> None:
+    """Forget the attempts after one, and the fences."""
+    topology.transactions = {txid: by for txid, by in topology.transactions.items() if by <= attempt_id}
+    topology.attempts = {by: record for by, record in topology.attempts.items() if by <= attempt_id}
+    topology.fences = {key: txid for key, txid in topology.fences.items() if key[1] <= attempt_id}
+
+
 def newest_first(
     topology: MemoryTopology, *, before: AttemptId | None = None, phases: Collection[str] = ()
 ) -> Iterator[AttemptRecord]:

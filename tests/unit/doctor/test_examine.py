@@ -290,15 +290,6 @@ def test_a_journal_of_something_else_is_refused(patient: Patient) -> None:
         patient.repair(journal=True)
 
 
-def test_a_store_in_which_too_much_was_started_says_how_to_go_on(patient: Patient) -> None:
-    wipe_store(patient)
-    for _ in range(12):
-        with pytest.raises(StoreMismatch):
-            patient_is_started(patient)
-    with pytest.raises(StoreMismatch, match="Delete what the store has of this topology"):
-        patient.repair(journal=True)
-
-
 def test_nothing_is_repaired_while_a_coordinator_runs(patient: Patient) -> None:
     update_rows(patient)
     with closing(SqlCoordinatorStore(patient.url)) as store:
