@@ -16,7 +16,7 @@ class ExaminedTable:
     `refusal` says why the state would refuse it; `rewound_to` is where a rewind has taken it last.
     """
 
-    tells_all = False
+    tells_all, torn = False, None
 
     def __init__(
         self,

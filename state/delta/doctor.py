@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from state.delta.left_over import left_over
-from state.delta.tables.durability import Torn, set_aside, torn_files
+from state.delta.tables.durability import Torn, set_aside, torn_files, without
 from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
 from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol
@@ -62,6 +62,7 @@ class ExaminedDelta:
         self._table: DeltaTable | None = None
         with self._answering():
             self._torn = torn_files(Path(location.uri)) if location.scheme == "file" else ()
+            self.torn = without(self._torn, Path(location.uri), self.owner) if self._torn else None
             if not self._torn and DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
                 try:
                     self._read()
@@ -88,10 +89,9 @@ class ExaminedDelta:
 
     def diagnoses(self) -> Iterator[Diagnosis]:
         """What is wrong with the table itself."""
-        if self._torn:
-            what = "; ".join(f"{each.path.name}: {each.why}" for each in self._torn)
-            remedy = "the torn files are set aside; what was not durable is done again, unless it was committed"
-            yield self._diagnosis(Problem.TABLE_TORN, what, remedy, can_repair=True)
+        if self.torn is not None:
+            remedy = "the torn files are set aside; nothing of what they hold is committed, and it is done again"
+            yield self._diagnosis(Problem.TABLE_TORN, self.torn.what, remedy, can_repair=True)
         elif self._broken:
             remedy = "restore the missing files from a backup, or the whole table together with the store"
             yield self._diagnosis(Problem.TABLE_UNREADABLE, self._broken, remedy)
@@ -242,11 +242,14 @@ class ExaminedDelta:
 
     def _set_torn_aside(self) -> str:
         try:
-            torn = torn_files(Path(self.location.uri))
-            set_aside(torn)
+            if torn_files(Path(self.location.uri)) != self._torn:
+                raise OperatingError(
+                    f"{self.where} has changed since it was examined: nothing was set aside; try again"
+                )
+            set_aside(self._torn)
         except OSError as error:
             raise OperatingError(f"{self.where} can't be repaired: {error}") from error
-        return f"{self.where}: {len(torn)} torn files of its log are set aside"
+        return f"{self.where}: {len(self._torn)} torn files of its log are set aside"
 
     def _unset_retention(self) -> str:
         """Remove the property in a Delta commit of its own.

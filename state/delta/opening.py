@@ -7,16 +7,17 @@ something was written: until then two topologies would both take a table for the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.durability import set_aside, torn_files
+from state.delta.tables.durability import set_aside, torn_files, without
 from state.delta.tables.table import DeltaLocation, create_table, features_used, is_there, load_table, properties_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
@@ -27,6 +28,7 @@ from transactional.arrow import declared_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
 from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY
+from transactional.ports import TornFiles
 from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -140,18 +142,18 @@ def segment_columns(columns: StateColumns) -> SegmentColumns:
     return SegmentColumns(columns.key, columns.values, columns.names, columns.deletes, columns.expires)
 
 
-def mend_torn_log(location: DeltaLocation) -> None:
+def mend_torn_log(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
     """Set aside what a power cut has left half written of a table's log: otherwise nobody could open it.
 
-    Only a process that is about to write does so; what was committed with durability is never among it. What else is
-    missing then shows when the table's version is compared with the store's. Raises `OperatingError`.
+    Only a process that is about to write does so, and only if `check` raises nothing. Raises `OperatingError`.
     """
     if location.is_catalog_name or location.scheme != "file":
         return
     try:
-        torn = torn_files(Path(location.uri))
+        if torn := torn_files(Path(location.uri)):
+            check(without(torn, Path(location.uri), owner))
         set_aside(torn)
-    except OSError as error:
+    except (OSError, DeltaError) as error:
         raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from error
     for each in torn:
         _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.why)

@@ -41,7 +41,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import owner_of
-from transactional.ports import CommitFacts, Partials, StateKind
+from transactional.ports import CommitFacts, Partials, StateKind, TornFiles
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
 from transactional.ports.staged import StagedFile
@@ -128,6 +128,10 @@ class DeltaMapState(TableState[Layout]):
         """Location, key, values, kind."""
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
+    def mend(self, owner: str, check: Callable[[TornFiles], None]) -> None:
+        """Set aside what a power cut has torn of the table's log, unless `check` refuses that (see the port)."""
+        mend_torn_log(self.location, owner, check)
+
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the one that is there (see the port).
 
@@ -135,7 +139,6 @@ class DeltaMapState(TableState[Layout]):
         `ConfigError` when Spark is needed and not set up.
         """
         self._own(owner, txid_of)
-        mend_torn_log(self.location)
         if self.location.is_catalog_name or self._engine == "spark":
             self._ask_spark()
         self._opened = open_table(self._request, self._turned)

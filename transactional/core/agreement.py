@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transactional.attempt import AttemptId, TxId
 from transactional.ports.examining import Problem
@@ -33,13 +33,15 @@ def disagreement(
     *,
     has_joined: bool,
     committed_by: AttemptId | None = None,
+    is_rewound: bool = False,
 ) -> Disagreement | None:
     """Compare a table with the store. None if the table is at the committed transaction, or one ahead of it.
 
     `version` is the attempt that wrote the table last, None for a table that nobody has written; `txid` is that
     attempt's transaction, None if the store does not know it. `has_joined`: the table has been part of the topology.
     `committed_by` is the attempt that was committed, None if the store does not know it: every table had its version
-    then, so one of an earlier attempt at the same transaction has lost what was written since.
+    then, so one of an earlier attempt at the same transaction has lost what was written since. `is_rewound`: a rewind
+    has taken the attempt `version` back.
     """
     if version is None:
         return _missing(committed) if committed and has_joined else None
@@ -49,7 +51,17 @@ def disagreement(
         return _behind(txid, committed)
     if has_joined and committed_by is not None and version < committed_by:
         return _of_a_dead_attempt(version, committed, committed_by)
-    return _ahead(txid, committed) if txid > committed + 1 else None
+    if txid > committed + 1:
+        return _ahead(txid, committed)
+    return _rewound(version, txid) if is_rewound else None
+
+
+def as_torn(torn: str, wrong: Disagreement) -> Disagreement:
+    """What is wrong with a table whose newest files are `torn`, and that would be `wrong` without them: they hold what
+    the store has committed, and are not set aside."""
+    what = f"{torn}. The store has committed what was written there, so it was not set aside; without it, {wrong.what}"
+    remedy = f"if files were moved or deleted, put them back, and start again. If they are lost: {wrong.remedy}"
+    return replace(wrong, what=what, remedy=remedy, can_repair=False)
 
 
 def _missing(committed: TxId) -> Disagreement:
@@ -93,6 +105,12 @@ def _of_a_dead_attempt(version: AttemptId, committed: TxId, committed_by: Attemp
         f"{committed_by} has written is in no table and can't be reconstructed for one table alone"
     )
     return Disagreement(Problem.TABLE_BEHIND, what, remedy)
+
+
+def _rewound(version: AttemptId, txid: TxId) -> Disagreement:
+    what = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
+    remedy = "give the component a new table, or another id: this table did not go back with the others"
+    return Disagreement(Problem.TABLE_AHEAD, what, remedy)
 
 
 def _ahead(txid: TxId, committed: TxId) -> Disagreement:

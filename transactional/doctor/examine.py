@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transactional.attempt import TxId
-from transactional.core.agreement import disagreement
+from transactional.attempt import NO_TRANSACTION, TxId
+from transactional.core.agreement import Disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_store
-from transactional.engine.fencing import committed_by, known_txid
+from transactional.engine.fencing import wrong_place, wrong_without
 from transactional.ports.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
@@ -53,6 +53,9 @@ def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatu
         of_table = list(table.found.diagnoses())
         if not any(each.problem in UNREADABLE for each in of_table):
             of_table += _examine_place(table, topology, store, status)
+        torn = table.found.torn
+        if torn is not None and (wrong := wrong_without(torn, store, topology.id, table.component, _committed(status))):
+            of_table = [_misplaced(table, wrong)]
         found += of_table
     return found
 
@@ -74,15 +77,21 @@ def _examine_place(
     table: Table, topology: Topology, store: StoreReader, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
     """Compare a table's transaction with the one that the store expects, as a start does."""
-    committed = TxId(status.committed_txid) if status is not None else TxId(0)
-    where, version = table.found.where, table.found.version
-    txid = None if version is None else known_txid(store, topology.id, table.component, version)
-    has_joined, by = store.has_fence(topology.id, table.component), committed_by(store, topology.id, committed)
-    wrong = disagreement(version, txid, committed, has_joined=has_joined, committed_by=by)
+    has_joined = store.has_fence(topology.id, table.component)
+    wrong = wrong_place(
+        *(store, topology.id, table.component, table.found.version, _committed(status)), has_joined=has_joined
+    )
     if wrong is not None:
-        target = version if wrong.can_repair else None
-        yield Diagnosis(
-            *(wrong.problem, where, wrong.what, wrong.remedy, table.component),
-            can_repair=wrong.can_repair,
-            target=target,
-        )
+        yield _misplaced(table, wrong)
+
+
+def _committed(status: TopologyStatus | None) -> TxId:
+    return NO_TRANSACTION if status is None else TxId(status.committed_txid)
+
+
+def _misplaced(table: Table, wrong: Disagreement) -> Diagnosis:
+    return Diagnosis(
+        *(wrong.problem, table.found.where, wrong.what, wrong.remedy, table.component),
+        can_repair=wrong.can_repair,
+        target=table.found.version if wrong.can_repair else None,
+    )

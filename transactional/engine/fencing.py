@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from transactional.attempt import AttemptId, TxId
-from transactional.core.agreement import disagreement, refusal
+from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
+from transactional.core.agreement import Disagreement, as_torn, disagreement, refusal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
-from transactional.ports import DiskState, TransactionState
+from transactional.ports import DiskState, MendableState, TornFiles, TransactionState
+from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore, Lease, StoreReader
 from transactional.store.rules import COMMITTED, REWOUND
 from transactional.topology.topology import Component, Topology
@@ -58,12 +59,26 @@ def fence_tables(
 def open_table(
     topology: Topology, component: Component, store: CoordinatorStore, *, durability: str = "disk"
 ) -> TransactionState:
-    """Open a committer's table."""
+    """Open a committer's table, once what a power failure has torn of it is set aside.
+
+    Raises `StoreMismatch` if the store has committed what is torn.
+    """
     state = component.state
     assert state is not None
     if isinstance(state, DiskState):
         state.set_durability(durability)
-    state.open(owner_of(topology.id, component.id), txid_lookup(store, topology.id, component.id))
+    owner = owner_of(topology.id, component.id)
+    if isinstance(state, MendableState):
+
+        def check(torn: TornFiles) -> None:
+            position = store.position(topology.id)
+            committed = NO_TRANSACTION if position is None else position.committed_txid
+            wrong = wrong_without(torn, store, topology.id, component.id, committed)
+            if wrong is not None:
+                raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
+
+        state.mend(owner, check)
+    state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 
 
@@ -105,17 +120,54 @@ def _table_txid(
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
-    by = committed_by(store, lease.topology_id, committed)
-    wrong = disagreement(version, txid, committed, has_joined=has_joined, committed_by=by)
+    wrong = wrong_place(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None:
-        where = " ".join(f"{name}={value}" for name, value in state.identity().items())
-        raise StoreMismatch(refusal(component_id, f"its table ({where})", wrong.what, wrong.remedy))
-    if txid is not None and is_rewound(store, lease.topology_id, txid, version):
-        where = " ".join(f"{name}={value}" for name, value in state.identity().items())
-        what = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
-        remedy = "give the component a new table, or another id: this table did not go back with the others"
-        raise StoreMismatch(refusal(component_id, f"its table ({where})", what, remedy))
+        raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
     return committed if txid is None else txid
+
+
+def _in_words(state: TransactionState) -> str:
+    return f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
+
+
+def wrong_place(
+    store: StoreReader,
+    topology_id: str,
+    component_id: str,
+    version: AttemptId | None,
+    committed: TxId,
+    *,
+    has_joined: bool,
+    after: TxId | None = None,
+) -> Disagreement | None:
+    """Why a committer's table can't be gone on from with such a version, by what the store knows; None if it can.
+
+    `after` is where it was with a later version. Only a rewind takes a table from what is not committed to what is.
+    """
+    txid = None if version is None else known_txid(store, topology_id, component_id, version)
+    is_back = txid is not None and after is not None and after <= committed < txid
+    return disagreement(
+        *(version, txid, committed),
+        has_joined=has_joined,
+        committed_by=committed_by(store, topology_id, committed),
+        is_rewound=is_back or (txid is not None and is_rewound(store, topology_id, txid, version)),
+    )
+
+
+def wrong_without(
+    torn: TornFiles, store: StoreReader, topology_id: str, component_id: str, committed: TxId
+) -> Disagreement | None:
+    """Why torn files of a committer's table may not be set aside: the store has committed what is lost then.
+
+    None if they may. That goes for a store, too, that does not know the version: it knows of no commit either.
+    """
+    lost, has_joined = torn.lost, store.has_fence(topology_id, component_id)
+    wrong = wrong_place(
+        *(store, topology_id, component_id, torn.version, committed),
+        has_joined=has_joined,
+        after=None if lost is None else known_txid(store, topology_id, component_id, lost),
+    )
+    return None if wrong is None or wrong.problem is Problem.STORE_WIPED else as_torn(torn.what, wrong)
 
 
 def committed_by(store: StoreReader, topology_id: str, committed: TxId) -> AttemptId | None:

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from transactional.attempt import AttemptId
 from transactional.expiry import Expiry
+from transactional.ports.states import TornFiles
 from transactional.schema import Schema
 
 
@@ -163,6 +164,10 @@ class Examined(Protocol):
     @property
     def where(self) -> str:
         """The table in words (see `in_words`)."""
+
+    @property
+    def torn(self) -> TornFiles | None:
+        """What is torn of it (`Problem.TABLE_TORN`)."""
 
     @property
     def version(self) -> AttemptId | None:

@@ -144,6 +144,27 @@ class DiskState(Protocol):
         """Called once everything that `unsynced` returned is synced."""
 
 
+@dataclass(frozen=True, slots=True)
+class TornFiles:
+    """Newest files of a table that are not there, or not whole: `what` says which. `version` is the one that the table
+    has without them, None if that is none; `lost` is the one that it has lost then, None if that can't be read."""
+
+    what: str
+    version: AttemptId | None
+    lost: AttemptId | None
+
+
+@runtime_checkable
+class MendableState(Protocol):
+    """A state whose table a power failure may leave with files that are half written, so that nobody can open it."""
+
+    def mend(self, owner: str, check: Callable[[TornFiles], None]) -> None:
+        """Set such files aside. Called before `open`, with the same owner, by a process that leads.
+
+        `check` is called before anything is set aside; what it raises is raised. Raises `OperatingError`.
+        """
+
+
 @runtime_checkable
 class FinishingState(Protocol):
     """A state with maintenance that takes long and is done beside the commit thread, to be committed by a later

@@ -2,7 +2,8 @@
 
 An entry may be truncated, or name files that do not exist; a checkpoint and the hint of the last one may be truncated.
 Such a table can't be opened. While the system is running nobody sees this: what writes tables gives a file its name
-once all of it is written. A torn file was never durable, so no durably committed transaction depends on it.
+once all of it is written. A torn file was never durable, so no durably committed transaction depends on it. But a file
+that somebody has moved away looks the same: so the store is asked first whether it has committed what is torn.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+from deltalake import DeltaTable
+
 from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
+from transactional.attempt import AttemptId
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.plumbing.syncing import sync, with_folders
+from transactional.ports import TornFiles
 
 _FIRST = entry_name(0)
 _HINT = "_last_checkpoint"
@@ -59,6 +64,29 @@ def torn_files(table: Path) -> list[Torn]:
     if not set(range(max(whole, default=-1) + 1, newest + 1)) <= set(kept):
         return []
     return [*torn, *_torn_hint(log, whole)]
+
+
+def without(torn: Collection[Torn], table: Path, owner: str) -> TornFiles:
+    """What the table of an owner is without these files. Raises `OSError`, `DeltaError`."""
+    log, gone = table / LOG_FOLDER, {each.path.name for each in torn}
+    names = sorted((name for name in os.listdir(log) if ENTRY.fullmatch(name)), reverse=True)
+    kept = [name for name in names if name not in gone]
+    version = next(filter(None, (_version_in(log / name, owner) for name in kept)), None)
+    if version is None and kept:
+        # Only a checkpoint has it: others have written so much since.
+        version = DeltaTable(table, version=int(kept[0][:20])).transaction_version(owner)
+    lost = next(filter(None, (_version_in(log / name, owner) for name in names if name in gone)), None)
+    what = "; ".join(f"{each.path.name}: {each.why}" for each in torn)
+    return TornFiles(what, None if version is None else AttemptId(version), None if lost is None else AttemptId(lost))
+
+
+def _version_in(entry: Path, owner: str) -> int | None:
+    """The version that an entry gives the table of an owner; None: none, or none that can be read."""
+    try:
+        actions = [json.loads(line) for line in entry.read_bytes().splitlines() if b'"txn"' in line]
+        return next((int(each["txn"]["version"]) for each in actions if each["txn"]["appId"] == owner), None)
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def set_aside(torn: Collection[Torn]) -> None:
