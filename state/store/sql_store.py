@@ -249,7 +249,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(rewinding.DROP_LATER_SAVEPOINTS, later)
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
-        """Let the attempt counter go on from here, and forget the attempts and fences after it."""
+        """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._database.writing() as connection:
             if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
                 raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)

@@ -47,7 +47,7 @@ SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.pro
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
 NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
-NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset", "begin_rewind", "finish_rewind"}
+NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset", "recount", "begin_rewind", "finish_rewind"}
 NUMBERED_ONCE_IN_A_WHILE |= {"savepoints", "note_savepoint", "drop_savepoint", "position", "times_with_letters"}
 """What a run asks the store without changing it; and what no run calls."""
 

@@ -103,7 +103,7 @@ def repair(
     tables = {table.component: table for table in tables_of(topology)}
     wanted = [each for each in findings if each.can_repair]
     if torn := [each for each in wanted if each.problem is Problem.TABLE_TORN]:
-        # What else there is to be done to such a table, only its other files tell.
+        # What else there is to be done to such a table, only its other files show.
         with _lease(topology, store):
             done += [tables[each.component].found.repair(each) for each in torn]
         tables = {table.component: table for table in tables_of(topology)}

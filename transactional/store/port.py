@@ -304,10 +304,10 @@ class CoordinatorStore(StoreReader, Protocol):
         """
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
-        """Let the attempt counter go on from here, and forget the attempts and fences after it, in one write.
+        """Let the attempt counter continue from here, and forget the attempts and fences after it, in one write.
 
         Only for a store that is brought to where its tables are: what they were written by is recorded next, and the
-        counter then goes on above whatever any of them has seen. Raises `ProtocolError` if one of the attempts that
+        counter then continues above whatever any of them has seen. Raises `ProtocolError` if one of the attempts that
         would be forgotten has committed the committed transaction.
         """
 

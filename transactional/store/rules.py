@@ -252,7 +252,7 @@ def can_not_rewind(status: TopologyStatus, txid: TxId) -> ProtocolError:
 
 
 def can_not_recount(status: TopologyStatus, attempt_id: AttemptId) -> ProtocolError:
-    """The error for a counter that would go on below what has committed."""
+    """The error for a counter that would continue below what has committed."""
     return ProtocolError(
         f"the attempts of topology {status.topology_id!r} can't be counted from {attempt_id} on: transaction "
         f"{status.committed_txid} was committed by a later one"

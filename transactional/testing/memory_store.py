@@ -266,7 +266,7 @@ class MemoryCoordinatorStore:
             rewind(topology, txid)
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
-        """Let the attempt counter go on from here, and forget the attempts and fences after it."""
+        """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._held(lease) as topology:
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)

@@ -3,7 +3,7 @@
 An entry may be truncated, or name files that do not exist; a checkpoint and the hint of the last one may be truncated.
 Such a table can't be opened. While the system is running nobody sees this: what writes tables gives a file its name
 once all of it is written. A torn file was never durable, so no durably committed transaction depends on it. But a file
-that somebody has moved away looks the same: so the store is asked first whether it has committed what is torn.
+that somebody has moved away looks the same: so whether the store has committed what is torn is looked up first.
 """
 
 from __future__ import annotations
