@@ -24,9 +24,17 @@ Key = tuple[object, ...]
 
 
 def combined_by(log: TableLog) -> dict[str, str]:
-    """Value column → how its values are combined; empty until something was written."""
-    found: dict[str, str] = json.loads(log.shape.properties.get(COMBINE_PROPERTY, "{}"))
-    return found
+    """Value column → how its values are combined; empty until something was written.
+
+    A rewind to before the first row takes back what the table had declared, and keeps the rows of older versions.
+    """
+    newest_first = (log.shape.properties, *(commit.properties for commit in reversed(log.commits)))
+    return next(filter(None, map(_declared, newest_first)), {})
+
+
+def _declared(properties: Mapping[str, str]) -> dict[str, str]:
+    declared: dict[str, str] = json.loads(properties.get(COMBINE_PROPERTY, "{}"))
+    return declared
 
 
 def unique_up_to(log: TableLog, owner: str) -> int | None:
@@ -55,12 +63,11 @@ def check_folds(
     app_id, floors = f"{owner}#fold", before_version(log, owner)
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
-    how = combined_by(log)
     folds = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
     checked = 0
     for fold in reversed(folds[-commits_max:] if commits_max else []):
         is_base = (columns.deleted or columns.expires) and not _reaches_back_behind(log, fold, columns)
-        known = floors.get(fold.version)
+        known, how = floors.get(fold.version), _declared(fold.properties)
         floor = known.before if known is not None else None
         try:
             before = _put_together(storage, [files[path] for path in fold.removed], columns, how)

@@ -53,6 +53,8 @@ class DeltaCommit:
     partition_columns_before: tuple[str, ...] = ()
     restored: int | None = None
     """The earlier Delta version whose files it says that it has brought back."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of the table, from then on."""
 
 
 @dataclass(slots=True)
@@ -250,4 +252,4 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
             shape.take(action)
     partitions = (shape.partition_columns, before)
     files = (tuple(added), tuple(removed), changes_data)
-    return DeltaCommit(version, operation, app_versions, *files, *partitions, restored)
+    return DeltaCommit(version, operation, app_versions, *files, *partitions, restored, shape.properties)

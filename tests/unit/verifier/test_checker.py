@@ -382,6 +382,14 @@ def test_a_fold_that_keeps_an_older_value_is_caught(history: History) -> None:
     assert "a fold, key cat" in report.findings[0].where
 
 
+def test_a_fold_is_checked_by_what_the_table_had_declared_then(history: History) -> None:
+    """A rewind to before its first row takes back how rows are combined, too."""
+    history.delta("log").restore(0)
+    report = verify(history.url, ID, [CheckedTable("log", history.path("log"))])
+    assert [each for each in report.findings if each.kind is Kind.BROKEN_ROW] == []
+    assert report.checked["folds"] > 1
+
+
 @pytest.mark.parametrize(("replays_exactly", "expected"), [(True, {Kind.RANGE_GAP: 1}), (False, {})])
 def test_a_gap_up_to_the_log_s_start_is_excused_for_an_opaque_spout_alone(
     right: History, right_transactional: History, *, replays_exactly: bool, expected: dict[Kind, int]
