@@ -6,6 +6,7 @@ new or reassigned one takes some 20 to 30 ms. None of them ever joins, or writes
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ from spouts.kafka.cluster import KafkaConnection, Option, described, make_client
 from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import ReplayMismatch, SourceUnavailable
 
-CONSUMERS_MAX = 64
+_log = logging.getLogger(__name__)
+
+CONSUMERS_MAX = 1_024
 """How many consumers a process keeps. Each has four threads, and prefetches up to `queued.max.messages.kbytes`."""
 
 SKIP_MAX = 20_000
@@ -160,10 +163,15 @@ class CachedConsumer:
 
 
 class ConsumerPool:
-    """The idle consumers of this process, the least recently used first."""
+    """The idle consumers of this process, the least recently used first.
+
+    Partitions are read in turns, so with more of them than consumers the one that was used last is given up: the
+    others still continue. The one that was used longest ago is the next to be needed.
+    """
 
     def __init__(self) -> None:
         self.process_id = getpid()
+        self._has_warned = False
         self._lock = Lock()
         self._idle: list[CachedConsumer] = []
 
@@ -201,8 +209,9 @@ class ConsumerPool:
             found.sort(key=lambda each: -each.next_offset)
             # Otherwise one of this partition at another position, or any, if there are enough.
             found += [each for each in ours if each.partition in (partition, None)]
-            if not found and len(self._idle) >= CONSUMERS_MAX:
-                found = ours
+            if not found and len(ours) >= CONSUMERS_MAX:
+                self._warn()
+                found = ours[-1:]
             if found:
                 self._idle.remove(found[0])
             return found[0] if found else None
@@ -210,9 +219,21 @@ class ConsumerPool:
     def _give_back(self, consumer: CachedConsumer) -> None:
         with self._lock:
             self._idle.append(consumer)
-            surplus = self._idle.pop(0) if len(self._idle) > CONSUMERS_MAX else None
-        if surplus is not None:
-            surplus.close()
+            if len(self._idle) <= CONSUMERS_MAX:
+                return
+            surplus = next((each for each in self._idle if each.connection != consumer.connection), consumer)
+            self._idle.remove(surplus)
+        surplus.close()
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "this process reads more than %d partitions of Kafka and keeps no more consumers: those of the other "
+                "partitions are moved from one to the next, which costs 20 to 30 ms for each range. Read them in more "
+                "processes (executors), or in several topologies.",
+                CONSUMERS_MAX,
+            )
 
 
 # A forked process inherits consumers without their threads: they must neither be used nor destroyed there.
