@@ -68,7 +68,8 @@ class Ours:
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """Run the topology until it is drained. Raises `WrongResult` when an attempt failed: that is not the work."""
         config = TopologyConfig(max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1)
-        topology = self.topology(until, batch_messages)
+        # As many messages, in the partitions of this system's own topic.
+        topology = self.topology(self.work.workload.until(sum(until.values())), batch_messages)
         ends = EndTimes()
         summary = run_topology(topology, store=self.store, config=config, session=self.stage.session, observers=[ends])
         # Off the clock; else the garbage of one run is collected in the time of the next one.

@@ -18,6 +18,8 @@ from bench.workload import Workload, departures, timed, zipf
 from bench.works import Work
 
 MANY_KEYS = "keys-1m"
+PARTITIONS = (4, 128)
+"""Of a topic that a product uses, and of one that a company shares."""
 BY_MINUTE, PER_MINUTE = "by-minute", 12_000
 """200 messages a second: the smallest batches close windows every twelfth time, the largest ones 17 minutes at once."""
 WARM_MESSAGES, WARM_BATCHES = 1_000, 10
@@ -41,6 +43,7 @@ class Scale:
     flights: Plan
     bolts: Sequence[Plan]
     windows: Sequence[Plan]
+    partitions: Plan
     vocabulary: int
     warm_s: float = 20
     fill: int = 200_000
@@ -61,6 +64,7 @@ WHOLE = Scale(
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 3, 8), Plan(200_000, 3, 3)],
     windows=[Plan(1_000, 3, 40), Plan(20_000, 3, 20), Plan(200_000, 3, 10)],
+    partitions=Plan(20_000, 5, 10),
     vocabulary=1_000_000,
 )
 SHORT = Scale(
@@ -72,6 +76,7 @@ SHORT = Scale(
     flights=Plan(20_000, 2, 8),
     bolts=[Plan(20_000, 2, 5)],
     windows=[Plan(1_000, 2, 14), Plan(20_000, 2, 6)],
+    partitions=Plan(20_000, 2, 5),
     vocabulary=100_000,
     warm_s=5,
     fill=40_000,
@@ -95,6 +100,9 @@ class Topics:
         if "windows" in parts:
             most = max(plan.rounds * plan.messages for plan in scale.windows)
             workloads += [timed(zipf("words", most, 8_000, scale.fill), BY_MINUTE, PER_MINUTE)]
+        if "partitions" in parts:
+            words = zipf("words", scale.partitions.rounds * scale.partitions.messages, 8_000, scale.fill)
+            workloads += [replace(words, topic=_over(number), partitions=number) for number in PARTITIONS]
         for workload in workloads:
             workload.produce(bootstrap)
         return cls({workload.topic: workload for workload in workloads})
@@ -174,6 +182,15 @@ def windows(contest: Contest, topics: Topics, scale: Scale) -> None:
         contest.hold(of_size, _windowed(contest.stage, of_size, str(plan.batch_messages)), plan)
 
 
+def partitions(contest: Contest, topics: Topics, scale: Scale) -> None:
+    """The same messages in few partitions and in many."""
+    few, many = (works.per_key(topics.by_name[_over(number)], "partitions") for number in PARTITIONS)
+    systems = [
+        Ours(contest.stage, work, "20000", in_flight=1, name=f"ours-{work.workload.topic}") for work in (few, many)
+    ]
+    contest.hold(few, systems, scale.partitions)
+
+
 Part = Callable[[Contest, Topics, Scale], None]
 PARTS: Mapping[str, tuple[Part, float]] = {
     "pairs": (pairs, 8),
@@ -181,8 +198,13 @@ PARTS: Mapping[str, tuple[Part, float]] = {
     "works": (other_works, 5),
     "bolts": (bolts, 1),
     "windows": (windows, 6),
+    "partitions": (partitions, 3),
 }
 """Each part, and after how many minutes no further round of it is started."""
+
+
+def _over(partitions: int) -> str:
+    return f"over-{partitions}"
 
 
 def _pairs(stage: Stage, work: Work, label: str) -> list[System]:

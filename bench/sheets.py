@@ -12,7 +12,7 @@ from bench.targets import Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
 TITLES = {"driver": "driver, Python", "jvm": "driver, JVM", "workers": "Python workers"}
-RATIOS_OF = ("merge", "expert", "raw", "streaming", "ours-1", "ours-tuples")
+RATIOS_OF = ("merge", "expert", "raw", "streaming", "ours-1", "ours-tuples", "ours-over-4")
 PLOTS = {"pairs": ("throughput", "latency"), "works": ("throughput",), "raw": ("throughput",)}
 """Of which parts which plots are drawn."""
 TIMES_OF = {
@@ -23,7 +23,7 @@ TIMES_OF = {
 }
 NO_CLIFF = 0.95
 """So many times the better peer's throughput ours has in at least one round of every point."""
-CONTESTS = ("pairs", "raw", "works", "bolts", "windows")
+CONTESTS = ("pairs", "raw", "works", "bolts", "windows", "partitions")
 
 
 @dataclass(frozen=True, slots=True)

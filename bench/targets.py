@@ -109,6 +109,8 @@ def _against_peers(documents: Documents) -> Iterator[Target]:
     for size in (20_000, 200_000):
         found = ratio(documents, "bolts", ("capitals", "ours-dataframe", "ours-tuples", size))
         yield Target(f"DataFrame bolt against tuple-wise Python, messages/s, {size:,}", found)
+    found = ratio(documents, "partitions", ("partitions", "ours-over-128", "ours-over-4", 20_000))
+    yield Target("messages/s over 128 partitions of Kafka against 4, 20,000", found)
 
 
 def _in_flight(documents: Documents) -> Iterator[Target]:
