@@ -10,12 +10,12 @@ from transactional.config import TopologyConfig
 from transactional.engine.message_letters import messages_of_letters
 from transactional.errors import ConfigError
 from transactional.facts import EventTime
-from transactional.groupings import DEFAULT_STREAM
 from transactional.guarantees import Guarantee
 from transactional.letters import Letter
 from transactional.messages import FailedMessage
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import SourceAddress
+from transactional.ports.stream_names import origin_today
 from transactional.schema import Schema
 from transactional.topology.topology import Topology
 
@@ -220,7 +220,8 @@ def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[L
 
 
 def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
-    key, origin = (row["transaction"], row["number"]), _origin(topology, row["source"], row["stream"])
+    key, bolts = (row["transaction"], row["number"]), [component.id for component in topology.components]
+    origin = origin_today(row["source"], row["stream"], topology.spout_id, topology.spout.outputs, bolts)
     is_record = row["component"] == row["source"]
     component = origin[0] if is_record else row["component"]
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
@@ -231,14 +232,3 @@ def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
             f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} no longer has such a subscription"
         )
     return Letter(*key, component, *origin, row["tuple"], row["error"])
-
-
-def _origin(topology: Topology, source: str, stream: str) -> tuple[str, str]:
-    """Where a letter comes from today: of several streams, the one that is declared first gives the spout its id, and
-    has the default stream. Another one may have been declared first when the letter was written."""
-    if any(component.id == source for component in topology.components):
-        return source, stream
-    name = source if stream == DEFAULT_STREAM else stream
-    if name == topology.spout_id:
-        return topology.spout_id, DEFAULT_STREAM
-    return (topology.spout_id, name) if name in topology.spout.outputs else (source, stream)

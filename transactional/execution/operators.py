@@ -58,7 +58,8 @@ class Operator(ABC):
     def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str) -> pa.RecordBatch:
         kept, is_silent = [], (source, stream) in self.silent
         for number, row in enumerate(tuples(batch, source, stream)):
-            exclusion = self.excluded.get(fingerprint(row))
+            names = fingerprint(row, self.faults.spout), fingerprint(row)
+            exclusion = next((self.excluded[name] for name in names if name in self.excluded), None)
             if exclusion is None:
                 kept.append(number)
             elif not is_silent:

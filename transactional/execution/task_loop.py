@@ -44,7 +44,7 @@ class TaskLoop(ABC):
         self.emitters: dict[str, Emitter] = {}
         self.operators: dict[str, Operator] = {}
         self.gates: list[UpdateGate] = []
-        self.faults = Faults()
+        self.faults = Faults(info.program.spout.id)
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:

@@ -6,6 +6,7 @@ The decisions here depend only on the topology and the letter, so every task and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,15 @@ from transactional.groupings import Grouping, GroupingKind
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter
 from transactional.ports.dead_letters import values_from_json
+from transactional.ports.stream_names import origin_today
+
+
+def letter_today(program: TaskProgram, letter: Letter) -> Letter:
+    """A letter of a recorded batch, with the names that its origin has today."""
+    spout = program.spout
+    source, stream = origin_today(letter.source, letter.stream, spout.id, spout.outputs, program.bolts)
+    is_record = letter.component == letter.source
+    return replace(letter, component=source if is_record else letter.component, source=source, stream=stream)
 
 
 def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | str:

@@ -83,7 +83,7 @@ class _Halves:
 
     def failure(self) -> TaskFailed | None:
         """How it fails, with every tuple that the state refuses by itself; None: there is none."""
-        faults = Faults()
+        faults = Faults(self.info.program.spout.id)
         try:
             self._search(0, len(self.rows), faults)
             faults.fail()

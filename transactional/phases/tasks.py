@@ -40,7 +40,14 @@ from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import AttemptInput, TaskProgram
 from transactional.execution.task_loop import Received, TaskLoop, run_through
-from transactional.execution.trying_again import batch_of_letter, refused_letters, returned, subscription, takes_letters
+from transactional.execution.trying_again import (
+    batch_of_letter,
+    letter_today,
+    refused_letters,
+    returned,
+    subscription,
+    takes_letters,
+)
 from transactional.letters import Exclusion, Letter
 from transactional.messages import Unfinished
 from transactional.ports import DeadLetter, RefusedRecord
@@ -187,13 +194,14 @@ class _Task(TaskLoop):
 
     def _try_letters_again(self) -> None:
         program = self.program
+        letters = [letter_today(program, letter) for letter in self.inputs.letters]
         if self.stage.index == SPOUT_STAGE and self.task == 0:
-            for refused in refused_letters(program, self.inputs.letters):
+            for refused in refused_letters(program, letters):
                 self._send_letter(refused)
-            for letter in self.inputs.letters:
+            for letter in letters:
                 if letter.component == program.spout.id and not program.spout.is_followed:
                     self._read_again(letter)
-        for letter in self.inputs.letters:
+        for letter in letters:
             operator = self.operators.get(letter.component)
             grouping = subscription(program, letter)
             if operator is not None and takes_letters(grouping, self.task):

@@ -6,7 +6,7 @@ brought into today's form here: who that was stands in the description of the ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -33,6 +33,23 @@ def taken_apart(partition: PartitionId) -> tuple[str, PartitionId]:
     """The stream, and the partition as its spout knows it; `""` for one without a stream."""
     stream, between, source = partition.source.partition(BETWEEN)
     return (stream, replace(partition, source=source)) if between else ("", partition)
+
+
+def origin_of(source: str, stream: str, spout: str) -> tuple[str, str]:
+    """Where a tuple comes from, by the stream's own name if it is one of the spout's: which of several is declared
+    first, and so gives the spout its id and has the default stream, makes no difference."""
+    return (stream, DEFAULT_STREAM) if source == spout and stream != DEFAULT_STREAM else (source, stream)
+
+
+def origin_today(
+    source: str, stream: str, spout: str, streams: Collection[str], bolts: Collection[str]
+) -> tuple[str, str]:
+    """Where a tuple comes from today that was recorded as coming from there, when another one of the spout's streams
+    may have been declared first."""
+    name = source if stream == DEFAULT_STREAM else stream
+    if source in bolts or (name != spout and name not in streams):
+        return source, stream
+    return spout, DEFAULT_STREAM if name == spout else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.engine.rewinding import read_again
 from transactional.errors import BeyondKept, ConfigError
+from transactional.execution.failing.faults import fingerprint
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Spout
 from transactional.ports.examining import Problem
@@ -88,6 +89,34 @@ def test_letters_of_two_streams_are_replayed(kind: type[MemoryTransactionalSpout
     both.rows["web"].append(("late",))
     both.run(both.topology())
     assert stored(both.table) == {"home": 1, "start": 1, "end": 1, "bad": 2, "late": 1}
+
+
+def test_what_was_skipped_and_replayed_is_so_again_when_the_streams_have_changed_places() -> None:
+    Picky.mended = False
+    both = Both(kind=OpaqueMemoryTransactionalSpout)
+    made = both.topology()
+    both.run(made)
+    Picky.mended = True
+    both.run(replace(made, spout=LetterSpout(made, None)))
+    recorded = [each for each in both.store.attempts("both", limit=100) if each.phase == "committed"]
+    aside = [len(each.batch.excluded) for each in recorded]
+    assert sum(aside) == sum(len(each.batch.letters) for each in recorded) == 2
+    for topology in (made, both.topology("app", "web")):
+        executor = LocalExecutor(topology)
+        # What is skipped is a letter; a letter that had no way to its bolt would be another one.
+        assert [len(executor.run(each.attempt, each.batch).letters) for each in recorded] == aside
+
+
+def test_what_an_earlier_release_has_recorded_as_skipped_is_skipped() -> None:
+    Picky.mended = False
+    both = Both(kind=OpaqueMemoryTransactionalSpout)
+    both.run(made := both.topology())
+    [record] = [each for each in both.store.attempts("both", limit=100) if each.batch.excluded]
+    before = [fingerprint(Tuple(("word",), ("bad",), "web", stream)) for stream in ("app", "default")]
+    excluded = tuple(replace(each, fingerprint=old) for each, old in zip(record.batch.excluded, before, strict=True))
+    assert set(excluded) != set(record.batch.excluded)
+    processed = LocalExecutor(made).run(record.attempt, replace(record.batch, excluded=excluded))
+    assert sorted(letter.stream for letter in processed.letters) == ["app", "default"]
 
 
 class Records(RecordSpout):

@@ -19,6 +19,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
 from transactional.ports.dead_letters import values_to_json
+from transactional.ports.stream_names import origin_of
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""
@@ -28,9 +29,10 @@ _KAFKA_PLACE = ("topic", "partition", "offset")
 
 
 class Faults:
-    """What the bolts of one task have failed on so far."""
+    """What the bolts of one task have failed on so far. `spout` is the id of the topology's spout."""
 
-    def __init__(self) -> None:
+    def __init__(self, spout: str = "") -> None:
+        self.spout = spout
         self.reading = ""
         """What the task is reading, if its tuples come from the source."""
         self._named: dict[tuple[str, str], Exclusion] = {}
@@ -41,13 +43,13 @@ class Faults:
 
     def is_named(self, component: str, row: Tuple) -> bool:
         """True when an equal tuple was named before."""
-        return (component, fingerprint(row)) in self._named
+        return (component, fingerprint(row, self.spout)) in self._named
 
     def name(self, failed: TaskFailed, row: Tuple) -> None:
         """Attribute a failure to a tuple. Raises the first one when there are enough."""
         place = self._place(row)
         failed.where = place  # the letter has columns of its own for the tuple
-        exclusion = Exclusion(failed.component, fingerprint(row), _shortened(without_login(str(failed))))
+        exclusion = Exclusion(failed.component, fingerprint(row, self.spout), _shortened(without_login(str(failed))))
         failed.where = _described(row) + place
         self._first = self._first or failed
         self._named.setdefault(exclusion.key, exclusion)
@@ -115,9 +117,11 @@ def letter_text(row: Tuple) -> str:
     return values_to_json(dict(zip(row.fields, known_values(row), strict=True)))
 
 
-def fingerprint(row: Tuple) -> str:
-    """Identifies a tuple: equal for equal ones of one stream, in every process."""
-    return hashlib.sha256(repr((row.source, row.stream, known_values(row))).encode()).hexdigest()[:32]
+def fingerprint(row: Tuple, spout: str = "") -> str:
+    """Identifies a tuple: equal for equal ones of one stream, in every process, in whatever order the streams of the
+    spout are declared. Without its id: as earlier releases did, in the order of today."""
+    origin = origin_of(row.source, row.stream, spout)
+    return hashlib.sha256(repr((*origin, known_values(row))).encode()).hexdigest()[:32]
 
 
 def _shortened(error: str) -> str:
