@@ -127,11 +127,13 @@ def test_a_batch_in_flight_with_a_stream_that_is_gone_is_refused_whatever_is_acc
     run(build("flying", "web", "app", sets_aside=False))
 
 
-def test_without_a_stored_run_the_order_is_asked_for() -> None:
+@pytest.mark.parametrize("order", [("web", "app"), ("app", "web")])
+def test_without_a_stored_run_it_is_asked_for(order: tuple[str, ...]) -> None:
+    """The first one is the one that no recorded partition names, whatever is declared first today."""
     with closing(sqlite3.connect("transactional.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM transactional_runs")
-    topology = build("two", "web", "app", rows=6)
-    with pytest.raises(TopologyChanged, match=r"no run is stored .* taken for those of 'web', .* --accept-changes"):
+    topology = build("two", *order, rows=6)
+    with pytest.raises(TopologyChanged, match=r"no run is stored .* taken for those of 'web'.* --accept-changes"):
         run(topology)
     run(build("one", "web", rows=6))
     run(topology, accept_changes=True)

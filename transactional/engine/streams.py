@@ -41,7 +41,7 @@ def progress_of_streams(
     """The progress to start from, by the names of today.
 
     Raises `TopologyChanged` for a batch in flight with records of a stream that is gone, and unless `accept_changes` if
-    only the order of the declarations says whose recorded positions are.
+    no run says whose recorded positions are.
     """
     names, txid = stream_names(topology, store), progress.committed_txid
     if not names.streams:
@@ -50,8 +50,9 @@ def progress_of_streams(
         if names.is_guess(batch, txid) and not accept_changes:
             raise TopologyChanged(
                 f"topology {topology.id!r} has positions that name no stream, and no run is stored that says whose "
-                f"they are: they are taken for those of {names.streams[0]!r}, which is declared first. If that is so, "
-                "start with --accept-changes (accept_changes=True); otherwise declare their stream first"
+                f"they are: they are taken for those of {names.guessed(batch)!r}, the first stream that no other one "
+                "names. If that is so, start with --accept-changes (accept_changes=True); otherwise declare their "
+                "stream first"
             )
     committed = names.today(progress.committed_batch, txid)
     recorded = {number: names.today(batch, txid) for number, batch in progress.recorded.items()}

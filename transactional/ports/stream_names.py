@@ -78,7 +78,7 @@ class StreamNames:
         """A batch, of this transaction or after it, with the names that its partitions have today."""
         if not self.streams or all(self._is_named(partition) for partition in batch.ranges):
             return batch
-        first = self.first(txid) or self.streams[0]
+        first = self.first(txid) or self.guessed(batch)
         # In a batch of today others with an unknown name in front are those of streams that are gone for long.
         is_of_today = any(taken_apart(partition)[0] == first for partition in batch.ranges)
 
@@ -103,8 +103,13 @@ class StreamNames:
             again=messages(batch.again),
         )
 
+    def guessed(self, batch: BatchMetadata) -> str:
+        """The stream that was declared first, if no run says so: the first of today's that the batch does not name."""
+        named = {taken_apart(partition)[0] for partition in batch.ranges}
+        return next((stream for stream in self.streams if stream not in named), self.streams[0])
+
     def is_guess(self, batch: BatchMetadata, txid: TxId) -> bool:
-        """Whether only the order of the declarations says whose some of a batch's partitions are."""
+        """Whether no run says whose some of a batch's partitions are."""
         is_one = len(self.streams) < 2 or self.first(txid) is not None
         return not is_one and self.today(batch, txid) is not batch
 

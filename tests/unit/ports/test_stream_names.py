@@ -66,6 +66,11 @@ def test_names_of_before_get_the_stream_that_was_first(streams: tuple[str, ...])
     assert today(names, batch(memory=3, app_memory=4)) == {"web/memory": 3, "app/memory": 4}
 
 
+def test_without_a_run_it_is_the_first_that_the_batch_does_not_name() -> None:
+    assert today(StreamNames(["app", "web"]), batch(memory=3, app_memory=4)) == {"web/memory": 3, "app/memory": 4}
+    assert today(StreamNames(["app", "web"]), batch(memory=3)) == {"app/memory": 3}
+
+
 def test_names_of_today_stay_also_those_of_a_stream_that_no_run_knows_any_more() -> None:
     names = StreamNames(["web"], [run(0, "web")])
     assert today(names, batch(web_memory=3, gone_memory=4)) == {"web/memory": 3, "gone/memory": 4}
