@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
+from state.delta.writing.layout import Held
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.attempt import TxId
 from transactional.engine.clock import SystemClock
@@ -87,10 +89,31 @@ class TestVacuum:
     def test_keeps_what_was_given_up_for_as_long_as_the_table_says(self, place: Place, layout: str) -> None:
         words = opened(place, layout, "interval 1 hour")
         counted(words, place, 1, 8)
-        aged(place.folder / "t", YEAR_S)
+        before = {aged(path, YEAR_S) for path in data_files(place)}
+        vacuum(words)
+        assert data_files(place) == before > live_files(place)
+
+    def test_goes_by_the_clock_of_the_storage(self, place: Place, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """To the process, whose clock is a day ahead, all that was given up is old."""
+        words, listed = opened(place, layout, "interval 1 hour"), DeltaTable.vacuum
+
+        def a_day_ahead(table: DeltaTable, **named: Any) -> list[str]:
+            return listed(table, retention_hours=0, enforce_retention_duration=False, **named)
+
+        monkeypatch.setattr(DeltaTable, "vacuum", a_day_ahead)
+        counted(words, place, 1, 8)
         before = data_files(place)
         vacuum(words)
         assert data_files(place) == before > live_files(place)
+
+    def test_keeps_what_a_savepoint_needs(self, place: Place, layout: str) -> None:
+        """For how long ever the log has given it up."""
+        words = opened(place, layout)
+        counted(words, place, 1, 8)
+        given_up = sorted(data_files(place) - live_files(place))
+        words._open_table.held = Held(paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))]))
+        vacuum(words)
+        assert data_files(place) == {*live_files(place), given_up[0]}
 
     def test_keeps_what_is_not_the_table_s(self, place: Place, layout: str) -> None:
         words, folder = opened(place, layout), place.folder / "t"

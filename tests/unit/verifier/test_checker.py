@@ -200,6 +200,15 @@ def test_a_falsified_store_is_caught(history: History, falsify: Callable[[Histor
     assert expected <= history.kinds()
 
 
+def test_what_was_not_committed_when_the_tables_were_read_is_not_counted(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transaction 12 is replayed from a longer batch between the tables and the store's history."""
+    read_one_more(history)
+    monkeypatch.setattr(Store, "committed_txid", lambda *_: 11)
+    assert Kind.WRONG_COUNT not in history.kinds()
+
+
 def update_a_row(history: History, component: str) -> None:
     history.delta(component).update({"count": "count + 1"}, predicate="word = 'cat'")
 
@@ -380,6 +389,20 @@ def test_a_fold_that_keeps_an_older_value_is_caught(history: History) -> None:
     report = verify(history.url, ID, [CheckedTable("latest-log", history.path("latest-log"))])
     assert set(report.counts) == {Kind.BROKEN_ROW}
     assert "a fold, key cat" in report.findings[0].where
+
+
+def test_a_fold_that_loses_a_key_is_caught(history: History) -> None:
+    """One whose files are all there: nothing else shows it where nothing is counted."""
+    log_file = next(
+        file
+        for file in sorted(Path(history.path("latest-log"), "_delta_log").glob("*.json"), reverse=True)
+        if f"{ID}/latest-log#fold" in file.read_text()
+    )
+    with history.changed_file("latest-log", log_file) as rows:
+        rows.remove(next(row for row in rows if row["word"] == "dog"))
+    report = verify(history.url, ID, [CheckedTable("latest-log", history.path("latest-log"))])
+    assert set(report.counts) == {Kind.BROKEN_ROW}
+    assert "a fold, key dog" in report.findings[0].where
 
 
 def test_a_fold_is_checked_by_what_the_table_had_declared_then(history: History) -> None:
