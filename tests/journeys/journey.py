@@ -37,7 +37,7 @@ class Journey:
     command: Command
     browser: Browser
     opened: ExitStack
-    target: str = "tests.journeys.sales:build"
+    target: str = ""
     plain: Plain = field(default_factory=Plain)
     savepoint: Plain = field(default_factory=Plain)
     unread: list[Sale] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Journey:
 
     @property
     def knows_words(self) -> bool:
-        return not self.target.endswith(":build")
+        return self.target.endswith(":mended")
 
     def sell(self, minutes: Iterable[int], *, words: Iterable[int] = ()) -> None:
         """Send a sale of each minute to each partition; of the minutes in `words` the price is one."""
@@ -73,10 +73,10 @@ class Journey:
         self.does("run", "--master", MASTER, "--until-drained")
         self.read()
 
-    def start(self, *options: str) -> Program:
-        """Run it in a process of its own."""
+    def start(self, target: str, *options: str) -> Program:
+        """Run a release in a process of its own, which leads or stands by."""
         lease = ["--standby", "--set", f"lease_ms={LEASE_MS}", "--set", "idle_pause_ms=20"]
-        command = [*CLI, "run", self.target, "--master", MASTER, *lease, *options]
+        command = [*CLI, "run", target, "--master", MASTER, *lease, *options]
         program = Program(command, self.folder, BOOTSTRAP=self.bootstrap, PYTHONPATH=str(ROOT))
         self.programs.append(self.opened.enter_context(program))
         return program

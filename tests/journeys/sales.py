@@ -1,7 +1,7 @@
 """The topology of the journey: sales of a web shop and of an app, two topics, by item and by five minutes.
 
 `transactional run tests.journeys.sales:build`, in the folder of its tables. The variable BOOTSTRAP is the broker.
-`mended` is the next release, which can read more prices; `swapped` the one after it, which declares the app first.
+`swapped` is a release that declares the app first, `mended` one that can read more prices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stream_of(topology: TridentTopology, topic: str) -> Stream:
         os.environ["BOOTSTRAP"],
         [topic],
         translator=JsonTranslator(FIELDS),
-        batch_records_max=3,
+        batch_records_max=5,
         timeout_ms=5_000,
     )
     return topology.new_stream(topic, spout, event_time="at", max_delay=timedelta(minutes=MAX_DELAY_MINUTES))
@@ -59,9 +59,9 @@ def build(*, is_mended: bool = False, topics: tuple[str, ...] = TOPICS) -> Topol
     return topology.build(strict=True, config={"attempts_max": 2, "max_spout_pending": 3})
 
 
+def swapped() -> Topology:
+    return build(topics=TOPICS[::-1])
+
+
 def mended() -> Topology:
     return build(is_mended=True)
-
-
-def swapped() -> Topology:
-    return build(is_mended=True, topics=TOPICS[::-1])

@@ -15,32 +15,28 @@ from spouts.kafka_admin import create_topic
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_count import COMMITTED
 from tests.integration.test_console_live import page_of
-from tests.journeys.journey import PARTITIONS, Journey
+from tests.journeys.journey import MASTER, PARTITIONS, Journey
 from tests.journeys.sales import TOPICS
 from tests.unit.command_line import Command
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 
 
-@dataclass(frozen=True)
-class Step:
-    """What is done, in words, and by what; the function changes `Journey.plain` as tables have to change."""
-
-    name: str
-    does: Callable[[Journey], None]
+BUILD, SWAPPED, MENDED = (f"tests.journeys.sales:{release}" for release in ("build", "swapped", "mended"))
 
 
-def counted(journey: Journey) -> None:
+def sent(journey: Journey) -> None:
     journey.sell(range(12), words=[2])
     journey.run()
 
 
 def examined(journey: Journey) -> None:
-    leader = journey.start("--ui", "--ui-port", "0")
+    """By who leads; that process is left running, and another one stands by."""
+    leader = journey.start(BUILD, "--ui", "--ui-port", "0")
     url = leader.await_line(r"the console is at (\S+)")[1]
-    leader.await_line("leading topology")
-    journey.start().await_line("standing by")
     with page_of(journey.browser, url) as visit:
+        leader.await_line("leading topology")
+        journey.start(SWAPPED)
         visit.page.get_by_role("link", name="sales").first.click()
         visit.page.get_by_role("link", name="Doctor").click()
         for minute in (12, 13):
@@ -51,8 +47,10 @@ def examined(journey: Journey) -> None:
             journey.await_counts()
 
 
-def taken_over(journey: Journey) -> None:
+def killed(journey: Journey) -> None:
+    """Who leads, in the middle of its work: the other one takes over, with its streams in another order."""
     leader, standby = journey.programs
+    standby.await_line("standing by")
     journey.sell(range(14, 26), words=[17])
     leader.await_line(COMMITTED)
     leader.kill()
@@ -62,7 +60,7 @@ def taken_over(journey: Journey) -> None:
 
 
 def noted(journey: Journey) -> None:
-    """While the process runs, which is stopped then."""
+    """A savepoint, while the process runs, which is stopped then."""
     journey.does("savepoint", "before")
     journey.savepoint = journey.plain
     journey.sell([26, 27], words=[26])
@@ -74,15 +72,16 @@ def noted(journey: Journey) -> None:
 
 
 def replayed(journey: Journey) -> None:
-    journey.target = "tests.journeys.sales:mended"
-    journey.does("deadletters", "--replay", "--master", "local[2]")
+    journey.does("deadletters", "--replay", "--master", MASTER)
     journey.plain = journey.plain.with_letters()
 
 
 def swapped(journey: Journey) -> None:
-    journey.target = "tests.journeys.sales:swapped"
-    journey.sell(range(28, 36), words=[30])
-    journey.run()
+    """Its streams change places between two runs."""
+    for target, minute in ((SWAPPED, 28), (BUILD, 32)):
+        journey.target = target
+        journey.sell(range(minute, minute + 4), words=[minute + 1])
+        journey.run()
 
 
 def rewound(journey: Journey) -> None:
@@ -91,16 +90,24 @@ def rewound(journey: Journey) -> None:
     journey.plain = journey.savepoint
 
 
+@dataclass(frozen=True)
+class Step:
+    """What is done, and to which release; the function changes `Journey.plain` as the tables have to change."""
+
+    does: Callable[[Journey], None]
+    target: str
+
+
 STEPS = (
-    Step("counts what was sent, and sets aside what has no price", counted),
-    Step("is examined in Chromium while it runs", examined),
-    Step("is killed with SIGKILL, and the standby takes over", taken_over),
-    Step("has a savepoint, and is stopped", noted),
-    Step("replays the letters with a release that reads their prices", replayed),
-    Step("declares its streams in another order", swapped),
-    Step("is rewound to the savepoint", rewound),
-    Step("reads again what came after it", Journey.run),
-    Step("replays the letters that the rewind has brought back", replayed),
+    Step(sent, BUILD),
+    Step(examined, BUILD),
+    Step(killed, SWAPPED),
+    Step(noted, SWAPPED),
+    Step(replayed, MENDED),
+    Step(swapped, SWAPPED),
+    Step(rewound, SWAPPED),
+    Step(Journey.run, SWAPPED),
+    Step(replayed, MENDED),
 )
 
 
@@ -113,10 +120,11 @@ def test_every_step_leaves_each_sale_counted_once(
         for topic in TOPICS:
             create_topic(broker.bootstrap, topic, PARTITIONS)
         journey = Journey(broker.bootstrap, tmp_path, command, browser, opened)
-        for step in STEPS:
+        for number, step in enumerate(STEPS, start=1):
             try:
+                journey.target = step.target
                 step.does(journey)
                 journey.holds()
             except BaseException as error:
-                error.add_note(f"in the step: it {step.name}")
+                error.add_note(f"in step {number}, {step.does.__name__} with {step.target}")
                 raise
