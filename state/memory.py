@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from state.fence import Verdict
@@ -19,7 +19,7 @@ from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.durations import Duration
-from transactional.errors import TableConflict
+from transactional.errors import SchemaMismatch, TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.ports.split import WrittenPart
 from transactional.ports.staged import StagedFile
@@ -42,6 +42,27 @@ class MemoryTable:
     rows: dict[Key, StoredValue] = field(default_factory=dict)
     """Each value is the tuple of the value columns."""
     floors: Floors = NO_FLOORS
+    columns: tuple[Schema, Schema] | None = None
+    """Key and values of the rows; None: those of the state that uses it."""
+
+    def rows_as(self, key: Schema, values: Schema) -> dict[Key, StoredValue]:
+        """The rows with these columns, by their names: None for values that they do not have."""
+        if self.columns is None or self.columns == (key, values):
+            return self.rows
+        old_key, old_values = (columns.names for columns in self.columns)
+
+        def moved(row: StoredValue) -> StoredValue:
+            value, before = (each and _by_name(each, old_values, values) for each in (row.value, row.prev_value))
+            return replace(row, value=value, prev_value=before)
+
+        return {_by_name(at, old_key, key): moved(row) for at, row in self.rows.items()}
+
+
+def _by_name(given: Any, names: Sequence[str], wanted: Schema) -> Any:
+    if given is ABSENT:
+        return given
+    of = dict(zip(names, given, strict=True))
+    return tuple(of.get(name) for name in wanted.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +93,15 @@ class MemoryReader:
 
     has_history = False
 
-    def __init__(self, table: MemoryTable, key: Schema, columns: Schema, expires: str | None) -> None:
-        self._table, self._key, self._columns, self._expires = table, key, columns, expires
+    def __init__(self, table: MemoryTable, key: Schema, values: Schema, expires: str | None) -> None:
+        self._table, self._key, self._values, self._expires = table, key, values, expires
+        self._columns = Schema((*key, *values))
         self._rows: Mapping[Key, StoredValue] = {}
         self._floors = NO_FLOORS
 
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the rows that there are now."""
-        self._rows, self._floors = self._table.rows, self._table.floors
+        self._rows, self._floors = self._table.rows_as(self._key, self._values), self._table.floors
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction."""
@@ -142,8 +164,17 @@ class MemoryMapState(TableState[FencedTable]):
         return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Check the columns; the table needs no creation."""
+        """Check the columns; the table needs no creation. Raises `SchemaMismatch` for those of other rows."""
         self._own(owner, txid_of)
+        if self.stored.columns is None or not self.stored.rows:
+            return
+        key, values = self.stored.columns
+        if {*key} != {*self.key} or not {*values} <= {*self.values}:
+            raise SchemaMismatch(
+                f"state {self.table} has rows with the key '{key}' and the values '{values}'; the state needs the key "
+                f"'{self.key}' and the values '{self.values}': use another table, or declare the existing columns "
+                "(value columns can be added, but nothing else can change)"
+            )
 
     def version(self) -> AttemptId | None:
         """The attempt id that was last written to the table."""
@@ -158,6 +189,12 @@ class MemoryMapState(TableState[FencedTable]):
                 f"state {self.table} was written by attempt {self.stored.version} since it was read; read it again"
             )
         self.stored.version = attempt_id
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Let the rows have the columns of the state."""
+        columns = self.key, self.values
+        self.stored.rows, self.stored.columns = self.stored.rows_as(*columns), columns
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values before this transaction of those keys that exist. Raises `Fenced`."""
@@ -232,14 +269,14 @@ class MemoryMapState(TableState[FencedTable]):
         floor = self.stored.floors.at(committed_txid) if self._expiry is not None else None
         seen = {
             key: self._unexpired(key, row.value if committed_txid is None else row.visible_at(committed_txid), floor)
-            for key, row in self.stored.rows.items()
+            for key, row in self.stored.rows_as(self.key, self.values).items()
         }
         rows = [(*key, *values) for key, values in seen.items() if values is not ABSENT]
         return table_of_rows(rows, Schema((*self.key, *self.values)))
 
     def reader(self, owner: str) -> MemoryReader:
         """A reader of the table, in this process (see the port)."""
-        return MemoryReader(self.stored, self.key, Schema((*self.key, *self.values)), self.columns.expires)
+        return MemoryReader(self.stored, self.key, self.values, self.columns.expires)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -249,6 +286,7 @@ class MemoryMapState(TableState[FencedTable]):
     ) -> None:
         verdict = self._fence.judge(self.stored.version, attempt)
         if verdict is Verdict.WRITE:
+            self._adopt()
             check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
             floors = self._memory_floors(attempt)
             self.stored.rows = self._written(attempt.txid, rows, check, floors)

@@ -92,6 +92,11 @@ class StateUpdate:
         except ConfigError as error:
             raise type(error)(f"{used_by}: {error}") from error
 
+    @property
+    def combine(self) -> Mapping[str, str]:
+        """How the values of each column are combined."""
+        return self.aggregator().combine_kinds
+
     def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""
         state, aggregates = self._state, tuple(self._aggregates.items())

@@ -12,6 +12,12 @@ DEAD_LETTERS: Final = "dead-letters"
 """The component that keeps dead letters. No bolt may have this id."""
 WINDOWS: Final = "windows"
 """What a committer's entry of a fingerprint has if its table keeps windows that are open: what these are."""
+WINDOW_TIME: Final = "window_time"
+"""The field with the time by which tuples are in them. Earlier releases have not stored it, nor the next two."""
+WINDOW_FIELDS: Final = "window_fields"
+"""The fields of the tuples that are kept for them."""
+COMBINE: Final = "combine"
+"""How the values of a state's update are combined, by column."""
 
 
 def owner_of(topology_id: str, component_id: str) -> str:

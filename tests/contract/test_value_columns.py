@@ -23,7 +23,7 @@ from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
-from transactional.aggregates import Aggregate, Count, Sum
+from transactional.aggregates import Aggregate, Count, Max, Sum
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, SchemaMismatch, TopologyChanged
 from transactional.ports import Partials, StateKind
@@ -268,3 +268,16 @@ def test_a_topology_gains_a_column_when_the_change_is_accepted(place: Place, tmp
     place.opened.append(state)
     assert rows(state) == {"cat": (3, 5), "dog": (1, None), "emu": (1, 1)}
     assert verify(f"sqlite:///{tmp_path}/coordinator.db", "journeys", [checked(place)]).findings == ()
+
+
+@pytest.mark.parametrize("accept", [False, True])
+def test_a_column_does_not_go_on_as_another_aggregate(place: Place, tmp_path: Path, accept: bool) -> None:  # noqa: FBT001
+    """What was added up is no maximum, whatever its user accepts."""
+    run: Any = partial(run_topology, store=f"sqlite:///{tmp_path}/coordinator.db", master="none")
+    drained = {"config": {"stop_when_drained": True}}
+    run(build(new_state(place), [("cat", 2), ("cat", 3)], miles=Sum("miles")), **drained)
+    state = new_state(place)
+    with pytest.raises(TopologyChanged, match=r"column 'miles' values that are combined by sum, and .* them by max"):
+        run(build(state, [("cat", 2), ("cat", 3), ("cat", 4)], miles=Max("miles")), accept_changes=accept, **drained)
+    place.opened.append(state)
+    assert rows(state) == {"cat": (5,)}

@@ -20,6 +20,8 @@ SCHEMA = arrow_schema(OUTPUT)
 class Summing:
     """A state's update."""
 
+    combine = AGGREGATOR.combine_kinds
+
     def aggregator(self) -> TableAggregator:
         """The real one."""
         return AGGREGATOR

@@ -109,6 +109,7 @@ class Expiring:
     """The update of such a table, which passes on what expires in the transaction in which it does."""
 
     windows_shown, closes_without_input, longest_us, goes_by_order = "", False, 0, False
+    time, kept_fields, combine = None, None, AGGREGATOR.combine_kinds
     input_fields = OUTPUT.names
     closed_fields = OUTPUT
 

@@ -8,8 +8,9 @@ and can stand still there and go on much later, when others have taken over (a z
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.changes import CHANGES, Summing
@@ -62,6 +63,8 @@ EXPECTED_ENDS = (Fenced, TopologyInUse, CommitStuck, StoreUnavailable, RetriesEx
 
 class Update:
     """Stands where a state's update would: what it does is done by the simulated executor."""
+
+    combine: Mapping[str, str] = MappingProxyType({})
 
     def aggregator(self) -> None:
         """Never used: nothing is emitted in the commit phase."""

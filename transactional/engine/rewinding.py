@@ -7,7 +7,6 @@ in between leaves the intent: nothing else may start, and the same rewind goes t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from transactional.ports import Spout
 from transactional.ports.rewinding import RewindableState, RewindTarget
 from transactional.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd
-from transactional.store.rules import COMMITTED, fingerprint_json
+from transactional.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
 from transactional.topology.describing import described
 from transactional.topology.topology import Component, Topology
 
@@ -125,7 +124,7 @@ def check_tables(topology: Topology, status: TopologyStatus) -> None:
     stored = status.fingerprint.get("committers", {})
     given = topology.committers_fingerprint()
     for name, identity in sorted(stored.items()):
-        if name not in given or json.loads(fingerprint_json(given[name])) != identity:
+        if name not in given or fingerprint_changes({COMMITTERS: {name: identity}}, {COMMITTERS: given}):
             known = ", ".join(f"{key}={value}" for key, value in sorted(identity.items()))
             raise TopologyChanged(
                 f"committer {name!r} of topology {topology.id!r} has the table {known}, and the one that was given has "

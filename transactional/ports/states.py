@@ -252,6 +252,10 @@ class PersistentAggregate(Protocol):
     def check_input(self, input: Schema, *, used_by: str) -> None:
         """Raise `ConfigError` if the input's fields or types do not match."""
 
+    @property
+    def combine(self) -> Mapping[str, str]:
+        """How the values of each column are combined, which is what they mean; kept with the topology's progress."""
+
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
 
@@ -263,6 +267,14 @@ class Windowed(Protocol):
     @property
     def windows_shown(self) -> str:
         """Their length and what else a row's meaning depends on; kept with the topology's progress."""
+
+    @property
+    def time(self) -> str | None:
+        """The field with the time of their tuples; None: it is that of the transaction, or none matters."""
+
+    @property
+    def kept_fields(self) -> Schema | None:
+        """The fields of the tuples that are kept for them; None: what is kept are aggregates."""
 
     @property
     def closes_without_input(self) -> bool:

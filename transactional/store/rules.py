@@ -19,7 +19,7 @@ holds an epoch, and it draws each attempt id once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -27,7 +27,8 @@ from typing import Any, Final
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
-from transactional.names import WINDOWS
+from transactional.names import COMBINE, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
+from transactional.schema import Schema
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
 from transactional.store.progress import Phase
@@ -43,6 +44,11 @@ OPEN: Final = (PROCESSING, PROCESSED)
 
 COMMITTERS: Final = "committers"
 """The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
+
+SINCE: Final = (COMBINE, WINDOW_TIME, WINDOW_FIELDS)
+"""Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
+_MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
+"""What a committer's entry says of a table, beside which one it is."""
 
 ERROR_LENGTH_MAX: Final = 10_000
 
@@ -61,15 +67,22 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """The entries that differ, each as `path: stored …, given …`, in order of their paths.
 
     Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
-    that is only in `given` has joined, which is not a change.
+    that is only in `given` has joined, which is not a change, and neither is what an earlier release has not stored.
     """
     before, after = dict(_entries(stored)), dict(_entries(given))
-    known = {path[1] for path in before if path[0] == COMMITTERS and len(path) > 1}
+    known = {path[:length] for path in before if path[0] == COMMITTERS for length in (2, 3)}
     return [
         f"{'.'.join(path)}: stored {before.get(path, 'nothing')}, given {after.get(path, 'nothing')}"
         for path in sorted(before.keys() | after.keys())
-        if before.get(path) != after.get(path) and not (path[0] == COMMITTERS and path[1:2] and path[1] not in known)
+        if before.get(path) != after.get(path) and not _is_new(path, known)
     ]
+
+
+def _is_new(path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> bool:
+    """Whether what is stored could not have had such an entry."""
+    if path[0] != COMMITTERS or len(path) < 2:
+        return False
+    return path[:2] not in known or (len(path) > 2 and path[2] in SINCE and path[:3] not in known)
 
 
 def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -108,28 +121,62 @@ def keeps_recorded(
         return True
     if status.committed_txid == NO_TRANSACTION and not any(batch.digests for batch in recorded):
         return False
+    _check_meaning(status, given)
     if not accept_changes:
         check_fingerprint(status.topology_id, status.fingerprint, given)
-    _check_windows(status, given)
     return True
 
 
-def _check_windows(status: TopologyStatus, given: Mapping[str, Any]) -> None:
-    """Raise `TopologyChanged` if a table's open windows would continue as others: they would be counted wrongly, which
-    nobody can mean."""
+def _check_meaning(status: TopologyStatus, given: Mapping[str, Any]) -> None:
+    """Raise `TopologyChanged` if what a table holds would be taken for something else, which nobody can mean: open
+    windows for others, what one aggregate has made for what another one makes, kept values for those of another
+    type."""
     for component, stored in status.fingerprint.get(COMMITTERS, {}).items():
         now = given.get(COMMITTERS, {}).get(component)
-        if WINDOWS not in stored or now is None or now.get(WINDOWS) == stored[WINDOWS]:
+        if now is None or _table(now) != _table(stored):
             continue
-        others = [{name: entry for name, entry in each.items() if name != WINDOWS} for each in (stored, now)]
-        if others[0] == others[1]:
-            raise TopologyChanged(
-                f"topology {status.topology_id!r}: the table of {component!r} has open windows of "
-                f"{stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is counted in them can "
-                "not be counted again, not with --accept-changes either. Give the committer another id and its state "
-                "another table, and start with --accept-changes: they count from here on; or give the topology another "
-                "id; or let the windows be as they were"
+        for change in (_other_windows(stored, now), *_other_columns(stored, now), *_other_types(stored, now)):
+            if change:
+                raise TopologyChanged(
+                    f"topology {status.topology_id!r}: the table of {component!r} {change}, not with --accept-changes "
+                    "either. Let it be as it was; or give the committer another id and its state another table, and "
+                    "start with --accept-changes: they begin with what comes from here on; or give the topology "
+                    "another id"
+                )
+
+
+def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if WINDOWS not in stored or now.get(WINDOWS) == stored[WINDOWS]:
+        return ""
+    return (
+        f"has open windows of {stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is counted "
+        "in them can not be counted again"
+    )
+
+
+def _other_columns(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    before, after = stored.get(COMBINE, {}), now.get(COMBINE, {})
+    for column in before.keys() & after.keys():
+        if before[column] != after[column]:
+            yield (
+                f"has in column {column!r} values that are combined by {before[column]}, and the topology now combines "
+                f"them by {after[column]}: what is stored can not be turned into that"
             )
+
+
+def _other_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    before = {field.name: field.type for field in Schema.parse(stored.get(WINDOW_FIELDS, ""))}
+    for field in Schema.parse(now.get(WINDOW_FIELDS, "")):
+        if before.get(field.name, field.type) != field.type:
+            yield (
+                f"keeps tuples of open windows whose field {field.name!r} is {before[field.name]}, and it is "
+                f"{field.type} now: what is kept can not be turned into that"
+            )
+
+
+def _table(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Which table it is, of a committer's entry."""
+    return {name: value for name, value in entry.items() if name not in _MEANING}
 
 
 def _committers(fingerprint: Mapping[str, Any]) -> set[str]:

@@ -16,7 +16,7 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
-from transactional.names import DEAD_LETTERS, WINDOWS
+from transactional.names import COMBINE, DEAD_LETTERS, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
 from transactional.plumbing.redaction import without_login
 from transactional.ports import (
     PersistentAggregate,
@@ -252,9 +252,9 @@ class Topology:
         told = {"spout": dict(self.spout.identity()), "committers": self.committers_fingerprint()}
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
 
-    def committers_fingerprint(self) -> dict[str, dict[str, str]]:
-        """The part of the fingerprint that needs no source: the tables, by committer."""
-        return {c.id: {**c.state.identity(), **_windows(c)} for c in self.committers if c.state is not None}
+    def committers_fingerprint(self) -> dict[str, dict[str, Any]]:
+        """The part of the fingerprint that needs no source: the tables, and what their rows mean, by committer."""
+        return {c.id: {**c.state.identity(), **_meaning(c)} for c in self.committers if c.state is not None}
 
     @contextmanager
     def examined(self) -> Iterator[Topology]:
@@ -268,9 +268,16 @@ class Topology:
             apart.spout.close()
 
 
-def _windows(component: Component) -> dict[str, str]:
-    """What rows of windows mean depends on how long these are."""
-    return {WINDOWS: component.bolt.windows_shown} if isinstance(component.bolt, Windowed) else {}
+def _meaning(component: Component) -> dict[str, Any]:
+    """What rows mean depends on how their values are combined; those of windows also on how long these are, by what
+    time, and on the fields of the tuples that are kept."""
+    bolt, found = component.bolt, dict[str, Any]()
+    if not isinstance(bolt, Bolt | BoltFunction):
+        found[COMBINE] = dict(bolt.combine)
+    if isinstance(bolt, Windowed):
+        fields = None if bolt.kept_fields is None else str(bolt.kept_fields)
+        found |= {WINDOWS: bolt.windows_shown, WINDOW_TIME: bolt.time, WINDOW_FIELDS: fields}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

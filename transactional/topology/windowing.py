@@ -28,9 +28,9 @@ from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
 STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"
 _TOTAL: Final = -(2**63)
 """The pane under which the number of tuples so far stands."""
-_FIRST, _NUMBER, _INPUT = " first", " number", " input"
-"""Columns of kept tuples: the first window that has it, the order in which it came, and the input. No field has a blank
-in its name."""
+_NUMBERS: Final = (" first", " number", " input")
+"""Columns of kept tuples: the first window that has it, the order in which it came, and the input, as its place among
+those that are noted beside. No field has a blank in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,11 @@ class Windowing(StatefulBolt):
         return f"tuples of {of.length_us} every {of.every_us} by {by}, apart by ({', '.join(self.key)})"
 
     @property
+    def kept_fields(self) -> Schema:
+        """Those of its input."""
+        return self.fields
+
+    @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
         return isinstance(self.window, Window) and self.window.by_transaction
@@ -148,7 +153,6 @@ class Windowing(StatefulBolt):
         self._times = times_of(context.batch, by_transaction=self.time is None)
         self._came: dict[str, list[Tuple]] = defaultdict(list)
         self._keys: dict[str, tuple[Any, ...]] = {}
-        self._classes = [tuple_class(self.fields.names, *origin) for origin in self.inputs]
         self.bolt.prepare(context, collector)
 
     def init_state(self, state: KeyValueState) -> None:
@@ -274,12 +278,21 @@ class Windowing(StatefulBolt):
     # --- tuples as Arrow ----------------------------------------------------------------------------------------------
 
     def _packed(self, rows: list[tuple[int, int, Tuple]]) -> bytes:
-        made = [(*each, first, number, self.inputs.index((each.source, each.stream))) for first, number, each in rows]
-        return rows_to_ipc(made, self.fields, (_FIRST, _NUMBER, _INPUT))
+        places: dict[tuple[str, str], int] = {}
+        made = [
+            (*each, first, number, places.setdefault((each.source, each.stream), len(places)))
+            for first, number, each in rows
+        ]
+        return rows_to_ipc(made, self.fields, _NUMBERS, json.dumps(list(places)))
 
     def _unpacked(self, packed: bytes) -> Iterator[tuple[int, int, Tuple]]:
-        for *values, first, number, source in rows_from_ipc(packed):
-            yield first, number, self._classes[source](values)
+        """With the fields of today, and from where they came, also if the topology has changed since."""
+        noted, rows = rows_from_ipc(packed, self.fields, _NUMBERS)
+        # Earlier releases have noted no inputs: they are those of the bolt, in order.
+        inputs = self.inputs if noted is None else json.loads(noted)
+        classes = [tuple_class(self.fields.names, *origin) for origin in inputs]
+        for *values, first, number, source in rows:
+            yield first, number, classes[source](values)
 
 
 def check_windows(topology: Topology) -> None:

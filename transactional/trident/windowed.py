@@ -57,7 +57,8 @@ class WindowedStream(Generic[StreamT]):
         assert isinstance(window, Window)
         after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
         on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
-        wrapped = partial(WindowedUpdate, window=window, key=key, goes_by_end=_goes_by_end(stream, self.time))
+        how: dict[str, Any] = {"time": self.time, "goes_by_end": _goes_by_end(stream, self.time)}
+        wrapped = partial(WindowedUpdate, window=window, key=key, **how)
         persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
         state.expire(
             Expiry(window.start, window.windows.length_us, Time.TRANSACTION if self.time is None else Time.EVENT)
@@ -79,7 +80,8 @@ class WindowedStream(Generic[StreamT]):
         columns = replace(columns, aggregates={WINDOW_END: Max(WINDOW_END), **columns.aggregates})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
-        wrapped = partial(SessionUpdate, window=window, key=key, goes_by_end=_goes_by_end(stream, self.time))
+        how: dict[str, Any] = {"time": self.time, "goes_by_end": _goes_by_end(stream, self.time)}
+        wrapped = partial(SessionUpdate, window=window, key=key, **how)
         persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
         state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)

@@ -12,6 +12,7 @@ from state.memory import MemoryMapState, MemoryTable
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, HookedState, HookedStore, World
 from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
+from transactional.aggregates import Count, Last
 from transactional.attempt import AttemptId, TxId
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
@@ -249,16 +250,20 @@ def test_who_was_overtaken_while_it_started_is_reported() -> None:
 
 
 def changed(world: World) -> TopologyDriver:
-    """The same topology over other words."""
+    """The same topology over other words, with another column."""
     made = builder(words(), parallelism=2)
-    made.set_committer_bolt("counts", MemoryMapState("word", table=world.counts).count("n")).shuffle_grouping("spout")
+    update = MemoryMapState("word", table=world.counts).aggregate(count=Count(), last=Last("word"))
+    made.set_committer_bolt("counts", update).shuffle_grouping("spout")
     topology = made.build()
     return TopologyDriver(topology, world.store, LocalExecutor(topology), DRAINED)
 
 
 def test_a_changed_topology_is_refused() -> None:
     world = ran()
-    with pytest.raises(TopologyChanged, match=r'committers\.counts\.values: stored "count long", given "n long"'):
+    with pytest.raises(
+        TopologyChanged,
+        match=r'committers\.counts\.values: stored "count long", given "count long, last string"',
+    ):
         changed(world).run()
     assert not world.is_leased
 
@@ -269,3 +274,4 @@ def test_a_change_may_be_accepted() -> None:
     driver.leadership.accept_changes = True
     assert driver.run().transactions == 0
     assert changed(world).run().transactions == 0, "it is the topology now"
+    assert {row.value for row in world.counts.rows.values()} == {(n, None) for n in WORD_COUNTS.values()}

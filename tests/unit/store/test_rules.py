@@ -16,6 +16,8 @@ from transactional.store.rules import check_fingerprint, fingerprint_changes, fi
 
 KAFKA = {"kind": "kafka", "topics": ["a", "b"]}
 TOTAL = {"table": "tables/total", "key": "carrier string"}
+MEANING = {"combine": {"n": "sum"}, "window_time": "at", "window_fields": "n long, at timestamp"}
+"""What an earlier release has not stored."""
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,12 @@ TOTAL = {"table": "tables/total", "key": "carrier string"}
         ),
         ({"committers": {"total": TOTAL}}, {"committers": {"total": {**TOTAL, "more": 1}}}, ["committers.total.more"]),
         ({"committers": {"total": TOTAL}}, {}, ["committers.total.key", "committers.total.table"]),
+        ({"committers": {"total": TOTAL}}, {"committers": {"total": {**TOTAL, **MEANING}}}, []),
+        (
+            {"committers": {"total": {**TOTAL, **MEANING}}},
+            {"committers": {"total": {**TOTAL, "combine": {"n": "sum", "most": "max"}, "window_time": "seen"}}},
+            [f"committers.total.{entry}" for entry in ("combine.most", "window_fields", "window_time")],
+        ),
         ({"spouts": {"committers": {}}}, {"spouts": {"committers": {"total": 1}}}, ["spouts.committers.total"]),
     ],
 )
@@ -109,3 +117,33 @@ def test_which_runs_start_from_what_is_recorded(
             keeps_recorded(status, given, recorded, accept_changes=False)
     else:
         assert keeps_recorded(status, given, recorded, accept_changes=False) is is_kept
+
+
+WINDOWS = {**TOTAL, "windows": "5 us every 5 us"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "text"),
+    [
+        ({**TOTAL, **MEANING}, {**TOTAL, "combine": {"n": "max"}}, "'n' values that are combined by sum, .* by max"),
+        ({**TOTAL, **MEANING}, {**TOTAL, "values": "n long", "combine": {"n": "max"}}, "combined by sum"),
+        ({**TOTAL, **MEANING}, {**TOTAL, "table": "others", "combine": {"n": "max"}}, None),
+        ({**TOTAL, **MEANING}, {**TOTAL, "combine": {"m": "max"}}, None),
+        (TOTAL, {**TOTAL, "combine": {"n": "max"}}, None),
+        ({**TOTAL, **MEANING}, {**TOTAL, "window_fields": "n string"}, "'n' is long, and it is string now"),
+        ({**TOTAL, **MEANING}, {**TOTAL, "window_fields": "at timestamp, m long"}, None),
+        (WINDOWS, {**TOTAL, **MEANING, "windows": "6 us"}, "open windows of 5 us every 5 us, and .* now has 6 us"),
+        (WINDOWS, {**TOTAL, **MEANING}, "now has none"),
+        (WINDOWS, {**WINDOWS, **MEANING}, None),
+        (WINDOWS, {**WINDOWS, "table": "others", "windows": "6 us"}, None),
+    ],
+)
+def test_what_nobody_can_accept(stored: dict[str, Any], given: dict[str, Any], text: str | None) -> None:
+    """None: it can be accepted."""
+    status, now = status_of({"committers": {"total": stored}}, 5), {"committers": {"total": given}}
+    if text is None:
+        assert keeps_recorded(status, now, [], accept_changes=True)
+        return
+    for accept_changes in (False, True):
+        with pytest.raises(TopologyChanged, match=f"the table of 'total' .*{text}.*not with --accept-changes either"):
+            keeps_recorded(status, now, [], accept_changes=accept_changes)

@@ -97,7 +97,13 @@ def test_the_fingerprint_holds_what_the_stored_progress_depends_on() -> None:
         "spout": {"kind": "MemoryTransactionalSpout", "fields": WORD},
         "committers": {
             "total": {"memory": "total", "key": "", "values": "count long", "kind": "opaque"},
-            "counts": {"memory": "memory", "key": WORD, "values": "count long", "kind": "opaque"},
+            "counts": {
+                "memory": "memory",
+                "key": WORD,
+                "values": "count long",
+                "kind": "opaque",
+                "combine": {"count": "sum"},
+            },
         },
     }
     made.set_bolt("upper", Upper()).shuffle_grouping("spout")

@@ -3,7 +3,7 @@ phase."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -44,6 +44,11 @@ class OwnUpdate:
         """Determine the columns of the state."""
         self._state.bind(input.select(self._key), column_types(used_by, self._key, self._aggregates, input))
         self._input = input
+
+    @property
+    def combine(self) -> Mapping[str, str]:
+        """How the values of each column are combined."""
+        return self.aggregator().combine_kinds
 
     def aggregator(self) -> OwnAggregator:
         """The picklable part, which runs on executors."""

@@ -3,6 +3,7 @@ update that emits the windows that close."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -150,11 +151,17 @@ class UpdateOfWindows(Generic[WindowT]):
     """A state's own update, whose rows belong to windows: what is alike whatever windows they are."""
 
     def __init__(
-        self, update: PersistentAggregate, window: WindowT, key: tuple[str, ...], *, goes_by_end: bool = False
+        self,
+        update: PersistentAggregate,
+        window: WindowT,
+        key: tuple[str, ...],
+        *,
+        time: str | None = None,
+        goes_by_end: bool = False,
     ) -> None:
         self._update = update
         self.window: WindowT = window
-        self.key = key
+        self.key, self.time = key, time
         self.goes_by_end = goes_by_end
 
     @property
@@ -170,6 +177,16 @@ class UpdateOfWindows(Generic[WindowT]):
     def check_input(self, input: Schema, *, used_by: str) -> None:
         """Determine the columns of the state."""
         self._update.check_input(input, used_by=used_by)
+
+    @property
+    def combine(self) -> Mapping[str, str]:
+        """Of the update: whoever combines them."""
+        return self._update.combine
+
+    @property
+    def kept_fields(self) -> Schema | None:
+        """It keeps aggregates."""
+        return None
 
     @property
     def closes_without_input(self) -> bool:
