@@ -46,10 +46,11 @@ from tests.integration.redis_server import DURABLE, RedisServer
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
 from transactional.absent import ABSENT
+from transactional.aggregates import Aggregate, Max, Min
 from transactional.attempt import AttemptId, TxId
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
 from transactional.expiry import Expiry
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
@@ -245,6 +246,23 @@ def test_passwords_are_not_shown() -> None:
 
 
 # --- a server that is killed, and one that has lost writes ---------------------------------------------------------
+
+
+def test_a_column_is_not_continued_by_another_aggregate(server: RedisServer) -> None:
+    store, table = MemoryCoordinatorStore(), f"pets{next(NAMES)}"
+
+    def start(aggregate: Aggregate, *, accept_changes: bool = False) -> None:
+        made = TransactionalTopologyBuilder("pets", "words", opaque_words([[("cat",), ("dog",)]]))
+        update = RedisMapState(server.url, table, ()).aggregate(most=aggregate)
+        made.set_committer_bolt("count", update).global_grouping("words")
+        topology = made.build()
+        TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, accept_changes=accept_changes).run()
+
+    start(Min("word"))
+    for accept_changes in (False, True):
+        with pytest.raises(TopologyChanged, match="combined by min, and the topology now combines them by max"):
+            start(Max("word"), accept_changes=accept_changes)
+    start(Min("word"))
 
 
 def topology_over(url: str) -> Topology:

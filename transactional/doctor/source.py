@@ -10,7 +10,7 @@ from transactional.errors import BatchLost, ConfigError, OperatingError
 from transactional.ports import Spout
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.store import StoreReader, TopologyStatus
-from transactional.store.rules import COMMITTED, fingerprint_changes
+from transactional.store.rules import ANEW, COMMITTED, fingerprint_changes, meanings_lost
 from transactional.topology.topology import Topology
 
 ATTEMPTS_LOOKED_AT = 1_000
@@ -52,6 +52,8 @@ def _examine_fingerprint(topology: Topology, store: StoreReader, status: Topolog
     changes = fingerprint_changes(status.fingerprint, given) if is_bound else []
     if changes:
         remedy = "give it a new id to start over; or start it with --accept-changes, if the progress still applies"
+        if lost := list(meanings_lost(status.fingerprint, given)):
+            changes, remedy = lost, f"this can not be accepted. {ANEW}"
         yield Diagnosis(Problem.TOPOLOGY_CHANGED, f"topology {topology.id!r}", "; ".join(changes), remedy)
 
 

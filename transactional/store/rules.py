@@ -49,6 +49,11 @@ SINCE: Final = (COMBINE, WINDOW_TIME, WINDOW_FIELDS)
 """Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
 _MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
 """What a committer's entry says of a table, beside which one it is."""
+ANEW: Final = (
+    "Let it be as it was; or give the committer another id and its state another table, and start with "
+    "--accept-changes: they begin with what comes from here on; or give the topology another id"
+)
+"""What to do where a table's rows would be taken for something else."""
 
 ERROR_LENGTH_MAX: Final = 10_000
 
@@ -121,37 +126,29 @@ def keeps_recorded(
         return True
     if status.committed_txid == NO_TRANSACTION and not any(batch.digests for batch in recorded):
         return False
-    _check_meaning(status, given)
+    for loss in meanings_lost(status.fingerprint, given):
+        raise TopologyChanged(f"topology {status.topology_id!r}: {loss}, not with --accept-changes either. {ANEW}")
     if not accept_changes:
         check_fingerprint(status.topology_id, status.fingerprint, given)
     return True
 
 
-def _check_meaning(status: TopologyStatus, given: Mapping[str, Any]) -> None:
-    """Raise `TopologyChanged` if what a table holds would be taken for something else, which nobody can mean: open
-    windows for others, what one aggregate has made for what another one makes, kept values for those of another
-    type."""
-    for component, stored in status.fingerprint.get(COMMITTERS, {}).items():
+def meanings_lost(fingerprint: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """By what a table's rows would be taken for something else, which nobody can accept: open windows for others, what
+    one aggregate has made for what another one makes, kept values for those of another type."""
+    for component, stored in fingerprint.get(COMMITTERS, {}).items():
         now = given.get(COMMITTERS, {}).get(component)
-        if now is None or _table(now) != _table(stored):
-            continue
-        for change in (_other_windows(stored, now), *_other_columns(stored, now), *_other_types(stored, now)):
-            if change:
-                raise TopologyChanged(
-                    f"topology {status.topology_id!r}: the table of {component!r} {change}, not with --accept-changes "
-                    "either. Let it be as it was; or give the committer another id and its state another table, and "
-                    "start with --accept-changes: they begin with what comes from here on; or give the topology "
-                    "another id"
-                )
+        if now is not None and _table(now) == _table(stored):
+            for change in (*_other_windows(stored, now), *_other_columns(stored, now), *_other_types(stored, now)):
+                yield f"the table of {component!r} {change}"
 
 
-def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    if WINDOWS not in stored or now.get(WINDOWS) == stored[WINDOWS]:
-        return ""
-    return (
-        f"has open windows of {stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is counted "
-        "in them can not be counted again"
-    )
+def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    if WINDOWS in stored and now.get(WINDOWS) != stored[WINDOWS]:
+        yield (
+            f"has open windows of {stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is "
+            "counted in them can not be counted again"
+        )
 
 
 def _other_columns(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

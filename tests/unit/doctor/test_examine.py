@@ -440,5 +440,15 @@ def test_a_changed_topology_and_a_source_that_ends_too_early_are_reported(patien
     assert [each.problem for each in patient.examine(cut_off)] == [Problem.SOURCE_UNAVAILABLE]
 
 
+def test_what_can_not_be_accepted_is_reported_as_that(patient: Patient) -> None:
+    store = sqlite3.connect(patient.folder / "store.db")
+    with closing(store), store:
+        change = "UPDATE transactional_topologies SET fingerprint = replace(fingerprint, ?, ?)"
+        assert store.execute(change, ('{"count": "sum"}', '{"count": "max"}')).rowcount == 1
+    [found] = patient.examine()
+    assert "'count' values that are combined by max, and the topology now combines them by sum" in found.what
+    assert found.remedy.startswith("this can not be accepted")
+
+
 def test_a_topology_that_has_never_run_is_well(tmp_path: Path) -> None:
     assert examine(Patient(tmp_path).topology(), MemoryCoordinatorStore()) == []
