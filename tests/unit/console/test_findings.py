@@ -36,6 +36,13 @@ def test_a_topology_that_is_well_has_nothing_to_show() -> None:
     assert "Nothing is wrong at first sight." in text_of(browser(past).get("/t/words/doctor").text)
 
 
+@pytest.mark.parametrize("how", [EndedHow.DRAINED, EndedHow.STOPPED, EndedHow.KILLED])
+def test_so_has_one_whose_run_has_ended_well(how: EndedHow) -> None:
+    past = Past().begin().committed(3)
+    past.end(RunEnd(how))
+    assert seen(past) == []
+
+
 def test_what_a_person_should_know_is_there_at_a_glance() -> None:
     past = Past().begin().committed(1)
     past.fail(past.issue())

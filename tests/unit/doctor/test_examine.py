@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import threading
@@ -16,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import TableFeatures
 
+from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
+from transactional.batch import Offset, OffsetRange
 from transactional.config import TopologyConfig
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
@@ -448,6 +451,22 @@ def test_what_can_not_be_accepted_is_reported_as_that(patient: Patient) -> None:
     [found] = patient.examine()
     assert "'count' values that are combined by max, and the topology now combines them by sum" in found.what
     assert found.remedy.startswith("this can not be accepted")
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_gap_of_a_partition_that_the_source_has_deleted_is_excused(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    """An opaque spout has continued behind what was lost; nobody knows any more where the log began then."""
+    with closing(sqlite3.connect(patient.folder / "store.db")) as store, store:
+        for txid, text in store.execute("SELECT txid, batch FROM transactional_attempts").fetchall():
+            batch = json.loads(text)
+            batch["partitions"][0][2:4] = (each + (txid > 3) for each in batch["partitions"][0][2:4])
+            store.execute("UPDATE transactional_attempts SET batch = ? WHERE txid = ?", (json.dumps(batch), txid))
+    there = None if is_gone else OffsetRange(Offset(0), Offset(9))
+    monkeypatch.setattr(OpaqueMemoryTransactionalSpout, "held", lambda _, partitions: dict.fromkeys(partitions, there))
+    broken = [each for each in patient.examine() if each.problem is Problem.STORE_BROKEN]
+    assert bool(broken) != is_gone
 
 
 def test_a_topology_that_has_never_run_is_well(tmp_path: Path) -> None:

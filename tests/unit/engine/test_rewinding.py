@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from spouts.memory import MemoryTransactionalSpout
 from state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.rewinding import build, run, store_url
 from transactional.attempt import TxId
-from transactional.engine.rewinding import rewind
+from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.engine.rewinding import read_again, rewind
 from transactional.errors import BeyondKept
 from transactional.store import Lease
 from transactional.topology.topology import Topology
@@ -41,3 +43,29 @@ def test_one_that_was_overtaken_and_is_out_of_reach_is_not_begun(tmp_path: Path)
             rewind(topology(3), overtaken, TxId(1), owner="rewinder")
         [status] = store.status()
         assert (status.rewinding_to, status.is_leased) == (None, False)
+
+
+WORDS = PartitionId("memory", 0)
+
+
+def offsets(start: int, until: int) -> OffsetRange:
+    return OffsetRange(Offset(start), Offset(until))
+
+
+class From(MemoryTransactionalSpout):
+    """Its source holds what comes from an offset on."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__([[]], "word string", 1)
+        self.start = start
+
+    def held(self, partitions: Any) -> Any:
+        return dict.fromkeys(partitions, offsets(self.start, 9))
+
+
+def test_a_transactional_spout_reads_again_from_where_the_log_begins_and_not_from_before() -> None:
+    """The next record is the log's first: nothing is lost."""
+    before, after = BatchMetadata({WORDS: offsets(6, 8)}), BatchMetadata({WORDS: offsets(2, 4)})
+    assert read_again(From(4), before, after) == ["memory[0]: read again from offset 4; it had been read up to 8"]
+    with pytest.raises(BeyondKept, match=r"no longer holds what is before offset 5, and offset 4 would come next"):
+        read_again(From(5), before, after)

@@ -11,15 +11,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from examples.stateful_words import WordCount
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.attempts import FIRST, everything, processed
-from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, opaque_words, total, words
+from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, counts, opaque_words, total, words
 from tests.unit.shapes import topologies
 from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch, TuplesLost
-from transactional.execution.items import Item, TaskFailure, TaskReport, Tuples, is_for_level, is_for_task
+from transactional.execution.items import (
+    Item,
+    TaskFailure,
+    TaskReport,
+    Tuples,
+    TuplesToCommit,
+    is_for_level,
+    is_for_task,
+)
 from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
 from transactional.groupings import GroupingKind
 from transactional.phases.gathering import gather
@@ -249,6 +258,22 @@ def test_tuples_that_are_lost_or_doubled_fail_the_attempt(tamper: Tamper, receiv
         run_tampered(counted_words(), tamper)
 
 
+def test_so_do_those_for_the_commit_phase() -> None:
+    """They are counted when they arrive at the driver: no task receives them."""
+
+    def tamper(items: list[Item]) -> list[Item]:
+        late = next(item for item in items if isinstance(item, TuplesToCommit))
+        assert isinstance(late.data, bytes)
+        batches = from_ipc(late.data)
+        shorter = replace(late, data=to_ipc([batches[0].slice(1), *batches[1:]], batches[0].schema))
+        return [shorter if item is late else item for item in items]
+
+    made = builder(words(), parallelism=2)
+    made.set_stateful_bolt("count", WordCount(), state=counts()).fields_grouping("spout", "word")
+    with pytest.raises(TuplesLost, match="'count' received 8 tuples of 9 that 'spout' has emitted for it"):
+        run_tampered(made.build(), tamper)
+
+
 def lose_a_report(items: list[Item]) -> list[Item]:
     return [item for item in items if not (isinstance(item, TaskReport) and item.order[:2] == (0, 1))]
 
@@ -368,3 +393,13 @@ def test_a_long_partition_is_read_by_several_tasks_and_its_digest_does_not_depen
     assert {p: digest.records for p, digest in found.items()} == {partition(0): 20, partition(1): 2}
     assert found == processed(topology, batch.with_digests(found)).digests, "a replay is held against it"
     assert found[partition(0)].checksum == 84_578_417
+
+
+def test_the_event_time_of_a_partition_is_the_newest_of_its_portions() -> None:
+    """Else windows would close as late as its oldest record says."""
+    program = make_program(counted_words(), NoReader())
+    portions = {(partition(0), offsets(at, at + 5)): Digest(5, at, event_us=us) for at, us in ((0, 30), (5, 70))}
+    portions[partition(0), offsets(10, 15)] = Digest(5, 9)
+    tasks = [(stage.index, task) for stage in program.plan.stages for task in range(stage.task_count)]
+    items = [TaskReport((*task, 0), {}, {}, portions if task == tasks[0] else {}) for task in tasks]
+    assert gather(program, BatchMetadata({}), items).digests[partition(0)].event_us == 70

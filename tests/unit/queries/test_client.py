@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,16 @@ def test_while_transactions_commit_each_answer_is_of_one_that_was_committed(kind
     running.join()
     store.close()
     store_of_reader.close()
+
+
+def test_between_two_questions_no_database_transaction_is_open(tmp_path: Path) -> None:
+    """Else what is written meanwhile stays in SQLite's log for as long as nobody has a question."""
+    topology = word_count(*states_of("sqlite", tmp_path), BATCHES)
+    with QueryClient(topology, run(topology)) as client, closing(sqlite3.connect(tmp_path / "states.db")) as other:
+        assert client.execute("both", "the").txid == 3
+        other.execute("CREATE TABLE more (n)")
+        other.commit()
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
 
 
 class Moving(MemoryCoordinatorStore):

@@ -15,7 +15,8 @@ from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tup
 from transactional.messages import FailedMessage
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
-from transactional.reliable.tracking import all_copies, copy_id
+from transactional.reliable.tracking import TrackedBolt, all_copies, copy_id
+from transactional.schema import Schema
 
 WORLDS = 1_000
 
@@ -118,6 +119,17 @@ def failed(*words: str, bolt: RichBolt | None = None) -> dict[int, str]:
     found = LocalExecutor(built.build()).run(ATTEMPT, batch).failed
     assert all(isinstance(each, FailedMessage) for each in found)
     return {each.offset: each.error for each in found}
+
+
+@pytest.mark.parametrize(("root", "roots", "expected"), [(None, [3, 5], {3, 5}), (4, None, {4})])
+def test_a_refused_tuple_fails_all_messages_that_it_is_of(
+    root: int | None, roots: list[int] | None, expected: set[int]
+) -> None:
+    """Its hidden fields are the last of its values."""
+    bolt = TrackedBolt("words", Words(), {"default": Schema.parse(Words.output)})
+    bolt.begin(TopologyContext("words", "words", 0, 1, {}), ATTEMPT)
+    bolt.refused(("not a number", 7, root, roots), "no number")
+    assert bolt.ledger.errors == dict.fromkeys(expected, "no number")
 
 
 def test_a_forgotten_tuple_has_timed_out_when_its_batch_ends() -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, emitted
 from transactional.bolts import TopologyContext, Tuple
 from transactional.errors import TransactionalError
+from transactional.schema import Schema
 from transactional.trident import BatchAggregator, Stream, field
+from transactional.trident.aggregates.aggregating import completed_step
 
 Rows = list[tuple[Any, ...]]
 Make = Callable[[Stream], Stream]
@@ -188,6 +190,20 @@ class Halves(BatchAggregator):
 
     def complete(self, kept: None) -> Any:
         return ["ab"]
+
+
+def test_of_nothing_one_task_makes_tuples() -> None:
+    """Else there would be as many as there are tasks; by key there is none."""
+
+    class Ends(Halves):
+        def complete(self, kept: None) -> Any:
+            return [("none", "at all")]
+
+    words = Schema.parse(PAIRS)
+    for key, rows in ((), 1), (("word",), 0):
+        step = completed_step("aggregate", key, Ends(), words)
+        found = [sum(batch.num_rows for batch in step.finish([], is_first=is_first)) for is_first in (True, False)]
+        assert found == [rows, 0]
 
 
 MISMATCHES: dict[str, tuple[Make, str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,27 @@ def test_a_batch_has_a_part_of_each_and_carries_positions_on() -> None:
     assert both.lag(first) == 1
     assert both.reader().stream_of(one) == "default"
     assert both.reader().stream_of(two) == "s1"
+
+
+class Noting(MemoryTransactionalSpout):
+    """Keeps what it has counted in the metadata of its partition."""
+
+    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        batch = super().plan(after, replay=replay)
+        return batch and replace(batch, metadata=dict.fromkeys(batch.ranges, "counted"))
+
+
+def test_one_without_anything_new_keeps_what_it_has_noted() -> None:
+    """Else it would begin from nothing when there is something again."""
+    both = SeveralSpouts(
+        {"s0": Noting([[("a",)]], WORD, 1), "s1": MemoryTransactionalSpout([[("a",), ("b",)]], WORD, 1)}
+    )
+    both.open()
+    first = both.plan(EMPTY_BATCH, replay=False)
+    assert first is not None
+    second = both.plan(first, replay=False)
+    assert second is not None
+    assert second.metadata == first.metadata == {PartitionId("s0/memory", 0): "counted"}
 
 
 @pytest.mark.parametrize("kind", [MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout])

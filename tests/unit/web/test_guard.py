@@ -88,8 +88,9 @@ def test_only_our_own_pages_may_post(past: Past, site: str | None) -> None:
     assert browser(past).post("/t/words/", headers={"sec-fetch-site": "same-origin"}).status_code == 405
 
 
-def test_another_site_may_link_but_not_embed(past: Past) -> None:
-    foreign = {"sec-fetch-site": "cross-site"}
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_or_port_may_link_but_not_embed(past: Past, site: str) -> None:
+    foreign = {"sec-fetch-site": site}
     assert browser(past).get("/", headers=foreign | {"sec-fetch-dest": "document"}).status_code == 200
     for kind in ("iframe", "image", "script", "empty"):
         assert browser(past).get("/", headers=foreign | {"sec-fetch-dest": kind}).status_code == 403

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from examples.stateful_words import WordCount
 from spouts.memory import OpaqueMemoryTransactionalSpout
+from state.memory import MemoryMapState
 from tests.unit.drivers import World
+from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words
 from transactional.batch import BatchMetadata, PartitionId
 from transactional.engine.history.run_history import LAGS_MAX, lags_of
 
@@ -25,6 +28,17 @@ def test_each_commit_tells_the_tuples_of_each_subscription_and_the_time_of_each_
     assert all(facts["at"] >= 0 and facts["ms"] >= 0 and facts["rows"] > 0 for facts in first["states"].values())
     assert first["states"]["counts"]["at"] <= first["states"]["total"]["at"]
     assert first["letters"] == 0
+
+
+def test_so_are_those_that_were_sent_in_the_commit_phase() -> None:
+    made = builder(opaque_words(take=99))
+    made.set_stateful_bolt("count", WordCount(), state=counts()).fields_grouping("spout", "word")
+    again = MemoryMapState("word string", "count long")
+    made.set_stateful_bolt("again", WordCount(), state=again).fields_grouping("count", "word")
+    [details] = details_of(World(), made.build(strict=True))
+    in_all = sum(WORD_COUNTS.values())
+    sent = [["count", "default", "again", in_all], ["spout", "default", "count", in_all]]
+    assert details["edges"] == sent
 
 
 def test_the_lag_is_told_by_partition_and_in_all() -> None:
