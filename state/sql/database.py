@@ -24,6 +24,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
+from state.sql.postgresql import beginning, connect_arguments, without_search_path
 from state.sql.quick import QuickQuery, of_driver
 from transactional.errors import ConfigError
 from transactional.names import DISTRIBUTION
@@ -78,9 +79,9 @@ class Database:
             self._engine = _engine_in_memory(str(self._url))
             return
         self._engine = self._make_engine(pings=pings)
-        event.listen(self._engine, "connect", self._set_up_sqlite if self.is_sqlite else self._set_up_postgresql)
         if self.is_sqlite:
-            event.listen(self._engine, "begin", begin_sqlite)
+            event.listen(self._engine, "connect", self._set_up_sqlite)
+        event.listen(self._engine, "begin", begin_sqlite if self.is_sqlite else self._begin_postgresql)
 
     @property
     def is_sqlite(self) -> bool:
@@ -138,9 +139,7 @@ class Database:
         """
         self._leave_what_is_gone()
         with raising_failures(), self._engine.connect() as connection:
-            if is_snapshot and not self.is_sqlite:
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            connection = connection.execution_options(only_reads=True)
+            connection = connection.execution_options(only_reads=True, is_snapshot=is_snapshot)
             if is_snapshot:
                 connection.begin()
             yield connection
@@ -155,7 +154,7 @@ class Database:
             except dialect.loaded_dbapi.Error as error:
                 raise of_driver(dialect, error) from error
             try:
-                return query.on(dialect, connection, parameters)
+                return query.on(dialect, connection, parameters, begin=self._beginning(only_reads=True))
             finally:
                 connection.close()
 
@@ -175,10 +174,11 @@ class Database:
             self._engine.dispose()
 
     def _make_engine(self, *, pings: bool) -> Engine:
+        url, self._search_path = without_search_path(self._url)
         try:
             return create_engine(
-                _for_reading(self._url) if self._read_only else self._url,
-                connect_args=connect_arguments(self._url, self._timeout_ms),
+                _for_reading(url) if self._read_only else url,
+                connect_args={} if self.is_sqlite else connect_arguments(url, self._timeout_ms),
                 pool_timeout=self._timeout_ms / 1000,
                 # A restarted server costs no attempt; a caller that retries anyway saves the ping.
                 pool_pre_ping=pings and not self.is_sqlite,
@@ -198,13 +198,17 @@ class Database:
         connection.execute("PRAGMA synchronous = FULL")
         switch_to_wal(connection.execute)
 
-    def _set_up_postgresql(self, connection: Any, _record: object) -> None:
-        for name in ("statement_timeout", "lock_timeout"):
-            connection.execute(f"SET {name} = {self._timeout_ms}")
-        connection.execute(f"SET idle_in_transaction_session_timeout = {max(1, self._timeout_ms // 2)}")
-        if self._read_only:
-            connection.execute("SET default_transaction_read_only = on")
-        connection.commit()
+    def _begin_postgresql(self, connection: Connection) -> None:
+        options = connection.get_execution_options()
+        only_reads, is_snapshot = options.get("only_reads", False), options.get("is_snapshot", False)
+        connection.exec_driver_sql(self._beginning(only_reads=only_reads, is_snapshot=is_snapshot))
+
+    def _beginning(self, *, only_reads: bool, is_snapshot: bool = False) -> str:
+        """What the driver has to begin a transaction with; "" on SQLite, where a query needs none."""
+        if self.is_sqlite:
+            return ""
+        only_reads = only_reads or self._read_only
+        return beginning(self._timeout_ms, self._search_path, only_reads=only_reads, is_snapshot=is_snapshot)
 
     def _file_id(self) -> tuple[int, int] | None:
         """Which file the path leads to; None: to none, or there is no file."""
@@ -310,21 +314,6 @@ def shown(url: URL) -> str:
     """A URL without its passwords, for display."""
     hidden = {name: "***" for name in _SECRETS if name in url.query}
     return url.update_query_dict(hidden).render_as_string(hide_password=True).replace(quote("***"), "***")
-
-
-def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int]:
-    """psycopg's arguments for detecting a host that has disappeared, unless the URL sets them."""
-    if url.get_backend_name() == "sqlite":
-        return {}
-    seconds = max(2, -(-timeout_ms // 1000))
-    wanted = {
-        "connect_timeout": seconds,
-        "tcp_user_timeout": timeout_ms,
-        "keepalives_idle": seconds,
-        "keepalives_interval": 1,
-        "keepalives_count": 3,
-    }
-    return {name: value for name, value in wanted.items() if name not in url.query}
 
 
 def begin_sqlite(connection: Connection) -> None:

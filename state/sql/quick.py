@@ -25,14 +25,21 @@ class QuickQuery:
         return self.on(connection.dialect, connection.connection, parameters)
 
     def on(
-        self, dialect: Dialect, connection: PoolProxiedConnection, parameters: Mapping[str, object]
+        self,
+        dialect: Dialect,
+        connection: PoolProxiedConnection,
+        parameters: Mapping[str, object],
+        *,
+        begin: str = "",
     ) -> list[tuple[Any, ...]]:
-        """As `rows`, on a connection of a pool."""
+        """As `rows`, on a connection of a pool; `begin` is what has to begin a transaction first."""
         text, names = self._texts.get(dialect.name) or self._made(dialect)
         given: Any = dict(parameters) if names is None else [parameters[name] for name in names]
         try:
             cursor = connection.cursor()
             try:
+                if begin:
+                    cursor.execute(begin, ())
                 cursor.execute(text, given)
                 return [tuple(row) for row in cursor.fetchall()]
             finally:

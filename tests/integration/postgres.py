@@ -75,36 +75,42 @@ def _make_cluster(programs: Path, folder: Path) -> None:
         raise RuntimeError(f"initdb failed: {output}")
 
 
-def _read_log(process: subprocess.Popen[str], log: list[str], told: threading.Event) -> None:
+def _read_log(process: subprocess.Popen[str], ready: str, log: list[str], told: threading.Event) -> None:
     """Read until the server ends; set `told` once it is ready or has ended."""
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
             log.append(line)
-            if READY in line:
+            if ready in line:
                 told.set()
     told.set()
 
 
-def _start_server(programs: Path, folder: Path, *, durable: bool) -> subprocess.Popen[str]:
+@contextmanager
+def serving(command: list[str], folder: Path, *, ready: str) -> Iterator[None]:
+    """Run a server that refuses to be root, and that logs a line with `ready` once it is. It ends with us, however we
+    end."""
+    process = _start(["/bin/sh", "-c", WATCHER, "watcher", *command], folder)
+    log, told = list[str](), threading.Event()
+    reader = threading.Thread(target=_read_log, args=(process, ready, log, told), daemon=True)
+    reader.start()
+    try:
+        told.wait(START_SECONDS_MAX)
+        if not any(ready in line for line in log):
+            raise RuntimeError(f"{Path(command[0]).name} did not start: {''.join(log)}")
+        yield
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(STOP_SECONDS_MAX)
+        reader.join()
+
+
+def _server(programs: Path, folder: Path, *, durable: bool) -> list[str]:
     synced = f"fsync={'on' if durable else 'off'}"
     settings = ["listen_addresses=", f"unix_socket_directories={folder}", f"port={PORT}", synced]
     options = [option for setting in settings for option in ("-c", setting)]
-    server = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
-    process = _start(["/bin/sh", "-c", WATCHER, "watcher", *server], folder)
-    log, told = list[str](), threading.Event()
-    threading.Thread(target=_read_log, args=(process, log, told), daemon=True).start()
-    told.wait(START_SECONDS_MAX)
-    if not any(READY in line for line in log):
-        _stop(process)
-        raise RuntimeError(f"postgres did not start: {''.join(log)}")
-    return process
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    process.wait(STOP_SECONDS_MAX)
+    return [str(programs / "postgres"), "-D", str(folder / "data"), *options]
 
 
 @contextmanager
@@ -116,11 +122,8 @@ def postgres_server(*, durable: bool = False) -> Iterator[Path]:
         if user := server_user():
             shutil.chown(folder, user)
         _make_cluster(programs, folder)
-        process = _start_server(programs, folder, durable=durable)
-        try:
+        with serving(_server(programs, folder, durable=durable), folder, ready=READY):
             yield folder
-        finally:
-            _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

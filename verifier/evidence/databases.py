@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from verifier.evidence.findings import CheckImpossible
 
+_SEARCH_PATH = re.compile(r"\s*(?:-c\s*|--)search_path=((?:\\.|[^\s\\])+)\s*")
+
 
 def open_database(url: str, *, what: str) -> Engine:
-    """`sqlite:///path` or `postgresql://…`, read-only. Raises `CheckImpossible`, which names `what`."""
+    """`sqlite:///path` or `postgresql://…`, read-only. Raises `CheckImpossible`, which names `what`.
+
+    PostgreSQL may be behind a pooler, whose sessions know no prepared statements and take no options.
+    """
     try:
-        return create_engine(_url(url, what), hide_parameters=True)
+        parsed = _url(url, what)
+        if parsed.get_backend_name() == "sqlite":
+            return create_engine(parsed, hide_parameters=True)
+        options = parsed.query.get("options")
+        schemas = _SEARCH_PATH.fullmatch(options) if isinstance(options, str) else None
+        return create_engine(
+            parsed.difference_update_query(["options"]) if schemas else parsed,
+            connect_args={"prepare_threshold": None},
+            execution_options={"schemas": re.sub(r"\\(.)", r"\1", schemas[1]) if schemas else None},
+            hide_parameters=True,
+        )
     except ValueError as error:  # its text may contain a part of the password
         raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, and this URL can't be read") from error
     except (SQLAlchemyError, ModuleNotFoundError) as error:
@@ -33,12 +48,14 @@ def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
             connection.exec_driver_sql(
                 "BEGIN" if is_sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             )
+            if schemas := connection.get_execution_options().get("schemas"):
+                connection.execute(text("SELECT set_config('search_path', :schemas, true)"), {"schemas": schemas})
             yield connection
     except SQLAlchemyError as error:
         raise CheckImpossible(f"the {what} can't be read: {error}") from error
 
 
-def _url(url: str, what: str) -> Any:
+def _url(url: str, what: str) -> URL:
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
