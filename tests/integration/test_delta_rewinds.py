@@ -32,6 +32,8 @@ from transactional.errors import BeyondKept, ConfigError, Fenced, RewindUnfinish
 from transactional.names import owner_of
 from verifier import Kind
 
+# What is left out of `make check` is caught there, too, where it is no matter of whole topologies:
+# tests/unit/state/delta/test_rewinding.py, tests/contract/test_rewinds_sql.py.
 pytestmark = pytest.mark.sampled(18, tests=True)
 LENGTH = 8
 TARGET = 5

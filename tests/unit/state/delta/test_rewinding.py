@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.rewinding import TableHistory, held_for
+from state.delta.rewinding import TableHistory, held_for, version_within_reach
 from state.delta.state import DeltaMapState
+from state.delta.tables.log import commit_path
 from tests.contract.states import OWNER, counts
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import BeyondKept
 from transactional.ports.rewinding import RewindTarget
+
+RETENTION = "delta.deletedFileRetentionDuration"
 
 
 @pytest.fixture
@@ -52,3 +56,35 @@ def test_of_several_savepoints_the_log_is_kept_for_the_oldest(words: DeltaMapSta
     held = held_for(words._open_table.loaded, [target(2), target(1)])
     assert held.version == versions[0]
     assert len(held.paths) == 2, "the files of both"
+
+
+def vacuum(state: DeltaMapState) -> None:
+    """As maintenance does it when all that was given up is old."""
+    state._open_table.loaded.refresh()
+    state._open_table.delete_old_files()
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_transaction_whose_files_are_deleted_is_out_of_reach_unless_it_is_held(
+    words: DeltaMapState, *, is_held: bool
+) -> None:
+    """Before anything is touched; the message says how far back the table can go."""
+    versions = [count(words, txid) for txid in (1, 2, 3)]
+    DeltaTable(words.location.uri).alter.set_table_properties({RETENTION: "interval 0 seconds"})
+    words.hold([target(1)] if is_held else [])
+    vacuum(words)
+    history = TableHistory(words.location, OWNER, DeltaTable(words.location.uri).version())
+    if is_held:
+        assert version_within_reach(history, target(1)) == versions[0]
+    else:
+        with pytest.raises(BeyondKept, match=r"1 of the 1 files of Delta version .* the oldest .* go back to is 3"):
+            version_within_reach(history, target(1))
+
+
+def test_a_transaction_whose_log_is_cleaned_is_out_of_reach(words: DeltaMapState) -> None:
+    *_, newest = [count(words, txid) for txid in (1, 2, 3)]
+    DeltaTable(words.location.uri).create_checkpoint()
+    for version in range(newest):
+        (Path(words.location.uri) / commit_path(version)).unlink()
+    with pytest.raises(BeyondKept, match=r"its log no longer goes back that far; the oldest .* is 3"):
+        version_within_reach(TableHistory(words.location, OWNER, newest), target(2))
