@@ -49,8 +49,8 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of.Send, "sent", [])
 
 
-def run(topology: Topology) -> RunSummary:
-    return run_topology(topology, store=STORE, config=CONFIG, master="none")
+def run(topology: Topology, **options: Any) -> RunSummary:
+    return run_topology(topology, store=STORE, config=CONFIG, master="none", **options)
 
 
 def contents(topology: Topology) -> Contents:
@@ -93,6 +93,12 @@ def test_it_is_checked_and_continued(build: Callable[..., Topology]) -> None:
     assert contents(topology) == expected
     assert all(expected.values())
     nothing_is_wrong(topology)
+
+
+def test_tuples_that_windows_keep_have_their_fields_in_another_order_now() -> None:
+    topology = of.bolts(of.ALL, backwards=True)
+    run(topology, accept_changes=True)
+    assert contents(topology) == at_once(of.bolts(of.ALL, in_memory))
 
 
 def counts(until: int) -> dict[str, int]:
