@@ -49,6 +49,7 @@ def hours(state: MemoryMapState) -> list[tuple[str, int]]:
     return [(f"{row['window_start']:%H:%M}", row["n"]) for row in state.read().sort_by("window_start").to_pylist()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("window", "on", "expected"),
     [
@@ -70,25 +71,28 @@ def test_windows_of_windows_count_all_of_them(window: Any, on: str, expected: li
     assert late.read().num_rows == 0
 
 
+TWENTY = tumbling("20 minutes")
+
+
 def test_three_levels_close_one_transaction_after_the_other() -> None:
-    rows = [("a", at(minute)) for minute in range(2 * HOUR)]
-    topology, state = inner([*rows, *(("a", at(2 * HOUR + second)) for second in range(5))], FIVE, take=1)
-    outer = counted(state.closed(), "window_start", tumbling("1 hour"), "outer")
-    top = counted(outer.closed(), "window_start", tumbling("2 hours"), "top")
+    rows = [("a", at(minute)) for minute in range(40)]
+    topology, state = inner([*rows, *(("a", at(40 + second)) for second in range(5))], FIVE, take=1)
+    outer = counted(state.closed(), "window_start", TWENTY, "outer")
+    top = counted(outer.closed(), "window_start", tumbling("40 minutes"), "top")
     found = [of_closed(each, name) for each, name in ((state, "c1"), (outer, "c2"), (top, "c3"))]
     complete_topology(topology.build(strict=True))
     last = [max(row.txid for row in each.stored.rows.values()) for each in found]
-    assert last == [122, 123, 124]
-    assert hours(found[2]) == [("00:00", 120)]
+    assert last == [42, 43, 44]
+    assert hours(found[2]) == [("00:00", 40)]
 
 
 def test_early_results_of_windows_are_counted() -> None:
     """They come once for each transaction that changes a window: 1, 2, 3, 4 and 5 tuples of each five minutes."""
-    topology, state = inner([("a", at(minute)) for minute in range(2 * HOUR)], FIVE, take=1)
-    outer = counted(state.new_values(), "window_start", tumbling("1 hour"), "outer")
+    topology, state = inner([("a", at(minute)) for minute in range(40)], FIVE, take=1)
+    outer = counted(state.new_values(), "window_start", TWENTY, "outer")
     closed = of_closed(outer, "closed")
     complete_topology(topology.build(strict=True))
-    assert hours(closed) == [("00:00", 12 * 15)]
+    assert hours(closed) == [("00:00", 4 * 15)]
 
 
 class Counts(WindowedBolt):
