@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.conftest import spark
 from tests.integration.test_console import browser
 from tests.unit.command_line import command, module
 
 __all__ = ["browser", "command", "module", "spark"]
+
+# What it compares is shown where it differs.
+pytest.register_assert_rewrite("tests.journeys.journey")

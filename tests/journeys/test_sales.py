@@ -11,17 +11,23 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pyspark.sql import SparkSession
 
-from spouts.kafka_admin import create_topic
 from spouts.local_broker import LocalBroker
 from tests.integration.kafka_count import COMMITTED
+from tests.integration.test_console import PAGES
 from tests.integration.test_console_live import page_of
-from tests.journeys.journey import MASTER, PARTITIONS, Journey
-from tests.journeys.sales import TOPICS
+from tests.journeys.brokers import FIRST, SECOND, SecondBroker, create_topics
+from tests.journeys.journey import MASTER, Journey
+from tests.journeys.sales import APP, TOPOLOGY, WEB
 from tests.unit.command_line import Command
+from transactional.console.beside import console_beside
+from transactional.loading import load_topology, open_for_reading
+from transactional.web.server import Address
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 
 
+LEADERS = {WEB: [FIRST, FIRST], APP: [FIRST, SECOND]}
+TABLES = 6
 BUILD, SWAPPED, MENDED = (f"tests.journeys.sales:{release}" for release in ("build", "swapped", "mended"))
 
 
@@ -90,6 +96,18 @@ def rewound(journey: Journey) -> None:
     journey.plain = journey.savepoint
 
 
+def looked_at(journey: Journey) -> None:
+    """Every page of the console, with what all the steps have left behind."""
+    lines, topology, store = list[str](), load_topology(journey.target), f"sqlite:///{journey.folder}/transactional.db"
+    with (
+        console_beside(open_for_reading(store), Address(port=0), topology, lines.append, store_url=store),
+        page_of(journey.browser, lines[0].rpartition(" ")[2]) as visit,
+    ):
+        for path in PAGES:
+            visit.open(f"/t/{TOPOLOGY}/{path}")
+        expect(visit.page.get_by_text("table-rewound")).to_have_count(TABLES)
+
+
 @dataclass(frozen=True)
 class Step:
     """What is done, and to which release; the function changes `Journey.plain` as the tables have to change."""
@@ -108,6 +126,7 @@ STEPS = (
     Step(rewound, SWAPPED),
     Step(Journey.run, SWAPPED),
     Step(replayed, MENDED),
+    Step(looked_at, MENDED),
 )
 
 
@@ -115,11 +134,10 @@ STEPS = (
 def test_every_step_leaves_each_sale_counted_once(
     tmp_path: Path, spark: SparkSession, browser: Browser, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LocalBroker() as broker, ExitStack() as opened:
+    with LocalBroker() as broker, SecondBroker(broker, tmp_path / "second") as second, ExitStack() as opened:
         monkeypatch.setenv("BOOTSTRAP", broker.bootstrap)
-        for topic in TOPICS:
-            create_topic(broker.bootstrap, topic, PARTITIONS)
-        journey = Journey(broker.bootstrap, tmp_path, command, browser, opened)
+        create_topics(broker.bootstrap, LEADERS)
+        journey = Journey(broker.bootstrap, second, tmp_path, command, browser, opened)
         for number, step in enumerate(STEPS, start=1):
             try:
                 journey.target = step.target
