@@ -11,8 +11,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from spouts.planning import Gap, Limits, Logs, check_ranges, lag, lags, plan_batch
+from spouts.planning import Gap, Limits, Logs, check_ranges, lag, lags, listed, plan_batch
 from transactional.batch import BatchLimit, BatchMetadata, Offset, PartitionId
+from transactional.facts import Listing
 from transactional.ports import PartitionReader, Spout
 from transactional.schema import Schema
 
@@ -32,6 +33,7 @@ class PartitionedSpout(Spout):
         self._limit: BatchLimit | None = None
         self._gaps: dict[tuple[PartitionId, Offset], Gap] = {}
         self._seen: Logs | None = None
+        self._planned: Logs | None = None
 
     @property
     def output(self) -> Schema:
@@ -80,7 +82,7 @@ class PartitionedSpout(Spout):
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
-        logs = self._seen = self.logs(after)
+        logs = self._seen = self._planned = self.logs(after)
         plan = plan_batch(
             after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
         )
@@ -105,6 +107,11 @@ class PartitionedSpout(Spout):
     def lags(self, after: BatchMetadata) -> dict[PartitionId, int] | None:
         """The same by partition."""
         return None if self._seen is None else lags(after, self._seen)
+
+    def listed(self, after: BatchMetadata) -> dict[PartitionId, Listing]:
+        """All partitions, as they were planned with; where nothing was planned, as they are now."""
+        logs, self._planned = self._planned, None
+        return listed(after, self.logs(after) if logs is None else logs)
 
     @property
     def lost_offsets(self) -> int:

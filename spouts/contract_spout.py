@@ -17,6 +17,7 @@ from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfPart
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
+from transactional.facts import Listing
 from transactional.ports import Spout
 from transactional.schema import Schema
 
@@ -155,13 +156,24 @@ class PartitionsContractSpout(ContractSpout):
         super().__init__(contract, replays_exactly=check_replay is not None)
         self._partitioned, self._check_replay = contract, check_replay
         self._reader = PartitionsReader(self.output, copy.copy(contract))
+        self._answers: dict[PartitionId, Any] | None = None
 
     def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
+        answers = self._answers = {PartitionId(name, 0): self._next_of(name, after) for name in self._names()}
+        return {partition: answer for partition, answer in answers.items() if answer is not None}
+
+    def _names(self) -> list[str]:
         where = f"{self.name}.partitions"
         with attributed_to(where):
-            names = _names(where, self._partitioned.partitions())
-        answers = {PartitionId(name, 0): self._next_of(name, after) for name in names}
-        return {partition: answer for partition, answer in answers.items() if answer is not None}
+            return _names(where, self._partitioned.partitions())
+
+    def listed(self, after: BatchMetadata) -> dict[PartitionId, Listing]:
+        """The contract's partitions. Those that were not planned with, since the contract is not ready, do not
+        answer."""
+        answers, self._answers = self._answers, None
+        if answers is None:
+            return {PartitionId(name, 0): Listing.AWAY for name in self._names()}
+        return {at: Listing.EMPTY if answer is None else Listing.UNREAD for at, answer in answers.items()}
 
     def _next_of(self, name: str, after: BatchMetadata) -> Any:
         where = f"{self.name}.next_batch for partition {name!r}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
+from transactional.facts import Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,18 @@ def lags(after: BatchMetadata, logs: Logs) -> dict[PartitionId, int] | None:
         position = _position(partition, after, logs)
         found[partition] = max(0, log.end - max(log.earliest, position or Offset(0)))
     return found
+
+
+def listed(after: BatchMetadata, logs: Logs) -> dict[PartitionId, Listing]:
+    """What there is of each partition that `after` and earlier batches have not read."""
+    return {partition: _listing(partition, after, log) for partition, log in logs.items()}
+
+
+def _listing(partition: PartitionId, after: BatchMetadata, log: PartitionLog | None) -> Listing:
+    if log is None:
+        return Listing.AWAY
+    position = after.ranges[partition].until if partition in after.ranges else log.start
+    return Listing.UNREAD if log.end > max(log.earliest, position or Offset(0)) else Listing.EMPTY
 
 
 def _shares(

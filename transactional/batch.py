@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
-from transactional.facts import BatchFacts, LastSeen
+from transactional.facts import BatchFacts, LastSeen, Listed, Listing
 from transactional.letters import Exclusion, Letter
 from transactional.plumbing.redaction import without_login
 
@@ -107,7 +107,8 @@ class BatchMetadata:
     A committed batch also carries what later ones need: `event_times`, what is known of each partition's event times
     up to here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of
     earlier batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions`
-    are the versions of the static states that it reads, by name.
+    are the versions of the static states that it reads, by name. `listed` are the partitions that the source had when
+    the batch was planned, and of which no event time was known by then.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -122,6 +123,7 @@ class BatchMetadata:
     again: tuple[PendingMessage, ...] = ()
     lost: int = 0
     static_versions: Mapping[str, int] = field(default_factory=dict)
+    listed: Mapping[PartitionId, Listed] = field(default_factory=dict)
 
     @property
     def handed_on(self) -> BatchFacts | None:
@@ -187,6 +189,7 @@ class BatchMetadata:
             "facts": self.facts and _facts_row(self.facts),
             "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
             "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
+            "listed": [[p.source, p.index, *self.listed[p]] for p in sorted(self.listed)],
             "pending": [_message_row(message) for message in self.pending],
             "again": [_message_row(message) for message in self.again],
             "lost": self.lost,
@@ -245,11 +248,13 @@ class BatchMetadata:
             PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
             for p, i, *seen in document.get("event_times", [])
         }
+        listed = {PartitionId(_text(p), whole_number(i)): _listed(*row) for p, i, *row in document.get("listed", [])}
         versions = document.get("static_versions", {})
         return replace(
             self,
             facts=facts,
             event_times=times,
+            listed=listed,
             pending=tuple(_message(*row) for row in document.get("pending", [])),
             again=tuple(_message(*row) for row in document.get("again", [])),
             lost=whole_number(document.get("lost", 0)),
@@ -284,6 +289,12 @@ def _message_row(message: PendingMessage) -> list[Any]:
 def _message(source: Any, index: Any, offset: Any, tries: Any, not_before_ms: Any, error: Any) -> PendingMessage:
     partition, place = PartitionId(_text(source), whole_number(index)), Offset(whole_number(offset))
     return PendingMessage(partition, place, whole_number(tries), whole_number(not_before_ms), _text(error))
+
+
+def _listed(time_ms: Any, listing: Any, is_awaited: Any) -> Listed:
+    if not isinstance(is_awaited, bool):
+        raise ValueError(f"{is_awaited!r} does not say whether a partition is waited for")
+    return Listed(whole_number(time_ms), Listing(listing), is_awaited)
 
 
 def _text(value: Any) -> str:

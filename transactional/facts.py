@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 HOUR_MS = 3_600_000
+EMPTY_MS = 60_000
+"""So long an empty partition is waited for if its stream has no `idle_after`."""
 EARLIEST_US = -670_000 * 24 * HOUR_MS * 1_000
 """In the year 135: nothing waits for an earlier time, from which differences might be too large for a table."""
 LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
@@ -73,16 +76,54 @@ class LastSeen(NamedTuple):
     time_ms: int = 0
 
 
-def facts_after(before: BatchFacts | None, now_ms: int, known: Iterable[tuple[EventTime, LastSeen]] = ()) -> BatchFacts:
+class Listing(StrEnum):
+    """How it is with a partition that the source lists, and of which no event time is known."""
+
+    UNREAD = "unread"
+    """It has records that were not read, or whose batch is not committed yet."""
+    AWAY = "no answer"
+    """The source does not say what it holds."""
+    EMPTY = "empty"
+    UNTIMED = "no event time"
+    """Records of it were read, none of which has a time that counts."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is waited for until that changes, however long it takes."""
+        return self in (Listing.UNREAD, Listing.AWAY)
+
+
+class Listed(NamedTuple):
+    """What is recorded of such a partition: the time of the first transaction that has listed it, in milliseconds, how
+    it was with it when this one was planned, and whether that waited for it."""
+
+    time_ms: int
+    listing: Listing
+    is_awaited: bool = True
+
+
+def looked_at(before: BatchFacts | None, now_ms: int) -> tuple[int, int]:
+    """The time of the batch after one with the facts `before`, which is planned at `now_ms`; and when it was last
+    looked whether partitions have records: not while the batch before took its time, nor while nothing ran."""
+    return (now_ms, now_ms) if before is None else (max(before.time_ms, now_ms), before.time_ms)
+
+
+def facts_after(
+    before: BatchFacts | None,
+    now_ms: int,
+    known: Iterable[tuple[EventTime, LastSeen]] = (),
+    listed: Iterable[Listed] = (),
+) -> BatchFacts:
     """The facts of the batch after one with the facts `before`, planned at `now_ms`.
 
     `known` is what has been read so far, one per partition: late is what is behind the slowest of those that are not
-    idle, by more than the allowed delay. Neither time goes back, also if a partition appears that is far behind.
+    idle, by more than the allowed delay. While one of the partitions that are only `listed` is waited for, nothing more
+    becomes late. Neither time goes back, also if a partition appears that is far behind.
     """
-    time_ms = now_ms if before is None else max(before.time_ms, now_ms)
-    # Since the batch before, nobody has looked whether a partition has a record: not while that batch took its time,
-    # nor while nothing ran.
-    awaited, silent_ms = _awaited(known, time_ms if before is None else before.time_ms)
+    time_ms, looked_ms = looked_at(before, now_ms)
+    awaited, silent_ms = _awaited(known, looked_ms)
+    if any(each.is_awaited for each in listed):
+        awaited = []
     late_before = [max(seen.event_us, EARLIEST_US) + (silent_ms - of.max_delay_ms) * 1_000 for of, seen in awaited]
     if before is None:
         return BatchFacts(time_ms, min(late_before, default=None))

@@ -30,6 +30,8 @@ def check_transactions(history: StoreHistory, findings: Findings, *, log_starts:
             positions[partition] = until
         if before is not None and len(positions) != len(batch.ranges):
             _check_kept(positions, batch, findings)
+        if before is not None and batch.txid == before.txid + 1:
+            _check_lateness(before, batch, findings)
         before = batch
     findings.looked_at("transactions", len(history.committed))
 
@@ -90,6 +92,18 @@ def _check_kept(positions: dict[Partition, int], batch: CommittedBatch, findings
         where = f"transaction {batch.txid}, {named(partition)}"
         findings.add(Kind.RANGE_GAP, where, f"position {positions[partition]} carried forward", "the partition missing")
         del positions[partition]
+
+
+def _check_lateness(before: CommittedBatch, batch: CommittedBatch, findings: Findings) -> None:
+    """Check that what is late stays so, and that nothing more becomes late while windows wait for a partition."""
+    was, now = before.late_before_us, batch.late_before_us
+    waits = batch.awaited and now != was
+    if not waits and (was is None or (now is not None and now >= was)):
+        return
+    expected = f"tuples before {was} µs late, as before"
+    if waits:
+        expected += f", while windows wait for {named(batch.awaited[0])}"
+    findings.add(Kind.BROKEN_STORE, f"transaction {batch.txid}", expected, f"those before {now} µs")
 
 
 def named(partition: Partition) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from transactional.batch import (
     PendingMessage,
 )
 from transactional.errors import CorruptRecord
-from transactional.facts import BatchFacts, LastSeen
+from transactional.facts import BatchFacts, LastSeen, Listed, Listing
 from transactional.letters import Exclusion
 
 OFFSETS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -60,6 +61,7 @@ LATEST = BatchMetadata(
     lost=3,
     static_versions={"users": 12},
 )
+LISTED = replace(LATEST, listed={B: Listed(900, Listing.EMPTY, is_awaited=False), A: Listed(1_000, Listing.AWAY)})
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ def test_the_format_is_pinned() -> None:
         '"pending": [["a", 0, 11, 2, 1400, "no"]], "again": [["b", 0, 1, 1, 900, ""]], "lost": 3, '
         '"static_versions": {"users": 12}}'
     )
+    assert '"listed": [["a", 0, 1000, "no answer", true], ["b", 0, 900, "empty", false]]' in LISTED.to_json()
 
 
 def test_the_first_format_is_still_read() -> None:
@@ -157,7 +160,7 @@ def test_the_second_format_is_still_read() -> None:
     assert read.facts is None
 
 
-@pytest.mark.parametrize("batch", [FULL, LATEST])
+@pytest.mark.parametrize("batch", [FULL, LATEST, LISTED])
 def test_all_of_a_batch_is_read_back(batch: BatchMetadata) -> None:
     read = BatchMetadata.from_json(batch.to_json())
     assert read == batch
@@ -209,6 +212,11 @@ CORRUPT = {
     "half a fact": json.dumps({"version": 3, "partitions": [], "facts": [1]}),
     "a fact in words": json.dumps({"version": 3, "partitions": [], "facts": ["noon", None]}),
     "an event time of nobody": json.dumps({"version": 3, "partitions": [], "event_times": [[None, 0, 1]]}),
+    "half of a listed partition": json.dumps({"version": 3, "partitions": [], "listed": [["a", 0, 1, "empty"]]}),
+    "an unknown listing": json.dumps({"version": 3, "partitions": [], "listed": [["a", 0, 1, "full", True]]}),
+    "a partition that is waited for by number": json.dumps(
+        {"version": 3, "partitions": [], "listed": [["a", 0, 1, "empty", 1]]}
+    ),
     "half a message": json.dumps({"version": 3, "partitions": [], "pending": [["a", 0, 1]]}),
     "a message without an offset": json.dumps({"version": 3, "partitions": [], "again": [["a", 0, None, 1, 1, ""]]}),
     "a loss in words": json.dumps({"version": 3, "partitions": [], "lost": "some"}),

@@ -33,6 +33,9 @@ class Committed:
     tuples: tuple[Read, ...]
     in_flight: tuple[tuple[int, int], ...] = ()
     """By partition, the times of the transactions in flight, when it was planned, that had something of it."""
+    listed: tuple[tuple[int, str], ...] = ()
+    """By partition that the source had when it was planned, what there was to read: "something", "nothing", or it was
+    "unknown"."""
 
 
 Counts = tuple[int, int]
@@ -65,6 +68,12 @@ class Plain:
     times: list[int] = field(default_factory=list)
     high: list[dict[int, tuple[int, int]]] = field(default_factory=list)
     """By transaction: the highest time of each partition, and the transaction's time when it last had a tuple."""
+    has_read: list[set[int]] = field(default_factory=list)
+    """By transaction: the partitions of which there was a tuple, whatever its time."""
+    listed_since: dict[int, int] = field(default_factory=dict)
+    """By partition, the time of the first transaction that has listed it."""
+    held: int = 0
+    """How often nothing became late because of a partition of which no time is known."""
 
     def commit_all(self, history: Iterable[Committed]) -> None:
         """One after the other."""
@@ -103,9 +112,32 @@ class Plain:
         if partitions and not awaited and self.idle_after is not None:
             last = max(seen for _, seen in partitions)
             awaited, silent = [each for each in partitions if each[1] == last], looked - last - self.idle_after
+        held = [self._holds(*each, transaction, time, looked, known) for each in transaction.listed]
+        if any(held):
+            self.held += bool(awaited)
+            awaited = []
         slowest = [max(us, FIRST_US) - self.max_delay + silent for us, _ in awaited]
         candidates = [us for us in (*self.thresholds[-1:], *([min(slowest)] if slowest else [])) if us is not None]
         return max(candidates, default=None)
+
+    def _holds(
+        self,
+        partition: int,
+        there: str,
+        transaction: Committed,
+        time: int,
+        looked: int,
+        known: dict[int, tuple[int, int]],
+    ) -> bool:
+        """Whether a partition is waited for although nothing is known of it."""
+        since = self.listed_since.setdefault(partition, time)
+        if partition in known:
+            return False
+        has_read = transaction.known and partition in self.has_read[transaction.known - 1]
+        is_in_flight = any(at == partition for at, _ in transaction.in_flight)
+        if not has_read and (is_in_flight or there != "nothing"):
+            return True
+        return looked - since <= (60 * SECOND if self.idle_after is None else self.idle_after)
 
     def _is_idle(self, since: int) -> bool:
         return self.idle_after is not None and since > self.idle_after
@@ -162,3 +194,4 @@ class Plain:
             if each.partition in high:
                 high[each.partition] = high[each.partition][0], time
         self.high.append(high)
+        self.has_read.append({*(self.has_read[-1] if self.has_read else ()), *(each.partition for each in tuples)})

@@ -19,9 +19,11 @@ from tests.windows.bolt_world import BoltWorld
 from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, run_seeds, since_1970
+from transactional.batch import BatchMetadata, PartitionId
+from transactional.core.listing import listed_after
 from transactional.core.windows import WindowsBehind, with_windows_behind
 from transactional.engine import runner
-from transactional.facts import BatchFacts, facts_after
+from transactional.facts import BatchFacts, Listed, facts_after
 from transactional.ports import StateKind
 from transactional.topology import windowing
 from transactional.topology.windowing import _first_of as first_of
@@ -69,9 +71,9 @@ def with_late(batch: Any, late_before_us: int | None) -> Any:
     return replace(batch, facts=replace(batch.facts, late_before_us=late_before_us))
 
 
-def forgetting(before: BatchFacts | None, now_ms: int, known: Any = ()) -> BatchFacts:
+def forgetting(before: BatchFacts | None, now_ms: int, known: Any = (), listed: Any = ()) -> BatchFacts:
     """Without the highest of the thresholds before."""
-    found = facts_after(None, max(now_ms, before.time_ms if before else 0), known)
+    found = facts_after(None, max(now_ms, before.time_ms if before else 0), known, listed)
     if before is None:
         return found
     return BatchFacts(found.time_ms, found.late_before_us, before.time_ms, before.late_before_us)
@@ -101,6 +103,40 @@ def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert is_found()
 
 
+def awaits(**wrong: bool) -> Callable[..., dict[PartitionId, Listed]]:
+    """Waits for what it should not, or the other way round, by what there is of a partition."""
+
+    def listed(*given: Any) -> dict[PartitionId, Listed]:
+        return {
+            at: each._replace(is_awaited=wrong.get(each.listing.name, each.is_awaited))
+            for at, each in listed_after(*given).items()
+        }
+
+    return listed
+
+
+def by_the_last_one(after: BatchMetadata, *given: Any) -> dict[PartitionId, Listed]:
+    """The time of an empty partition begins anew with each transaction."""
+    return listed_after(replace(after, listed={}), *given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "known"),
+    [
+        (awaits(UNREAD=False), 1),
+        (awaits(AWAY=False), 1),
+        (awaits(EMPTY=False), 1),
+        (awaits(EMPTY=True), 18),
+        (by_the_last_one, 18),
+    ],
+)
+def test_partitions_that_are_waited_for_too_long_or_too_short_are_found(
+    wrong: Callable[..., Any], known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "listed_after", wrong)
+    assert is_found(known=known)
+
+
 def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     merged = SessionUpdate.merged
 
@@ -120,7 +156,7 @@ def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytes
         return touching(self, part, facts and replace(facts, late_before_us=facts.previous_late_before_us))
 
     monkeypatch.setattr(SessionUpdate, "touching", too_many)
-    assert is_found(known=1)
+    assert is_found(known=30)
 
 
 def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,9 +118,21 @@ class NotingRunner(PhaseRunner):
         )
         super().plan(attempt, after, **how)
 
-    def _plan(self, attempt: TransactionAttempt, *arguments: Any, **how: Any) -> Any:
+    def _plan(self, attempt: TransactionAttempt, after: BatchMetadata, *arguments: Any, **how: Any) -> Any:
         self.world.planned_at_ms[attempt.txid] = self.clock.wall_ms()
-        return super()._plan(attempt, *arguments, **how)
+        read = {partition.index: offset for partition, offset in after.positions().items()}
+        self.world.listed_then[attempt.txid] = tuple(
+            (
+                number,
+                "unknown"
+                if number in self.world.away
+                else "something"
+                if len(rows) > read.get(number, 0)
+                else "nothing",
+            )
+            for number, rows in self.world.rows.items()
+        )
+        return super()._plan(attempt, after, *arguments, **how)
 
 
 class NotingExecutor(LocalExecutor):
@@ -177,6 +189,8 @@ class World:
         self.known: dict[int, int] = {}
         self.planned_at_ms: dict[int, int] = {}
         self.in_flight_then: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.listed_then: dict[int, tuple[tuple[int, str], ...]] = {}
+        self.away: set[int] = set()
         self.ids = 0
         self.commit_steps = Random(f"steps of {seed}").choice(("driver", "jobs"))
         self.start()
@@ -291,8 +305,14 @@ class World:
             if number not in self.quiet and random.random() < 0.6:
                 self.rows[number] += [self.record(number) for _ in range(random.choice((0, 1, 2, 5)))]
             if self.is_opaque:
-                self.spout.set_disabled(number, disabled=random.random() < 0.15)
+                self.let(number, away=random.random() < 0.15)
         self.spout.take = random.choice((1, 2, 3, 8))
+
+    def let(self, number: int, *, away: bool) -> None:
+        """A partition answers, or it does not."""
+        (self.away.add if away else self.away.discard)(number)
+        if self.is_opaque:
+            self.spout.set_disabled(number, disabled=away)
 
     def record(self, partition: int) -> tuple[Any, ...]:
         """Mostly a bit behind the clock, sometimes absurd."""
@@ -320,8 +340,7 @@ class World:
                 self.start()
         self.is_calm = True
         for number in self.rows:
-            if self.is_opaque:
-                self.spout.set_disabled(number, disabled=False)
+            self.let(number, away=False)
         self.start()
         for _ in range(CALM_STEPS_MAX):
             if self.process.coordinator.done:
@@ -377,6 +396,7 @@ class World:
         self.reached["windows open"] += len(plain.windows)
         self.reached["sessions became one"] += plain.became_one
         self.reached["late tuples"] += len(plain.late)
+        self.reached["waited for a partition without a record"] += plain.held
         self.reached["transactions"] += len(history)
         self.reached["transactions without a tuple"] += sum(not each.tuples for each in history)
 
@@ -438,7 +458,14 @@ class World:
             for id_, page, at, clicks in self.rows[partition.index][offsets.start : offsets.until]:
                 tuples.append(Read(id_, page, clicks, None if at is None else since_1970(at), partition.index))
         txid = record.attempt.txid
-        return Committed(txid, self.known[txid], self.planned_at_ms[txid], tuple(tuples), self.in_flight_then[txid])
+        return Committed(
+            txid,
+            self.known[txid],
+            self.planned_at_ms[txid],
+            tuple(tuples),
+            self.in_flight_then[txid],
+            self.listed_then[txid],
+        )
 
 
 def since_1970(time: datetime) -> int:

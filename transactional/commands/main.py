@@ -28,7 +28,7 @@ from transactional.commands.output.display import (
     print_table,
 )
 from transactional.commands.output.logs import Logs, end, leave, leave_unexpectedly, show_warnings_briefly
-from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
+from transactional.commands.output.status_json import attempt_json, status_json, steps_of, waits_of, ways_of
 from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
@@ -45,6 +45,7 @@ from transactional.commands.running import (
 from transactional.commands.serve import serve
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
+from transactional.core.listing import shown
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import installed_version
@@ -161,9 +162,11 @@ def status(
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
         ways = {each.topology_id: ways_of(reader, each.topology_id) for each in found}
+        waits = {each.topology_id: waits_of(reader, each) for each in found}
     if as_json:
         for each in found:
-            plain_line(json.dumps(status_json(each, steps[each.topology_id], ways[each.topology_id])))
+            known = steps[each.topology_id], ways[each.topology_id], waits[each.topology_id]
+            plain_line(json.dumps(status_json(each, *known)))
         return
     print_statuses(found)
     for line in troubles_of(found):
@@ -174,6 +177,9 @@ def status(
     for topology, taken in ways.items():
         for component, way in taken.items():
             plain_line(f"{topology}: table of {component} in the last transaction: {way}")
+    for topology, partitions in waits.items():
+        if partitions:
+            plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")
 
 
 @app.command()

@@ -80,7 +80,7 @@ def topology(
     overview = reading.overview_of(store, status, live)
     status, recent = overview.status, overview.recent
     graph = graph_of(overview.described, tuples_by_edge(recent))
-    partitions = reading.partitions_of(store, status)
+    partitions, waits = reading.partitions_of(store, status)
     return {
         **changing(status, recent, live, now_ms),
         "status": status,
@@ -96,6 +96,7 @@ def topology(
         "spans": [("", f"last {len(recent)} attempts"), *((name, each.words) for name, each in SPANS.items())],
         "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
         "partitions_all": len(partitions),
+        "waits": waits,
         "states": overview.states,
     }
 
@@ -186,7 +187,7 @@ def _waited(each: AttemptTimes, before: AttemptTimes) -> bool:
 
 def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
     """A page of the partitions."""
-    rows = reading.partitions_of(store, status)
+    rows, waits = reading.partitions_of(store, status)
     pages = max(1, -(-len(rows) // PARTITIONS_OF_PAGE))
     page = min(page, pages)
     return {
@@ -194,6 +195,7 @@ def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
         "tab": "partitions",
         "partitions": rows[(page - 1) * PARTITIONS_OF_PAGE : page * PARTITIONS_OF_PAGE],
         "partitions_all": len(rows),
+        "waits": waits,
         "page": page,
         "pages": pages,
     }

@@ -6,21 +6,24 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from transactional.batch import BatchMetadata, Digest, MessageKey, PartitionId
+from transactional.core.listing import listed_with, with_listed
 from transactional.facts import LastSeen
 from transactional.guarantees import Guarantee
 from transactional.messages import emptied, joined
 
 
 def carried(before: BatchMetadata, batch: BatchMetadata) -> BatchMetadata:
-    """The batch that is being committed, after the last committed one: with the highest event times up to here, and all
-    messages that wait to be processed again."""
+    """The batch that is being committed, after the last committed one: with the highest event times up to here, the
+    partitions that have none, and all messages that wait to be processed again."""
     event_times = dict(before.event_times)
     time_ms = 0 if batch.facts is None else batch.facts.time_ms
     for partition, digest in batch.digests.items():
         if (seen := _seen(event_times.get(partition), digest, time_ms)) is not None:
             event_times[partition] = seen
     pending = joined(before.pending, batch)
-    return replace(batch, event_times=event_times, pending=pending) if event_times or pending else batch
+    if not (event_times or pending or batch.listed):
+        return batch
+    return replace(batch, event_times=event_times, listed=listed_with(batch, event_times), pending=pending)
 
 
 def _seen(before: LastSeen | None, digest: Digest, time_ms: int) -> LastSeen | None:
@@ -43,10 +46,11 @@ def with_what_is_known(
     recorded = list(recorded)
     in_flight = {message.key for batch in recorded for message in batch.again}
     pending = tuple(each for each in committed.pending if each.key not in in_flight and each.key not in left)
-    if not (committed.event_times or pending or after.pending):
+    if not (committed.event_times or pending or after.pending or after.listed):
         return after
     event_times = {at: _last_seen(at, seen, recorded) for at, seen in committed.event_times.items()}
-    return replace(after, event_times=event_times, pending=pending)
+    listed = with_listed(after, committed, recorded)
+    return replace(after, event_times=event_times, listed=listed, pending=pending)
 
 
 def _last_seen(partition: PartitionId, seen: LastSeen, recorded: Iterable[BatchMetadata]) -> LastSeen:

@@ -9,7 +9,7 @@ from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, Partitio
 from transactional.config import TopologyConfig
 from transactional.engine.message_letters import messages_of_letters
 from transactional.errors import ConfigError
-from transactional.facts import EventTime
+from transactional.facts import EventTime, Listing
 from transactional.guarantees import Guarantee
 from transactional.letters import Letter
 from transactional.messages import FailedMessage
@@ -180,6 +180,10 @@ class LetterSpout(Spout):
     def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
         """Delegate to the spout."""
         return self._spout.lags(after)
+
+    def listed(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
+        """Delegate to the spout, which queries the source: letters are planned without it."""
+        return self._spout.listed(after)
 
     def close(self) -> None:
         """Close the spout."""

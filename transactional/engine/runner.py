@@ -11,14 +11,15 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PendingMessage
+from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
 from transactional.config import TopologyConfig
+from transactional.core.listing import listed_after
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -33,8 +34,9 @@ from transactional.engine.clock import SystemClock
 from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
 from transactional.engine.tidying import Targets, Tidying
+from transactional.engine.waiting import WaitLog
 from transactional.errors import BoltFailed, ConfigError, FatalError, TransactionalError
-from transactional.facts import BatchFacts, facts_after
+from transactional.facts import BatchFacts, Listed, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
@@ -92,6 +94,7 @@ class PhaseRunner:
         self._processed: dict[TransactionAttempt, Processed] = {}
         self._progress: dict[TransactionAttempt, int] = {}
         self._spout = threading.Lock()
+        self._waits = WaitLog()
         self._commit_phase = commit_phase or CommitPhase(topology)
         states = {c.id: c.state for c in topology.committers if c.state is not None}
         self._tidying = Tidying(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
@@ -264,32 +267,40 @@ class PhaseRunner:
                 if limit is not None:
                     spout.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
+                listing = spout.listed(after) if self.topology.event_times else {}
         except ConfigError as error:
             raise _Refused(error) from error
-        facts = self._facts(after)
+        now_ms = self.clock.wall_ms()
+        times = self.topology.event_times_of(listing)
+        listed = listed_after(after, listing, times, now_ms)
+        if self.topology.closes_by_event_time:
+            self._waits.note(listed, times, now_ms)
+        facts = self._facts(after, now_ms, listed)
         again = due(after.pending, facts.time_ms)
-        if batch is None and (replay or again or self._is_time_for_a_tick(after, facts)):
+        if batch is None and (replay or again or self._is_time_for_a_tick(after, facts, listed)):
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
         versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
         batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
+        batch = batch and replace(batch, listed=listed)
         return BatchPlanned(attempt, batch, limit)
 
-    def _is_time_for_a_tick(self, after: BatchMetadata, facts: BatchFacts) -> bool:
+    def _is_time_for_a_tick(
+        self, after: BatchMetadata, facts: BatchFacts, listed: Mapping[PartitionId, Listed]
+    ) -> bool:
         """Whether windows have waited for long enough for a transaction that may close them."""
         return (
             self._tick_ms is not None
             and after.facts is not None
             and facts.time_ms - after.facts.time_ms >= self._tick_ms
-            and self.topology.may_close(after, self.config)
+            and self.topology.may_close(after, self.config, listed.values())
         )
 
-    def _facts(self, after: BatchMetadata) -> BatchFacts:
+    def _facts(self, after: BatchMetadata, now_ms: int, listed: Mapping[PartitionId, Listed]) -> BatchFacts:
         """What is decided about a batch once it is planned."""
-        known = self.topology.event_times_of(after.event_times)
-        facts = facts_after(
-            after.facts, self.clock.wall_ms(), [(of, after.event_times[partition]) for partition, of in known.items()]
-        )
+        times = self.topology.event_times_of(after.event_times)
+        known = [(of, after.event_times[partition]) for partition, of in times.items()]
+        facts = facts_after(after.facts, now_ms, known, listed.values())
         return with_windows_behind(facts, after.facts, self._windows_behind)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:

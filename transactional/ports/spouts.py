@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import ConfigError
-from transactional.facts import EventTime
+from transactional.facts import EventTime, Listing
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import FailedMessage, Unfinished
 from transactional.ports.examining import SourceAddress
@@ -189,6 +189,15 @@ class Spout(ABC):
     def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
         """As `lag`, by partition; None: it is not known by partition. Called in the driver's thread as well."""
         return None
+
+    def listed(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
+        """The partitions that the source has, and what there is of them that neither the given batch nor an earlier one
+        has read: as of the last planning, of which this is called once; else the source is queried. Windows wait for
+        those of which nothing is known yet.
+
+        Here none is: nothing that is not read says when something happened. Raises what `plan` raises.
+        """
+        return {}
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 

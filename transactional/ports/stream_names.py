@@ -99,6 +99,7 @@ class StreamNames:
             digests=renamed(batch.digests),
             metadata=renamed(batch.metadata),
             event_times=renamed(batch.event_times),
+            listed=renamed(batch.listed),
             pending=messages(batch.pending),
             again=messages(batch.again),
         )

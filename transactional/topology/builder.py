@@ -255,8 +255,9 @@ class TransactionalTopologyBuilder:
         """Name the field of the spout, a timestamp, that says when something happened.
 
         A tuple may be older than the newest one of its partition by `max_delay` without being late. A partition without
-        a record for `idle_after` is waited for no longer (None: it always is). A time further ahead of the clock than
-        `max_ahead` (None: no limit) makes nothing else late. Raises `ConfigError`.
+        a record for `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has
+        had none). A time further ahead of the clock than `max_ahead` (None: no limit) makes nothing else late. Raises
+        `ConfigError`.
         """
         used_by = f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
         outputs = outputs_of(self.spout)

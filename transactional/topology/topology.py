@@ -13,7 +13,7 @@ from transactional.batch import BatchMetadata, PartitionId
 from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
-from transactional.facts import EventTime, waits_for_silence
+from transactional.facts import EventTime, Listed, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
 from transactional.names import COMBINE, DEAD_LETTERS, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
@@ -176,14 +176,21 @@ class Topology:
         by_default = TICK_MS if closes or goes_on else None
         return by_default if config.window_tick_ms is None else config.window_tick_ms
 
-    def may_close(self, after: BatchMetadata, config: TopologyConfig) -> bool:
+    def may_close(self, after: BatchMetadata, config: TopologyConfig, listed: Iterable[Listed] = ()) -> bool:
         """Whether transactions without a record might close windows after this one: by default none is made once the
-        last window of a silent source has closed."""
+        last window of a silent source has closed, nor while a partition is waited for that does not answer."""
         if config.window_tick_ms is not None or any(bolt.closes_without_input for bolt in self._windowed):
             return True
+        if any(each.listing.lasts for each in listed):
+            return False
         known, facts = after.event_times.values(), after.facts
         longest = longest_us(self.components)
         return facts is not None and any(waits_for_silence(known, facts.of(at), us) for at, us in longest.items())
+
+    @property
+    def closes_by_event_time(self) -> bool:
+        """Whether there are windows that close as event time advances."""
+        return any(not bolt.closes_without_input for bolt in self._windowed)
 
     @property
     def _windowed(self) -> list[Windowed]:

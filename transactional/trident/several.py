@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import ConfigError
-from transactional.facts import EventTime
+from transactional.facts import EventTime, Listing
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import FailedMessage
 from transactional.ports import PartitionReader, RefusedRecord, Spout
@@ -221,6 +221,14 @@ class SeveralSpouts(Spout):
                 return None
             every |= {of_stream(name, partition): lag for partition, lag in lags.items()}
         return every
+
+    def listed(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
+        """Those of all."""
+        return {
+            of_stream(name, partition): listing
+            for name, spout in self.spouts.items()
+            for partition, listing in spout.listed(self._part(name, after)).items()
+        }
 
     @property
     def can_limit_batches(self) -> bool:

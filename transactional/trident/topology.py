@@ -64,8 +64,8 @@ class TridentTopology:
 
         `event_time` is its field, a timestamp, that says when something happened; windows go by it. A tuple may be
         older than the newest one of its partition by `max_delay` without being late. A partition without a record for
-        `idle_after` is waited for no longer (None: it always is). A time that is further ahead of the clock than
-        `max_ahead` (None: no limit) makes no other tuple late.
+        `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has had none). A
+        time that is further ahead of the clock than `max_ahead` (None: no limit) makes no other tuple late.
 
         Several streams are read in the same transactions: each has a batch of every spout that has something new. The
         name of the first becomes the id of the component that reads all of them.

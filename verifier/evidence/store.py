@@ -45,6 +45,8 @@ class CommittedBatch:
     """Before which event time its tuples are late, in microseconds since 1970."""
     late_behind: Mapping[str, int | None] = field(default_factory=dict)
     """The same by component with windows of windows, to which those rows are late that come behind all others."""
+    awaited: tuple[tuple[str, int], ...] = ()
+    """The partitions without a record for which windows wait: nothing more becomes late meanwhile."""
 
     def late_before_of(self, component: str) -> int | None:
         """Before which event time the tuples of a component are late."""
@@ -198,7 +200,8 @@ def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> Committed
         records += row[4] or 0
     is_filtered, (time_ms, late_before_us) = "excluded" in document or "letters" in document, _facts(document)
     behind = {component: late_us for component, late_us, _ in document.get("behind", ())}
-    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us, behind)
+    awaited = tuple((name, index) for name, index, _, _, is_awaited in document.get("listed", ()) if is_awaited)
+    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us, behind, awaited)
 
 
 def _facts(document: Mapping[str, Any]) -> tuple[int | None, int | None]:

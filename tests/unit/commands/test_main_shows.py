@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 
+from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
+from tests.unit.console.stores import Past
+from transactional.batch import PartitionId
+from transactional.facts import Listed, Listing
 
 
 def cells(text: str) -> list[list[str]]:
@@ -49,3 +54,11 @@ def test_what_is_no_letter_is_reported(command: Command) -> None:
     assert command("deadletters", "{m}:choosy", "seven").err == told
     none = "TX100: topology 'words' keeps no dead letters: declare them with set_dead_letters(…)\n"
     assert command("deadletters", "{m}:topology").err == none
+
+
+def test_status_names_the_partitions_without_a_record_that_windows_wait_for(command: Command) -> None:
+    with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
+        listed = {PartitionId("orders", number): Listed(0, Listing.EMPTY, number != 8) for number in (7, 8)}
+        Past(store=store, listed=listed).begin().committed()
+    assert command("status").out.splitlines()[-1] == "words: windows wait for orders[7] (empty), no record yet"
+    assert json.loads(command("status", "--json").out)["windows_wait_for"] == {"orders[7]": "empty"}

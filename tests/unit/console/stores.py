@@ -8,6 +8,7 @@ from typing import Any
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.facts import Listed
 from transactional.store import AttemptRecord, Lease
 from transactional.store.history import RunAbout, RunEnd
 from transactional.store.progress import Phase
@@ -47,6 +48,7 @@ class Past:
     lease: Lease | None = None
     txid: int = 0
     attempt_id: int = 0
+    listed: Mapping[PartitionId, Listed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = self.store or MemoryCoordinatorStore(self.clock)
@@ -96,7 +98,7 @@ class Past:
             )
             for index in range(self.partitions)
         }
-        return BatchMetadata(ranges)
+        return BatchMetadata(ranges, listed=self.listed)
 
     def commit(self, attempt: TransactionAttempt, details: Mapping[str, Any] | None = None) -> None:
         """Process it for 120 ms, let it wait for 30, commit it in 50."""

@@ -12,8 +12,10 @@ from starlette.testclient import TestClient
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, Past
+from transactional.batch import PartitionId
 from transactional.console.slugs import slug_of
 from transactional.errors import CorruptRecord, StoreUnavailable
+from transactional.facts import Listed, Listing
 from transactional.store.history import EndedHow, RunEnd
 
 PAGES = (
@@ -21,6 +23,9 @@ PAGES = (
     *("letters", "runs", "configuration", "doctor", "doctor?examine=1"),
 )
 VOID = {"meta", "link", "input", "br", "img", "hr", "rect", "line", "path", "circle"}
+
+
+IDLE = Listed(0, Listing.EMPTY, is_awaited=False)
 
 
 class Reader(HTMLParser):
@@ -179,6 +184,14 @@ def test_partitions_come_in_pages_those_furthest_behind_first() -> None:
     assert [len(each) for each in rows] == [50, 50, 20, 20]
     assert rows[0][:3] == ["words[77]", "words[3]", "words[0]"]
     assert rows[2] == rows[3]
+
+
+def test_partitions_without_a_record_that_windows_wait_for_are_named() -> None:
+    past = Past(listed={PartitionId("words", 7): Listed(0, Listing.AWAY), PartitionId("words", 8): IDLE}).begin()
+    past.committed()
+    for page in ("", "partitions"):
+        assert "Windows wait for words[7] (no answer), no record yet." in text_of(of(browser(past), page))
+    assert "Windows wait" not in of(browser(Past().begin().committed()), "")
 
 
 # --- texts of others ----------------------------------------------------------------------------------------------

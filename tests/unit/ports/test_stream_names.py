@@ -8,7 +8,7 @@ import pytest
 
 from transactional.attempt import Epoch, TxId
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.facts import LastSeen
+from transactional.facts import LastSeen, Listed, Listing
 from transactional.ports.stream_names import StreamNames, of_stream, taken_apart
 from transactional.store.history import RunAbout, RunRecord
 
@@ -89,11 +89,13 @@ def test_of_both_names_of_the_first_stream_the_one_without_is_newer() -> None:
 
 
 def test_everything_that_is_kept_by_partition_is_renamed() -> None:
-    at, seen = PartitionId("memory", 0), LastSeen(1, 2)
+    at, seen, listed = PartitionId("memory", 0), LastSeen(1, 2), Listed(1, Listing.EMPTY)
     ranges = {at: OffsetRange(Offset(0), Offset(1))}
-    kept: Any = BatchMetadata(ranges, {at: Digest(1, 2)}, {at: "m"}, event_times={at: seen})
+    kept: Any = BatchMetadata(ranges, {at: Digest(1, 2)}, {at: "m"}, event_times={at: seen}, listed={at: listed})
     named = StreamNames(["web"], [run(0, "web")]).today(kept, TxId(1))
-    assert {*named.ranges, *named.digests, *named.metadata, *named.event_times} == {PartitionId("web/memory", 0)}
+    assert {*named.ranges, *named.digests, *named.metadata, *named.event_times, *named.listed} == {
+        PartitionId("web/memory", 0)
+    }
 
 
 def test_a_topology_without_streams_keeps_its_names() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.own_spouts import Numbers, OpaqueWordLists, Span, WordLists, Words, batches, span, tuples_of
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.facts import Listing
 
 
 def words() -> Words:
@@ -130,6 +131,14 @@ class TestPartitions:
         second = spout.plan(first, replay=False)
         assert second is not None
         assert second.ranges == {A: step(1, 1), B: step(0, 1)}
+
+    def test_partitions_are_listed_with_what_they_answered_while_a_batch_was_planned(self) -> None:
+        lists = WordLists({"a": ["cat"], "b": []})
+        spout = lists.as_spout(1)
+        spout.plan(EMPTY_BATCH, replay=False)
+        assert spout.listed(EMPTY_BATCH) == {A: Listing.UNREAD, B: Listing.EMPTY}
+        assert spout.listed(EMPTY_BATCH) == {A: Listing.AWAY, B: Listing.AWAY}, "nothing was planned"
+        assert Numbers(3).as_spout(2).listed(EMPTY_BATCH) == {}, "parts of a batch are no partitions"
 
     def test_an_opaque_replay_asks_again_from_where_the_batch_before_ends(self) -> None:
         """Storm row T11 and seed 004's story: 1-40 instead of 1-50, and then 41-90."""

@@ -12,6 +12,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch, SchemaMismatch
+from transactional.facts import Listing
 
 # The rows of Storm's TransactionalGlobalCount (row E1): three partitions of 6, 4 and 9 tuples.
 DATA = {
@@ -40,6 +41,17 @@ def batches(spout: MemoryTransactionalSpout) -> Iterator[BatchMetadata]:
 def rows(spout: MemoryTransactionalSpout, batch: BatchMetadata) -> list[tuple[Any, ...]]:
     read = [b for p, offsets in batch.non_empty() for b in spout.reader().read(p, offsets)]
     return [tuple(row.values()) for each in read for row in each.to_pylist()]
+
+
+def test_partitions_are_listed_as_they_were_planned_with_or_as_they_are() -> None:
+    data: list[list[tuple[str]]] = [[("cat",)], []]
+    spout = OpaqueMemoryTransactionalSpout(data, fields="word string", take=1, disabled=[0])
+    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
+    spout.plan(EMPTY_BATCH, replay=False)
+    spout.set_disabled(0, disabled=False)
+    data[1].append(("dog",))
+    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
+    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.UNREAD, partition(1): Listing.UNREAD}
 
 
 def test_three_partitions_and_three_tuples_of_each_make_batches_of_9_7_and_3() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, plan_batch, share
+from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, listed, plan_batch, share
 from transactional.attempt import TransactionAttempt
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
@@ -26,6 +26,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
+from transactional.facts import Listing
 from transactional.store.progress import Progress
 
 A, B, C = (PartitionId("flights", index) for index in range(3))
@@ -173,6 +174,15 @@ def test_a_recorded_batch_that_is_there_may_be_replayed() -> None:
 def test_a_recorded_batch_that_is_not_there_is_reported(logs: Logs, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_ranges(BatchMetadata({A: span(3, 5)}), logs)
+
+
+def test_every_partition_of_the_source_is_listed_with_what_there_is_to_read() -> None:
+    after = BatchMetadata({A: span(0, 5)})
+    empty, unread, away = Listing.EMPTY, Listing.UNREAD, Listing.AWAY
+    assert listed(after, {A: log(0, 9), B: log(3, 3), C: None}) == {A: unread, B: empty, C: away}
+    assert listed(after, {A: log(0, 5), B: log(3, 4), C: log(0, 7, start=7)}) == {A: empty, B: unread, C: empty}
+    assert listed(after, {A: log(5, 5), C: log(4, 7, start=2)}) == {A: empty, C: unread}
+    assert listed(after, {}) == {}
 
 
 def test_lag_is_what_is_there_and_not_read() -> None:

@@ -29,6 +29,7 @@ from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.engine.rewinding import read_again
 from transactional.errors import BeyondKept, ConfigError
 from transactional.execution.failing.faults import fingerprint
+from transactional.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Spout
 from transactional.ports.examining import Problem
@@ -262,6 +263,20 @@ def test_the_lag_is_known_by_partition() -> None:
     assert lags is not None
     assert sorted((each.source.rpartition("/")[2], lag) for each, lag in lags.items()) == [("memory", 2), ("memory", 3)]
     assert both.lag(first) == 5
+
+
+def test_the_partitions_of_all_are_listed() -> None:
+    web = OpaqueMemoryTransactionalSpout([[("x",)], []], WORD, 1, disabled=[1])
+    both = SeveralSpouts({"web": web, "app": MemoryTransactionalSpout([[]], WORD, 1)})
+    expected = {
+        PartitionId("web/memory", 0): Listing.UNREAD,
+        PartitionId("web/memory", 1): Listing.AWAY,
+        PartitionId("app/memory", 0): Listing.EMPTY,
+    }
+    first = both.plan(EMPTY_BATCH, replay=False)
+    assert first is not None
+    assert both.listed(EMPTY_BATCH) == expected
+    assert both.listed(first) == {**expected, PartitionId("web/memory", 0): Listing.EMPTY}
 
 
 SHARED = (((9, 90), 40, (9, 31)), ((90, 9), 40, (31, 9)), ((90, 90), 40, (20, 20)), ((0, 90), 40, (0, 40)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from verifier.evidence.findings import Findings, Kind
 from verifier.evidence.store import CommittedBatch, StoreHistory, in_one_form
@@ -37,6 +38,29 @@ def test_a_position_that_changed_hands_is_found() -> None:
     history = StoreHistory("both", 2, 2, 2, in_one_form(batches), {1: 1, 2: 2})
     check_transactions(history, findings, log_starts={})
     assert [each.kind for each in findings.report().findings] == [Kind.RANGE_GAP, Kind.RANGE_OVERLAP]
+
+
+def lateness(*late_before_us: int | None, awaited: tuple[int, ...] = ()) -> list[str]:
+    """What is found where transactions have these times before which tuples are late; some wait for a partition."""
+    findings, batches = Findings(), []
+    for txid, us in enumerate(late_before_us, start=1):
+        waits = (("t", 7),) if txid in awaited else ()
+        batches.append(replace(of(txid, t=(txid, txid + 1)), late_before_us=us, awaited=waits))
+    last = len(batches)
+    history = StoreHistory("one", last, last, last, tuple(batches), {txid: txid for txid in range(1, last + 1)})
+    check_transactions(history, findings, log_starts={})
+    return [f"{each.where}: {each.expected}" for each in findings.report().findings]
+
+
+def test_what_is_late_only_grows_and_does_not_while_windows_wait_for_a_partition() -> None:
+    assert lateness(None, None, 5, 5, 9, awaited=(1, 2, 4)) == []
+    assert lateness(5, 4) == ["transaction 2: tuples before 5 µs late, as before"]
+    assert lateness(5, None) == ["transaction 2: tuples before 5 µs late, as before"]
+    waiting = "late, as before, while windows wait for partition 7 of 't'"
+    assert lateness(None, 5, 6, awaited=(2, 3)) == [
+        f"transaction 2: tuples before None µs {waiting}",
+        f"transaction 3: tuples before 5 µs {waiting}",
+    ]
 
 
 def test_one_opaque_stream_makes_all_opaque() -> None:

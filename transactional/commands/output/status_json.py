@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from transactional.core.listing import awaited
 from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import state_of
 
-NO_WAYS: Mapping[str, str] = {}
+NONE: Mapping[str, str] = {}
 LOOKED_AT = 20
 """So many attempts are looked at for the last commit."""
 
@@ -26,7 +27,15 @@ def ways_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
     return next((dict(each["ways"]) for each in details if "ways" in each), {})
 
 
-def status_json(status: TopologyStatus, steps: Mapping[str, str], ways: Mapping[str, str] = NO_WAYS) -> dict[str, Any]:
+def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
+    """The partitions without a record that windows waited for in the last transaction commit, and why."""
+    records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
+    return next((awaited(each.batch.listed) for each in records if each.committed_at_ms is not None), {})
+
+
+def status_json(
+    status: TopologyStatus, steps: Mapping[str, str], ways: Mapping[str, str] = NONE, waits: Mapping[str, str] = NONE
+) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
     return {
@@ -45,6 +54,7 @@ def status_json(status: TopologyStatus, steps: Mapping[str, str], ways: Mapping[
         "lag": status.lag,
         "steps": dict(steps),
         "ways": dict(ways),
+        "windows_wait_for": dict(waits),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,

@@ -18,6 +18,7 @@ from transactional.console.data.figures import (
 )
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
+from transactional.core.listing import awaited, shown
 from transactional.plumbing.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
@@ -97,15 +98,15 @@ def transaction_of(store: StoreReader, topology_id: str, txid: TxId) -> Transact
     return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(before)), None))
 
 
-def partitions_of(store: StoreReader, status: TopologyStatus) -> list[PartitionRow]:
-    """The partitions as of the last transaction commit, those with the highest lag first, then by name."""
+def partitions_of(store: StoreReader, status: TopologyStatus) -> tuple[list[PartitionRow], str]:
+    """The partitions as of the last transaction commit, and those without a record that windows waited for."""
     records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []
     newest = next((record for record in records if record.committed_at_ms is not None), None)
-    return [] if newest is None else partition_rows(newest)
+    return ([], "") if newest is None else (partition_rows(newest), shown(awaited(newest.batch.listed)))
 
 
 def partition_rows(record: AttemptRecord) -> list[PartitionRow]:
-    """The partitions of one attempt's batch."""
+    """The partitions of one attempt's batch, those with the highest lag first, then by name."""
     lags = lags_in(record.details)
     most = max(lags.values(), default=0)
     ordered = sorted(record.batch.ranges, key=lambda each: (-lags.get((each.source, each.index), -1), each))
