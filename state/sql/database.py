@@ -140,8 +140,8 @@ class Database:
         self._leave_what_is_gone()
         with raising_failures(), self._engine.connect() as connection:
             connection = connection.execution_options(only_reads=True, is_snapshot=is_snapshot)
-            if is_snapshot:
-                connection.begin()
+            # Before a query does it, whose options are those of a cursor.
+            connection.begin()
             yield connection
 
     def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
