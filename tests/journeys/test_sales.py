@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from spouts.local_broker import LocalBroker
 from tests.integration.kafka_count import COMMITTED
 from tests.integration.test_console import PAGES
 from tests.integration.test_console_live import page_of
-from tests.journeys.brokers import FIRST, SECOND, SecondBroker, create_topics
+from tests.journeys.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
 from tests.journeys.journey import MASTER, Journey
 from tests.journeys.sales import APP, TOPOLOGY, WEB
 from tests.unit.command_line import Command
@@ -27,13 +28,28 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 
 
 LEADERS = {WEB: [FIRST, FIRST], APP: [FIRST, SECOND]}
+AWAY = APP, 1
 TABLES = 6
 BUILD, SWAPPED, MENDED = (f"tests.journeys.sales:{release}" for release in ("build", "swapped", "mended"))
 
 
-def sent(journey: Journey) -> None:
+def without_one(journey: Journey) -> None:
+    """The first run, while a partition is away that has records."""
     journey.sell(range(12), words=[2])
+    journey.second.kill()
+    await_leaders(journey.bootstrap, {**LEADERS, APP: [FIRST, NOBODY]})
+    away = [sale for sale in journey.unread if sale.source == AWAY]
+    journey.unread = [sale for sale in journey.unread if sale.source != AWAY]
     journey.run()
+    journey.unread = away
+    assert re.search(r"windows wait for app/\S*\[1\] \(no answer\), no record yet", journey.status())
+
+
+def back(journey: Journey) -> None:
+    journey.second.start()
+    await_leaders(journey.bootstrap, LEADERS)
+    journey.run()
+    assert "windows wait" not in journey.status()
 
 
 def examined(journey: Journey) -> None:
@@ -117,7 +133,8 @@ class Step:
 
 
 STEPS = (
-    Step(sent, BUILD),
+    Step(without_one, BUILD),
+    Step(back, BUILD),
     Step(examined, BUILD),
     Step(killed, SWAPPED),
     Step(noted, SWAPPED),
