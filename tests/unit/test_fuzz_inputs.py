@@ -6,6 +6,7 @@ logs of Delta tables, and the records of a topic.
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
 import threading
@@ -58,6 +59,15 @@ DEEP = "[" * 9_000
 """More than Python's reader can take. Hypothesis shows examples, so it is not longer than it has to be."""
 LONG_NUMBER = "9" * 5_000
 LONELY = "\ud800"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_is_collected_in_the_depth() -> Iterator[None]:
+    """A finalizer that gets no frame any more fails, and the test with it that happens to be so deep."""
+    gc.disable()
+    yield
+    gc.enable()
+
 
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from([2**63, -1, 1e999]),
