@@ -157,6 +157,11 @@ class Plain:
             count, total = self.windows.get((each.page, start), (0, 0))
             self.windows[each.page, start] = count + 1, total + each.clicks
 
+    @property
+    def longest_session(self) -> int:
+        """How long the longest one is, open or closed; 0 if there is none."""
+        return max((max(times) - min(times) + (self.gap or 0) for times in self.of_sessions.values()), default=0)
+
     def _end(self, page: str, start: int) -> int:
         return start + self.length if self.gap is None else max(self.of_sessions[page, start]) + self.gap
 
