@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -104,14 +105,17 @@ def interrupts() -> Iterator[None]:
 def test_parts_end_with_their_command_and_leave_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, interrupts: None
 ) -> None:
-    memory, output = tmp_path / "memory", tmp_path / "output"
+    memory, output, began = (tmp_path / name for name in ("memory", "output", "began"))
     memory.mkdir()
     output.mkdir()
+    os.mkfifo(began)
     monkeypatch.setattr(proof, "MEMORY", memory)
     monkeypatch.setattr(proof, "NEEDED_BYTES", 0)
-    monkeypatch.setattr(proof, "command", lambda part, _: ["sleep", "100" if "long" in part.name else "0"])
+    scripts = {PARTS[0]: "exit", PARTS[1]: f"echo began > {began}; exec sleep 100"}
+    monkeypatch.setattr(proof, "command", lambda part, _: ["sh", "-c", scripts[part]])
     outcomes = proof.run_all(PARTS, 7, output, 2, float("inf"))
     assert next(outcomes).part == PARTS[0]
+    assert began.read_text() == "began\n"
     assert [*memory.iterdir()]
     outcomes.close()
     assert [*memory.iterdir()] == []
